@@ -1,0 +1,34 @@
+// A fixed set of threads that run one loop at a time: parallel_for(n, body) calls body(begin, end) over [0, n).
+//
+//   ThreadPool pool(4);                                  // 3 workers; the caller is the fourth
+//   pool.parallel_for(rows, [&](int64_t begin, int64_t end) { ... });
+//
+// Which thread runs which range is not fixed, so a body may not let its result depend on it. One caller at a time.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+namespace deepinfer {
+
+class ThreadPool {
+ public:
+  explicit ThreadPool(int threads);  // values below 1 count as 1
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  int threads() const;
+  // Ranges hold at least `grain` items (the last one may hold fewer). Returns when all are done.
+  void parallel_for(int64_t n, const std::function<void(int64_t, int64_t)>& body, int64_t grain = 1);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// Cores this process may use: its CPU affinity, further limited by the cgroup's CPU quota.
+int available_cores();
+
+}  // namespace deepinfer
