@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# Installs, builds and runs the fast tests.   --all adds what takes longer: sanitizer builds and the clean-machine test.
+set -euo pipefail
+cd "$(dirname "$0")"
+all=
+for arg in "$@"; do
+  case "$arg" in
+    --all) all=1 ;;
+    *) echo "usage: ./test.sh [--all]" >&2; exit 2 ;;
+  esac
+done
+tools/install-deps.sh --tests
+tools/build.sh release
+ctest --test-dir build/release --output-on-failure -j "$(nproc)"
+if [ -n "$all" ]; then
+  export DEEPINFER_TEST_ALL=1
+  ctest --test-dir build/release --output-on-failure -C all
+  for preset in asan tsan; do
+    tools/build.sh "$preset"
+    ctest --test-dir "build/$preset" --output-on-failure
+  done
+  tests/e2e/clean_machine.sh
+fi

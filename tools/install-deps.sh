@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# Installs the Debian 12 packages that the build uses (Ubuntu 24.04 names where they differ), if any is missing.
+# Usage: tools/install-deps.sh [--tests]     --tests adds what only the tests need
+set -euo pipefail
+
+packages=(
+  # compiler and build tools
+  g++ cmake ninja-build ccache lld git python3
+  # libraries
+  libfmt-dev        # text formatting, everywhere
+  libcli11-dev      # command line of the program
+)
+tests=(
+  libgtest-dev
+)
+
+if [ "${1:-}" = "--tests" ]; then packages+=("${tests[@]}"); fi
+
+missing=()
+for p in "${packages[@]}"; do
+  dpkg-query -W -f='${Status}' "$p" 2>/dev/null | grep -q 'ok installed' || missing+=("$p")
+done
+[ ${#missing[@]} -eq 0 ] && exit 0
+
+if ! command -v apt-get >/dev/null; then
+  echo "These packages are missing: ${missing[*]}. Install them with your system's package manager (no apt-get here)." >&2
+  exit 2
+fi
+echo "Installing: ${missing[*]}"
+sudo=
+if [ "$(id -u)" != 0 ]; then
+  command -v sudo >/dev/null || { echo "Run as root, or install sudo: apt-get install ${missing[*]}" >&2; exit 2; }
+  sudo=sudo
+fi
+export DEBIAN_FRONTEND=noninteractive
+$sudo apt-get update -qq
+$sudo apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
