@@ -1,0 +1,23 @@
+#include "ops/ops.h"
+
+namespace deepinfer::ops {
+
+void Ops::run(const GraphKey&, const std::function<void()>& stages) { stages(); }
+
+void Ops::hc_leave_enter(At leave, Sublayer left, At enter, Sublayer entered) {
+  hc_leave(leave, left);
+  hc_enter(enter, entered);
+}
+
+ExpertRows Ops::local_expert_rows(Rows set) const {
+  ExpertRows rows;
+  rows.rows = row_count(set);
+  rows.input = buffer(Role::kSublayerIn);
+  rows.ids = buffer(Role::kExpertIds);
+  rows.per_row = static_cast<int>(rows.ids.cols);
+  rows.weights = buffer(Role::kExpertWeights);
+  rows.output = buffer(Role::kExpertOut);
+  return rows;
+}
+
+}  // namespace deepinfer::ops
