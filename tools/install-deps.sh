@@ -9,6 +9,9 @@ packages=(
   # libraries
   libfmt-dev        # text formatting, everywhere
   libcli11-dev      # command line of the program
+  libsimdjson-dev   # reading JSON: checkpoints, hub replies, fixtures
+  libcurl4-openssl-dev libssl-dev  # deepinfer pull: HTTP and SHA-256
+  libedit-dev       # line editing of deepinfer run
 )
 tests=(
   libgtest-dev
