@@ -282,10 +282,10 @@ std::string_view role_name(LayerRole role) {
   return "?";
 }
 
-double ModelConfig::attention_scale() const { return 1.0 / std::sqrt(static_cast<double>(head_dim)); }
+double ModelConfig::attention_scale() const { return std::pow(static_cast<double>(head_dim), -0.5); }
 
 double ModelConfig::index_scale() const {
-  return 1.0 / std::sqrt(static_cast<double>(index_head_dim * index_n_heads));
+  return std::pow(static_cast<double>(index_head_dim * index_n_heads), -0.5);
 }
 
 uint64_t ModelConfig::kv_bytes_per_block() const {
