@@ -1,0 +1,2 @@
+add_executable(make_random_checkpoint ${CMAKE_SOURCE_DIR}/tools/make_random_checkpoint.cc)
+target_link_libraries(make_random_checkpoint PRIVATE di_checkpoint)
