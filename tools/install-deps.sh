@@ -10,6 +10,8 @@ packages=(
   libfmt-dev        # text formatting, everywhere
   libcli11-dev      # command line of the program
   libsimdjson-dev   # reading JSON: checkpoints, hub replies, fixtures
+  libutf8proc-dev   # Unicode normalisation: Engram classes of a tokenizer without its class file
+  libxxhash-dev     # hash tables over tensor names
   libcurl4-openssl-dev libssl-dev  # deepinfer pull: HTTP and SHA-256
   libedit-dev       # line editing of deepinfer run
 )
