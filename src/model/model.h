@@ -1,6 +1,6 @@
 // DeepSeek-V4.1-Flash: layer schedule and graph, written once against ops/ops.h (spec/model.md 3, 5, 11, 15).
 //
-//   DI_ASSIGN_OR_RETURN(auto model, Model::create(checkpoint, ops::make_reference_ops(ops::Mode::kExact, threads), options));
+//   DI_ASSIGN_OR_RETURN(auto model, Model::create(checkpoint, ops::make_plain_ops(threads), options));
 //   DI_RETURN_IF_ERROR(model->forward(plan));            // logits of the plan's output rows, in plan order, in Role::kLogits
 //   model->draft(draft_plan, model->greedy_chooser());   // proposals in Role::kDraftTokens, confidence logits in kConfidence
 //
@@ -37,9 +37,26 @@ struct Options {
   ops::KvRingSizes rings;
 };
 
-// Called while a forward runs, after the stage that completed `role`, before anything overwrites it (tests, traces).
-// layer is -1 for stages outside layers; rows = rows of the set in work.
-using Observer = std::function<void(int layer, ops::Role role, ops::Rows rows)>;
+// Points of the graph at which an Observer is called.
+enum class Stage : uint8_t {
+  kEmbedding,     // layer -1: kResidual
+  kEngram,        // kEngramRows, kEngramGate, kResidual
+  kProjected,     // kSublayerIn (attention_in), kQueryLow, kQuery, kWindowRecords, kIndexQuery, kIndexWeights, kCompressorRows
+  kGlobal,        // kLatent; pages
+  kSelected,      // kIndexScores, kCandidates, kSelected
+  kHeads,         // kHeads
+  kAttentionOut,  // kSublayerOut
+  kMoeIn,         // kSublayerIn
+  kRouted,        // kExpertIds, kExpertWeights
+  kMoeOut,        // kSublayerOut
+  kBlock,         // kResidual, kPre
+  kTaps,          // layer -1: kTaps
+  kHead,          // layer -1: kFinalHidden, kLogits
+};
+
+// Called while a step runs (tests, traces): the roles named at the stage may be read, or written to replace what follows.
+// Drafter stages are layers n, n + 1, ..
+using Observer = std::function<void(int layer, Stage stage, ops::Rows rows)>;
 
 // Picks the next draft token of every sequence: reads Role::kLogits [sequences, V], writes column index + 1 of kDraftTokens.
 using DraftChooser = std::function<Status(int index)>;
@@ -54,12 +71,15 @@ class Model {
   const ops::KvLayout& kv_layout() const;
   const ops::KvMemory& kv_memory() const;
   ops::Ops& ops();
+  const ops::Limits& limits() const;
 
   // Queues the step; results are there after ops().synchronize() or ops().read().
   Status forward(const StepPlan& plan);
+  // Queues a draft round; `choose` is called once a draft position.
   Status draft(const DraftPlan& plan, const DraftChooser& choose);
   DraftChooser greedy_chooser();
 
+  // An empty function ends it. Fused stages run one by one while an observer is set; results are the same.
   void observe(Observer observer);
 
  private:

@@ -9,12 +9,12 @@ void Ops::hc_leave_enter(At leave, Sublayer left, At enter, Sublayer entered) {
   hc_enter(enter, entered);
 }
 
-ExpertRows Ops::local_expert_rows(Rows set) const {
+ExpertRows Ops::local_expert_rows(At at) const {
   ExpertRows rows;
-  rows.rows = row_count(set);
+  rows.rows = row_count(at.rows);
+  rows.per_row = experts_per_row(at.layer);
   rows.input = buffer(Role::kSublayerIn);
   rows.ids = buffer(Role::kExpertIds);
-  rows.per_row = static_cast<int>(rows.ids.cols);
   rows.weights = buffer(Role::kExpertWeights);
   rows.output = buffer(Role::kExpertOut);
   return rows;

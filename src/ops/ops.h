@@ -61,7 +61,7 @@ enum ProjectParts : uint32_t {
   kProjectCompressor = 8,    // compressor rows (KV sources)
 };
 
-// Activations. C streams, D hidden, H heads, d head dim, k experts a token, T taps.
+// Activations. C streams, D hidden, H heads, d head dim, k experts a token (the larger of backbone and drafter), T taps.
 enum class Role : uint8_t {
   kResidual,        // bf16 [rows, C, D]
   kPre,             // wide [rows, C]         what the next collapse uses
@@ -77,10 +77,10 @@ enum class Role : uint8_t {
   kCompressorRows,  // wide [rows, 2, d]      ratio 2: gate score, value;   bf16 [rows, d] ratio 1: value
   kLatent,          // bf16 [rows, d]         before RoPE; rows that complete a group
   kIndexScores,     // wide [rows, entries]   -inf = not visible; kept only with Limits::keep_scores
-  kCandidates,      // int32 [rows, candidate blocks]   kept blocks ascending, then -1; all -1 in front: no filter needed
+  kCandidates,      // int32 [rows, candidate blocks]   kept blocks ascending, then -1; -1 in front: all blocks are kept
   kSelected,        // int32 [rows, index_topk]   entries ascending, then -1
   kHeads,           // bf16 [rows, H, d]      attention output before the inverse rotation
-  kExpertIds,       // int32 [rows, k]        in selection order
+  kExpertIds,       // int32 [rows, k]        in selection order, then -1
   kExpertWeights,   // wide [rows, k]
   kExpertOut,       // bf16 [rows, k, D]      unreduced
   kSharedOut,       // bf16 [rows, D]
@@ -91,7 +91,7 @@ enum class Role : uint8_t {
   kFinalHidden,     // bf16 [outputs, D]
   kLogits,          // float [outputs, V]; in a draft round [sequences, V]
   kDraftHidden,     // bf16 [draft rows, D]   collapsed, before the norm
-  kDraftBase,       // float [draft rows, V]
+  kDraftBase,       // wide [draft rows, V]
   kDraftTokens,     // int32 [sequences, drafts + 1]   column 0 = token the round starts from, then the drafts
   kConfidence,      // float [sequences, drafts]   logits
   kFeedback,        // int32 [feedback]       tokens for the next step, see row_batch.h
@@ -140,11 +140,11 @@ struct KvMemory {
 // Inputs and outputs of the experts, so that rows received from other ranks go through the same stage.
 struct ExpertRows {
   int64_t rows = 0;
-  int per_row = 0;  // experts a row
+  int per_row = 0;  // experts a row: the first columns of ids, weights and output
   Buffer input;     // bf16 [rows, D]
-  Buffer ids;       // int32 [rows, per_row]; -1 = not here: its output row is left alone
-  Buffer weights;   // wide [rows, per_row]
-  Buffer output;    // bf16 [rows, per_row, D]
+  Buffer ids;       // int32 [rows, cols]; -1 = not here: its output row is left alone
+  Buffer weights;   // wide [rows, cols]
+  Buffer output;    // bf16 [rows, cols, D]
 };
 
 // What a recorded sequence of stages is known by. rows 0 = do not record.
@@ -240,8 +240,9 @@ class Ops {
   // kDraftTokens[s][index + 1] = argmax of kLogits[s], lowest id on ties.
   virtual void draft_argmax(int index) = 0;
 
-  // The local experts' rows of the set in work.
-  ExpertRows local_expert_rows(Rows set) const;
+  // The local rows and experts of a layer, from the role buffers.
+  ExpertRows local_expert_rows(At at) const;
+  virtual int experts_per_row(int layer) const = 0;
   // Rows taken by the last begin() of that set.
   virtual int row_count(Rows set) const = 0;
 };

@@ -1,0 +1,199 @@
+// The stages on the CPU, shared by the reference and the plain fp32 variant (internal to ops/cpu).
+//
+// T is the type of everything between two rounding points: double gives the numeric mode `exact` (or, without rounding, `off`),
+// float the plain variant. bf16 values are held as float. The members of each file have one reason to change:
+//   backend.cc (memory, row sets), backend_hyper.cc (mHC), backend_attention.cc, backend_global.cc (compressor, keys),
+//   backend_select.cc (indexer), backend_moe.cc, backend_engram.cc (embedding, Engram), backend_head.cc (head, drafter)
+//
+// Every loop over rows may run on any thread: bodies write only their own rows.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/thread_pool.h"
+#include "checkpoint/config.h"
+#include "numeric/formats.h"
+#include "numeric/quantize.h"
+#include "ops/cpu/panel.h"
+#include "ops/cpu/scratch.h"
+#include "ops/ops.h"
+#include "ops/rope.h"
+
+namespace deepinfer::ops::cpu {
+
+// A row set, copied.
+struct RowSet {
+  int rows = 0;
+  std::vector<SequenceRows> sequences;
+  std::vector<int32_t> blocks, tokens, positions, sequence, image_row, history, source, outputs;
+  std::array<std::vector<float>, 2> cos, sin;  // [rows, rope / 2]; index 1: compressed
+
+  bool image(int row) const { return !image_row.empty() && image_row[row] >= 0; }
+  const SequenceRows& of(int row) const { return sequences[sequence[row]]; }
+};
+
+template <class T>
+class Backend : public Ops {
+ public:
+  // rounding: false = numeric mode `off`.
+  Backend(Capabilities capabilities, bool rounding, int threads);
+
+  const Capabilities& capabilities() const override { return capabilities_; }
+  uint64_t workspace_bytes(const checkpoint::ModelConfig& config, const Limits& limits) const override;
+  Status load(const checkpoint::ModelConfig& config, const ModelWeights& weights, const Limits& limits) override;
+  Result<KvMemory> allocate_kv(const KvLayout& layout, int pages, int slots) override;
+  void kv_copy(std::byte* to, const std::byte* from, size_t bytes) override;
+  Status kv_read(const std::byte* from, std::span<std::byte> to) override;
+  Status kv_write(std::byte* to, std::span<const std::byte> from) override;
+  Buffer buffer(Role role) const override { return buffers_[static_cast<int>(role)]; }
+  Status read(Role role, int64_t first_row, int64_t rows, std::span<double> values) override;
+  Status write(Role role, int64_t first_row, int64_t rows, std::span<const double> values) override;
+  Status begin(Rows set, const RowBatch& batch) override;
+  Status synchronize() override { return {}; }
+  int row_count(Rows set) const override { return set_of(set).rows; }
+  int experts_per_row(int layer) const override;
+
+  void embed(Rows set) override;
+  void engram_lookup(Rows set) override;
+  void engram_apply(At at) override;
+  void hc_enter(At at, Sublayer which) override;
+  void hc_leave(At at, Sublayer which) override;
+  void hc_collapse(At at) override;
+  void keep_decoder_rows() override;
+  void attention_project(At at, uint32_t parts) override;
+  void write_global(At at) override;
+  void select(At at) override;
+  void attend(At at) override;
+  void store_window(At at) override;
+  void attention_output(At at) override;
+  void route(At at) override;
+  void experts(At at, const ExpertRows& rows) override;
+  void shared_expert(At at) override;
+  void combine(At at) override;
+  void tap(At at, int index) override;
+  void head() override;
+  void fill_draft_rings(Rows set) override;
+  void draft_base() override;
+  void draft_logits(int index) override;
+  void draft_argmax(int index) override;
+
+ private:
+  // A list of (row, column) pairs of ExpertRows that go through one expert, at most kExpertRows at a time.
+  struct ExpertTask {
+    int expert = 0;
+    int first = 0, count = 0;  // in expert_order_
+  };
+  static constexpr int kExpertRows = 64;
+  static constexpr int kRowChunk = 128;  // rows that share an expanded panel
+
+  // ---- buffers
+  std::array<Buffer, kRoles> plan_buffers(const checkpoint::ModelConfig& c, const Limits& limits) const;
+  template <class U>
+  U* at(Role role, int64_t row = 0) const {
+    const Buffer& b = buffers_[static_cast<int>(role)];
+    return static_cast<U*>(b.data) + row * b.cols;
+  }
+  const RowSet& set_of(Rows set) const { return sets_[static_cast<int>(set)]; }
+  int drafts_max() const;
+  bool is_draft(int layer) const { return layer >= c_.num_hidden_layers; }
+  int ratio_of(int layer) const { return is_draft(layer) ? 0 : c_.layers[layer].ratio; }
+
+  // ---- arithmetic
+  float round(T v) const { return rounding_ ? static_cast<float>(numeric::round_bf16(v)) : static_cast<float>(v); }
+  // w * x / rms(x), rounded; x and out may be the same.
+  void norm(const float* x, const float* w, int64_t n, float* out) const;
+  T sum_squares(const float* x, int64_t n) const;
+  // RoPE on the last channels of n heads of width d.
+  void rotate(float* x, int64_t n, int64_t d, const float* cos, const float* sin, bool inverse) const;
+  // x quantised as a linear with this weight format wants it: x itself, or a copy in `quantised_`.
+  const float* quantised_input(const Matrix& w, const float* x, int64_t ldx, int64_t n);
+  // sink(i, j, values, count): outputs j .. j + count - 1 of row i. Rows of x are ldx apart, already quantised.
+  template <class Sink>
+  void multiply(const Matrix& w, int64_t row0, int64_t rows, const float* x, int64_t ldx, int64_t n, Sink&& sink);
+  // bf16-output linear of n rows: quantises the input where the weight is FP8 or FP4.
+  void linear(const Matrix& w, const float* x, int64_t ldx, int64_t n, float* out, int64_t ldo);
+  template <class Body>
+  void parallel(int64_t n, Body&& body, int64_t grain = 1) {
+    pool_.parallel_for(n, std::function<void(int64_t, int64_t)>(std::ref(body)), grain);
+  }
+  void collapse_and_norm(int row, const T* pre, const float* norm_weight, float* collapsed, float* out) const;
+  void mix_finish(T* m, const HyperWeights& w, T* pre, T* post, T* comb) const;
+  void ffn_rows(const ExpertWeights& w, const float* x, int64_t n, const T* weight, float* out);
+
+  // ---- KV
+  std::byte* page(const SequenceRows& s, const RowSet& set, int64_t entry, int page_entries) const {
+    return kv_.pages + static_cast<size_t>(set.blocks[s.first_block + entry / page_entries]) * layout_.page_stride;
+  }
+  std::byte* slot(const SequenceRows& s) const { return kv_.slots + static_cast<size_t>(s.slot) * layout_.slot_stride; }
+  std::byte* ring_record(const SequenceRows& s, int ring, int64_t position) const {
+    return slot(s) + layout_.window_offsets[ring] + (position % layout_.window_slots) * layout_.window_bytes;
+  }
+  bool packed() const { return layout_.format.records == KvFormat::Records::kPacked; }
+  void encode_window(const float* x, std::byte* record) const;
+  void decode_window(const std::byte* record, float* x) const;
+  void decode_entry(const std::byte* record, float* x) const;
+  void decode_key(const std::byte* page, const KvSource& source, int64_t at, float* x) const;
+  void write_entry(const SequenceRows& s, const RowSet& set, const KvSource& source, int64_t entry, float* latent, float* key) const;
+  void window_rows(int layer, const RowSet& set, const float* x, int64_t ldx);
+
+  // ---- indexer
+  void score_row(const RowSet& set, int row, const KvSource& keys, int64_t visible, T* scores) const;
+  void choose_candidates(int row, const T* scores, int64_t visible);
+  void choose_entries(int row, T* scores, int64_t visible, bool filtered);
+
+  // ---- attention
+  int64_t gather_keys(const At& at, const RowSet& set, int row, float* keys) const;
+  void attend_row(const float* q, const float* keys, int64_t n, const float* sink, float* out) const;
+
+  Capabilities capabilities_;
+  const bool rounding_;
+  ThreadPool pool_;
+  checkpoint::ModelConfig c_;
+  ModelWeights w_;
+  Limits limits_;
+  KvLayout layout_;
+  KvMemory kv_;
+  std::vector<std::byte> kv_bytes_;
+  std::array<Buffer, kRoles> buffers_{};
+  std::array<std::vector<std::byte>, kRoles> memory_;
+  std::array<RowSet, kRowSets> sets_;
+  std::array<RopeFrequencies, 2> rope_;
+  std::vector<float> quantised_;        // [rows, widest linear input]
+  std::vector<float> wide_rows_;        // [rows, widest intermediate of a stage]
+  std::vector<float> stage_rows_;       // a second one
+  std::vector<int32_t> expert_order_;   // row * columns + column, by expert
+  std::vector<int32_t> expert_begin_;
+  std::vector<ExpertTask> expert_tasks_;
+  std::vector<int32_t> complete_rows_;  // of write_global
+  // Vectors used in many stages, as numbers.
+  struct LayerVectors {
+    std::vector<float> attn_norm, ffn_norm, q_norm, kv_norm, sink, compressor_norm, k_norm, bias, bias_vl;
+    std::vector<float> hc_base[2], hc_scale[2];
+    std::vector<T> engram_qk;  // q_weight * k_weight [C, D]
+  };
+  std::vector<LayerVectors> vectors_;
+  std::vector<float> norm_, main_norm_, draft_norm_, confidence_;
+};
+
+template <class T>
+template <class Sink>
+void Backend<T>::multiply(const Matrix& w, int64_t row0, int64_t rows, const float* x, int64_t ldx, int64_t n, Sink&& sink) {
+  const int64_t panels = (rows + kLanes - 1) / kLanes, chunks = (n + kRowChunk - 1) / kRowChunk;
+  auto body = [&](int64_t begin, int64_t end) {
+    T* tile = scratch<T>(Slot::kTile, kRowChunk * kLanes);
+    for (int64_t task = begin; task < end; ++task) {
+      const int64_t j = task % panels * kLanes, i0 = task / panels * kRowChunk;
+      const int64_t count = std::min<int64_t>(kLanes, rows - j), m = std::min<int64_t>(kRowChunk, n - i0);
+      multiply_rows<T>(w, row0 + j, count, x + i0 * ldx, ldx, m, tile, kLanes);
+      for (int64_t i = 0; i < m; ++i) sink(i0 + i, j, tile + i * kLanes, count);
+    }
+  };
+  parallel(panels * chunks, body);
+}
+
+}  // namespace deepinfer::ops::cpu

@@ -1,0 +1,101 @@
+// Token embedding and Engram (spec/model.md 5.1, 10).
+#include <cmath>
+
+#include "ops/cpu/backend.h"
+
+namespace deepinfer::ops::cpu {
+
+template <class T>
+void Backend<T>::embed(Rows which) {
+  const RowSet& set = set_of(which);
+  const int64_t D = c_.hidden_size, C = c_.hc_mult;
+  auto body = [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      float* x = at<float>(Role::kResidual, i);
+      if (set.image(static_cast<int>(i))) {
+        std::copy_n(at<float>(Role::kImageRows, set.image_row[i]), D, x);
+      } else {
+        expand_row(w_.embed, set.tokens[i], x);
+      }
+      for (int64_t s = 1; s < C; ++s) std::copy_n(x, D, x + s * D);
+      T* pre = at<T>(Role::kPre, i);
+      std::fill(pre, pre + C, T{0});
+      pre[0] = 1;
+    }
+  };
+  parallel(set.rows, body, 16);
+}
+
+template <class T>
+void Backend<T>::engram_lookup(Rows which) {
+  const RowSet& set = set_of(which);
+  const int64_t ngram = c_.engram_max_ngram_size, heads = c_.engram_n_heads, columns = c_.engram_columns();
+  if (c_.engram.empty()) return;
+  const int64_t pad = w_.token_classes[c_.engram_pad_token_id];
+  for (int i = 0; i < set.rows; ++i) {
+    const SequenceRows& s = set.of(i);
+    const int back = i - s.first_row;  // rows of this step before it
+    const int32_t* history = set.history.data() + set.sequence[i] * (ngram - 1);
+    // The token k places back, or kNoToken; an image position or the start blocks everything behind it.
+    const auto token = [&](int k) { return k > back ? history[k - back - 1] : set.image(i - k) ? kNoToken : set.tokens[i - k]; };
+    for (size_t e = 0; e < c_.engram.size(); ++e) {
+      const checkpoint::EngramInfo& info = c_.engram[e];
+      int32_t* rows = at<int32_t>(Role::kEngramRows, i) + e * columns;
+      bool blocked = false;
+      int64_t hash = 0;
+      for (int k = 0; k < ngram; ++k) {
+        const int32_t t = blocked ? kNoToken : token(k);
+        blocked = t == kNoToken;
+        hash ^= (blocked ? pad : w_.token_classes[t]) * info.multipliers[k];
+        for (int64_t a = 0; k > 0 && a < heads; ++a) {
+          const int64_t column = (k - 1) * heads + a;
+          rows[column] = static_cast<int32_t>(hash % info.primes[column] + info.offsets[column]);
+        }
+      }
+    }
+  }
+}
+
+template <class T>
+void Backend<T>::engram_apply(At where) {
+  const RowSet& set = set_of(where.rows);
+  const EngramWeights& w = w_.layers[where.layer].engram;
+  const int64_t index = c_.layers[where.layer].engram, columns = c_.engram_columns(), width = c_.engram_width();
+  const int64_t D = c_.hidden_size, C = c_.hc_mult, n = set.rows;
+  float *e = stage_rows_.data(), *kv = wide_rows_.data();
+  auto gather = [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int32_t* rows = at<int32_t>(Role::kEngramRows, i) + index * columns;
+      for (int64_t j = 0; j < columns; ++j) expand_row(w.table, rows[j], e + i * width + j * c_.engram_head_dim);
+    }
+  };
+  parallel(n, gather, 8);
+  linear(w.wkv, e, width, n, kv, (C + 1) * D);
+  const T *qk = vectors_[where.layer].engram_qk.data(), root = std::sqrt(static_cast<T>(D)), eps = static_cast<T>(c_.rms_norm_eps);
+  auto apply = [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const float *key = kv + i * (C + 1) * D, *value = key + C * D;
+      T* gates = at<T>(Role::kEngramGate, i);
+      for (int64_t s = 0; s < C; ++s) {
+        float* x = at<float>(Role::kResidual, i) + s * D;
+        const float* k = key + s * D;
+        std::array<T, kLanes> lanes{};
+        for (int64_t j = 0; j < D; ++j) lanes[j % kLanes] += static_cast<T>(x[j]) * qk[s * D + j] * static_cast<T>(k[j]);
+        T dot = 0;
+        for (T v : lanes) dot += v;
+        dot *= T{1} / std::sqrt(sum_squares(x, D) / static_cast<T>(D) + eps);
+        dot *= T{1} / std::sqrt(sum_squares(k, D) / static_cast<T>(D) + eps);
+        dot /= root;
+        const T z = std::copysign(std::sqrt(std::max(std::abs(dot), static_cast<T>(1e-6))), dot);
+        gates[s] = set.image(static_cast<int>(i)) ? T{0} : T{1} / (T{1} + std::exp(-z));
+        for (int64_t j = 0; j < D; ++j) x[j] = round(static_cast<T>(x[j]) + gates[s] * static_cast<T>(value[j]));
+      }
+    }
+  };
+  parallel(n, apply, 4);
+}
+
+template class Backend<float>;
+template class Backend<double>;
+
+}  // namespace deepinfer::ops::cpu

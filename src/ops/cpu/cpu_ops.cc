@@ -1,0 +1,25 @@
+#include "ops/cpu/cpu_ops.h"
+
+#include "ops/cpu/backend.h"
+
+namespace deepinfer::ops {
+
+std::unique_ptr<Ops> make_reference_ops(ReferenceMode mode, int threads) {
+  const bool exact = mode == ReferenceMode::kExact;
+  Capabilities c;
+  c.backend = "reference";
+  c.numeric_class = exact ? "reference-exact-1" : "reference-off-1";
+  // The open half group keeps double precision: rounded to fp32 it would make a chunk border visible.
+  c.kv_format = {exact ? KvFormat::Records::kPacked : KvFormat::Records::kRaw, sizeof(double)};
+  return std::make_unique<cpu::Backend<double>>(std::move(c), exact, threads);
+}
+
+std::unique_ptr<Ops> make_plain_ops(int threads) {
+  Capabilities c;
+  c.backend = "plain";
+  c.numeric_class = "plain-fp32-1";
+  c.kv_format = {KvFormat::Records::kPacked, sizeof(float)};
+  return std::make_unique<cpu::Backend<float>>(std::move(c), true, threads);
+}
+
+}  // namespace deepinfer::ops
