@@ -11,8 +11,8 @@ packages=(
   libcli11-dev      # command line of the program
   libsimdjson-dev   # reading JSON: checkpoints, hub replies, fixtures
   libutf8proc-dev   # Unicode normalisation: Engram classes of a tokenizer without its class file
-  libxxhash-dev     # hash tables over tensor names
-  libcurl4-openssl-dev libssl-dev  # deepinfer pull: HTTP and SHA-256
+  libxxhash-dev     # hash tables over tensor names, keys of the prompt cache
+  libcurl4-openssl-dev libssl-dev  # deepinfer pull: HTTP and SHA-256; sealed reasoning
   libedit-dev       # line editing of deepinfer run
 )
 tests=(
