@@ -51,6 +51,7 @@ struct Checkpoint::Impl {
   std::vector<int32_t> classes;
   std::vector<std::string> warnings;
   NameIndex index{0};
+  bool scales_checked = false;
 
   Status open_files();
   Status index_tensors(const ShardIndex& shards);
@@ -209,10 +210,13 @@ void Checkpoint::Impl::report_scales() {
     if (!shape.empty()) bytes += static_cast<uint64_t>(shape[0] * shape[1]);
   }
   if (bytes > kMaxScaleScan) return;
+  scales_checked = true;
   std::string first;
   const uint64_t nan = count_nan(&first);
   if (nan > 0) warnings.push_back(fmt::format("{} scales are NaN (byte 255), first in \"{}\": the weights are damaged", nan, first));
 }
+
+bool Checkpoint::scales_checked() const { return impl_->scales_checked; }
 
 uint64_t Checkpoint::count_nan_scales(std::string* first) const { return impl_->count_nan(first); }
 

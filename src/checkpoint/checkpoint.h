@@ -70,6 +70,8 @@ class Checkpoint {
 
   // Scale bytes 255 (NaN) in all scale tensors; reads them all. `first` receives the name of the first such tensor.
   uint64_t count_nan_scales(std::string* first) const;
+  // Whether open() has done so (up to kMaxScaleScan bytes) and told in warnings().
+  bool scales_checked() const;
 
  private:
   struct Impl;

@@ -172,6 +172,22 @@ std::string_view group_name(Group group) {
   return "?";
 }
 
+std::string_view group_key(Group group) {
+  switch (group) {
+    case Group::kEmbedding: return "embedding";
+    case Group::kAttention: return "attention";
+    case Group::kSharedExperts: return "shared_experts";
+    case Group::kRoutedExperts: return "routed_experts";
+    case Group::kEngramTables: return "engram_tables";
+    case Group::kEngramDense: return "engram_dense";
+    case Group::kHead: return "head";
+    case Group::kDrafter: return "drafter";
+    case Group::kDrafterExperts: return "drafter_experts";
+    case Group::kVision: return "vision";
+  }
+  return "?";
+}
+
 std::vector<TensorSpec> expected_tensors(const ModelConfig& config) {
   List list(config);
   list.globals_before();

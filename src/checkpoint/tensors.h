@@ -41,6 +41,7 @@ enum class Group : uint8_t {
 };
 inline constexpr int kGroups = 10;
 std::string_view group_name(Group group);  // "routed experts"
+std::string_view group_key(Group group);   // "routed_experts", for flags and JSON
 
 struct TensorSpec {
   std::string name;
