@@ -1,0 +1,484 @@
+#include "ops/cuda/linear.h"
+
+#include <algorithm>
+#include <cassert>
+
+#include <cuda_bf16.h>
+
+#include "ops/cuda/hopper.cuh"
+#include "ops/cuda/weights.cuh"
+
+namespace deepinfer::ops::cuda {
+namespace {
+
+constexpr int kWarpgroup = 128;
+constexpr int kCoreBytes = 128;                              // 8 rows x 16 bytes
+constexpr int kGroupChunkBytes = kChunk / 8 * kCoreBytes;    // 8 packed rows of one chunk
+constexpr int kQuarters = 4;
+constexpr int kWholeChunks = 18;                             // up to this many chunks K is not cut
+
+struct Problem {
+  const uint8_t* codes;
+  const uint8_t* scales;
+  int n, k, chunks;
+  int quarter;                   // chunks in each quarter (the last ones may hold fewer); all chunks where K is not cut
+  int64_t codes_stride, scales_stride;
+  const uint8_t* packed;
+  void* y;
+  int64_t y_stride;
+  int rows;                      // plain: all rows
+  int row_tiles, token_tiles;
+  const GroupTile* tiles;        // grouped: else nullptr
+  const int32_t* tile_count;
+};
+
+// What one CTA works on.
+struct Tile {
+  const uint8_t* codes;
+  const uint8_t* scales;
+  const uint8_t* packed;         // first packed group
+  int row0;                      // first weight row
+  int token0, tokens;            // output rows token0 .. token0 + tokens - 1
+};
+
+template <int kTokens>
+__device__ __forceinline__ bool find_tile(const Problem& p, int row_tile, int token_tile, int rows_per_cta, Tile* t) {
+  t->row0 = row_tile * rows_per_cta;
+  int group0;
+  if (p.tiles != nullptr) {
+    if (token_tile >= *p.tile_count) return false;
+    const GroupTile g = p.tiles[token_tile];
+    t->codes = p.codes + g.expert * p.codes_stride;
+    t->scales = p.scales + g.expert * p.scales_stride;
+    group0 = g.first_row / 8;
+    t->token0 = g.first_row;
+    t->tokens = g.rows;
+  } else {
+    t->codes = p.codes;
+    t->scales = p.scales;
+    t->token0 = token_tile * kTokens;
+    group0 = t->token0 / 8;
+    t->tokens = min(kTokens, p.rows - t->token0);
+  }
+  t->packed = p.packed + static_cast<int64_t>(group0) * p.chunks * kGroupChunkBytes;
+  return true;
+}
+
+// Starts the copy of one chunk of the tile's tokens to shared memory: [group][16 cores][8 rows][16 bytes].
+template <int kTokens>
+__device__ __forceinline__ void load_tokens(const Tile& t, int chunks, int chunk, uint8_t* to, uint64_t* barrier) {
+  const int groups = (t.tokens + 7) / 8;
+  barrier_expect(barrier, groups * kGroupChunkBytes);
+  for (int g = 0; g < groups; ++g) {
+    bulk_load(to + g * kGroupChunkBytes, t.packed + (static_cast<int64_t>(g) * chunks + chunk) * kGroupChunkBytes, kGroupChunkBytes, barrier);
+  }
+}
+
+// A warpgroup's share of one chunk, read a chunk or more ahead.
+template <WeightFormat kFormat>
+struct Ahead {
+  using F = Fragment<kFormat>;
+  uint4 v[2][F::kVectors];
+  uint32_t scales[2];
+
+  __device__ __forceinline__ void load(const Rows16<kFormat>& rows, int chunk) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+#pragma unroll
+      for (int i = 0; i < F::kVectors; ++i) v[h][i] = load_stream(rows.code[h] + chunk * F::kRowBytes + i * F::kVectorStep);
+      if constexpr (F::kScaleRows > 0) scales[h] = __ldg(reinterpret_cast<const uint32_t*>(rows.scale[h]) + chunk);
+    }
+  }
+};
+
+// acc (+)= weights x tokens of one chunk, complete on return: wgmma reads its A registers until then, which the compiler does not
+// know, so they are kept alive past the wait.
+template <WeightFormat kFormat, int kTokens>
+__device__ __forceinline__ void multiply_chunk(const Ahead<kFormat>& w, int quad, const uint8_t* tokens, bool first, float (&acc)[kTokens / 2]) {
+  using F = Fragment<kFormat>;
+  uint32_t f[F::kFactors], a[8][4];
+  F::factors(w.scales[0], w.scales[1], quad, f);
+#pragma unroll
+  for (int j = 0; j < 8; ++j) F::expand(w.v, j, f, a[j]);
+  wgmma_fence();
+#pragma unroll
+  for (int j = 0; j < 8; ++j) {
+    wgmma_bf16<kTokens>(acc, a[j], matrix_descriptor(tokens + 2 * j * kCoreBytes, kCoreBytes, kGroupChunkBytes), !first || j > 0);
+  }
+  wgmma_commit();
+  wgmma_wait<0>();
+#pragma unroll
+  for (int j = 0; j < 8; ++j) asm volatile("" ::"r"(a[j][0]), "r"(a[j][1]), "r"(a[j][2]), "r"(a[j][3]));
+}
+
+template <Output kOutput>
+__device__ __forceinline__ void store(void* y, int64_t index, float v) {
+  if constexpr (kOutput == Output::kBf16) {
+    static_cast<__nv_bfloat16*>(y)[index] = __float2bfloat16_rn(v);
+  } else {
+    static_cast<float*>(y)[index] = v;
+  }
+}
+
+// The same value for all threads of a warp as far as the compiler can see; without that it serialises wgmma.
+__device__ __forceinline__ int warpgroup_index() { return __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / kWarpgroup, 0); }
+
+// D[16][8] += A[16][16] B[8][16]^T of one warp: the same bits as wgmma_bf16 of any width (tests/cuda/linear_test.cu).
+__device__ __forceinline__ void mma_bf16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+constexpr int kStreamWarps = 8, kStreamThreads = 32 * kStreamWarps, kStreamCtas = 3;
+
+// Where a thread keeps the weight chunks on their way: a ring of private slots in shared memory, each vector of a slot contiguous
+// over the threads. Copies need no registers and no scoreboard, so consuming one chunk never waits for a later one.
+template <WeightFormat kFormat>
+struct Slot {
+  using F = Fragment<kFormat>;
+  static constexpr int kScales = F::kScaleRows == 0 ? 0 : F::kScaleRows >= 16 ? 1 : 2;  // words a chunk
+  static constexpr int kBytes = (2 * F::kVectors * 16 + kScales * 4) * kStreamThreads;
+
+  __device__ __forceinline__ static void issue(uint32_t slot, const Rows16<kFormat>& rows, int chunk) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+#pragma unroll
+      for (int i = 0; i < F::kVectors; ++i) {
+        async_load<16>(slot + (h * F::kVectors + i) * kStreamThreads * 16 + threadIdx.x * 16, rows.code[h] + chunk * F::kRowBytes + i * F::kVectorStep);
+      }
+      if (h < kScales) async_load<4>(slot + (8 * F::kVectors + h) * kStreamThreads * 4 + threadIdx.x * 4, rows.scale[h] + chunk * 4);
+    }
+  }
+  __device__ __forceinline__ static void read(uint32_t slot, uint4 (&v)[2][F::kVectors], uint32_t (&scales)[2]) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+#pragma unroll
+      for (int i = 0; i < F::kVectors; ++i) v[h][i] = shared_load(slot + (h * F::kVectors + i) * kStreamThreads * 16 + threadIdx.x * 16);
+      if (h < kScales) scales[h] = shared_load_word(slot + (8 * F::kVectors + h) * kStreamThreads * 4 + threadIdx.x * 4);
+    }
+  }
+};
+
+// Few tokens. A warp takes 16 weight rows of one quarter of K (of all of K where it is not cut) and streams them, kSlots chunks
+// ahead, across the borders of its tiles, so that memory never idles. CTAs are persistent.
+template <WeightFormat kFormat, int kTokens, Output kOutput, int kSlots, bool kCut>
+__global__ __launch_bounds__(kStreamThreads, kStreamCtas) void stream_kernel(const Problem p) {
+  extern __shared__ __align__(128) uint8_t shared[];
+  using F = Fragment<kFormat>;
+  constexpr int kSplit = kCut ? kQuarters : 1, kRowWarps = kStreamWarps / kSplit, kRows = 16 * kRowWarps, kGroups = kTokens / 8;
+  constexpr int kSlotBytes = Slot<kFormat>::kBytes, kRingBytes = kSlots * kSlotBytes;
+  float* partial = reinterpret_cast<float*>(shared + kRingBytes);  // [quarter][token][row]
+  const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0), lane = threadIdx.x % 32, quad = lane % 4;
+  const int quarter = warp / kRowWarps, first = quarter * p.quarter, last = min(p.chunks, first + p.quarter);
+  const int row_in_tile = 16 * (warp % kRowWarps) + lane / 4;
+  const int total = p.row_tiles * (p.tiles != nullptr ? min(*p.tile_count, p.token_tiles) : p.token_tiles);
+
+  // Copies run ahead of the sums.
+  int ahead_tile = blockIdx.x, ahead_chunk = first;
+  Rows16<kFormat> rows;
+  const auto find_rows = [&] {
+    if (ahead_tile >= total) return;
+    const int expert = p.tiles != nullptr ? p.tiles[ahead_tile / p.row_tiles].expert : 0;
+    rows.set(p.codes + expert * p.codes_stride, p.scales + expert * p.scales_stride, p.n, p.k, ahead_tile % p.row_tiles * kRows + row_in_tile, quad);
+  };
+  const uint32_t ring = shared_address(shared);
+  uint32_t ahead_slot = ring;
+  const auto issue = [&] {
+    if (ahead_tile < total) {
+      Slot<kFormat>::issue(ahead_slot, rows, ahead_chunk);
+      if (++ahead_chunk >= last) {
+        ahead_chunk = first;
+        ahead_tile += gridDim.x;
+        find_rows();
+      }
+    }
+    async_commit();
+    ahead_slot = ahead_slot == ring + kRingBytes - kSlotBytes ? ring : ahead_slot + kSlotBytes;
+  };
+  if (first < last) {
+    find_rows();
+    for (int i = 0; i < kSlots - 1; ++i) issue();
+  }
+
+  uint32_t slot = ring;
+  for (int tile = blockIdx.x; tile < total; tile += gridDim.x) {
+    int token0, tokens;
+    if (p.tiles != nullptr) {
+      const GroupTile g = p.tiles[tile / p.row_tiles];
+      token0 = g.first_row, tokens = g.rows;
+    } else {
+      token0 = tile / p.row_tiles * kTokens, tokens = min(kTokens, p.rows - token0);
+    }
+    const uint8_t* x = p.packed + static_cast<int64_t>(token0 + lane / 4) * p.chunks * 256 + quad * 16;
+    float acc[kGroups][4] = {};
+    for (int chunk = first; chunk < last; ++chunk) {
+      uint4 b[kGroups][4];
+#pragma unroll
+      for (int g = 0; g < kGroups; ++g) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          b[g][i] = 8 * g + lane / 4 < tokens ? __ldg(reinterpret_cast<const uint4*>(x + static_cast<int64_t>(8 * g) * p.chunks * 256 + chunk * 256 + i * 64))
+                                              : uint4{0, 0, 0, 0};
+        }
+      }
+      async_wait<kSlots - 2>();
+      uint4 v[2][F::kVectors];
+      uint32_t scales[2] = {}, f[F::kFactors];
+      Slot<kFormat>::read(slot, v, scales);
+      slot = slot == ring + kRingBytes - kSlotBytes ? ring : slot + kSlotBytes;
+      issue();
+      F::factors(scales[0], scales[1], quad, f);
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        uint32_t a[4];
+        F::expand(v, j, f, a);
+#pragma unroll
+        for (int g = 0; g < kGroups; ++g) {
+          const uint4 u = b[g][j / 2];
+          mma_bf16(acc[g], a, j % 2 ? u.z : u.x, j % 2 ? u.w : u.y);
+        }
+      }
+    }
+
+    const int row0 = tile % p.row_tiles * kRows;
+    if constexpr (kCut) __syncthreads();  // the sums before have been read
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const int token = 8 * g + 2 * quad + e % 2, r = row_in_tile + 8 * (e / 2);
+        if constexpr (kCut) {
+          partial[(quarter * kTokens + token) * kRows + r] = acc[g][e];
+        } else if (token < tokens && row0 + r < p.n) {
+          store<kOutput>(p.y, (token0 + token) * p.y_stride + row0 + r, acc[g][e]);
+        }
+      }
+    }
+    if constexpr (kCut) {
+      __syncthreads();
+      for (int s = threadIdx.x; s < tokens * kRows; s += kStreamThreads) {
+        if (row0 + s % kRows >= p.n) continue;
+        const float* q = partial + s;
+        constexpr int kNext = kTokens * kRows;
+        store<kOutput>(p.y, (token0 + s / kRows) * p.y_stride + row0 + s % kRows, ((q[0] + q[kNext]) + q[2 * kNext]) + q[3 * kNext]);
+      }
+    }
+  }
+}
+
+constexpr int kRowGroups = 2;  // warpgroups of 64 weight rows in a CTA of rows_kernel
+
+// More tokens: each warpgroup takes 64 weight rows; all share the tokens, which a further warpgroup copies in.
+// kCluster: the four CTAs of a cluster take the four quarters of K and add up through each other's shared memory;
+// otherwise one CTA takes all of K and holds the sum of the finished quarters in `total`.
+template <WeightFormat kFormat, int kTokens, Output kOutput, int kAhead, int kStages, bool kCluster>
+__global__ __launch_bounds__((kRowGroups + 1) * kWarpgroup, 1) void rows_kernel(const Problem p) {
+  extern __shared__ __align__(128) uint8_t shared[];
+  constexpr int kStageBytes = kTokens * 2 * kChunk, kRows = 64 * kRowGroups;
+  const int group = warpgroup_index(), thread = threadIdx.x % kWarpgroup, warp = thread / 32, lane = thread % 32;
+  uint64_t* full = reinterpret_cast<uint64_t*>(shared + kStages * kStageBytes);
+  uint64_t* empty = full + kStages;
+  const int quarter = kCluster ? blockIdx.x % kQuarters : 0;
+  const int first = kCluster ? min(p.chunks, quarter * p.quarter) : 0, last = kCluster ? min(p.chunks, first + p.quarter) : p.chunks;
+
+  Tile t;
+  if (!find_tile<kTokens>(p, blockIdx.x / (kCluster ? kQuarters : 1), blockIdx.y, kRows, &t)) return;
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < kStages; ++s) barrier_init(full + s, 1), barrier_init(empty + s, kRowGroups * 4);
+    barrier_init_fence();
+  }
+  __syncthreads();
+
+  if (group == kRowGroups) {
+    registers_down<40>();
+    if (thread == 0) {
+      for (int c = first; c < last; ++c) {
+        const int stage = (c - first) % kStages, round = (c - first) / kStages;
+        if (round > 0) barrier_wait(empty + stage, (round - 1) & 1);
+        load_tokens<kTokens>(t, p.chunks, c, shared + stage * kStageBytes, full + stage);
+      }
+    }
+    if constexpr (kCluster) cluster_sync(), cluster_sync();
+    return;
+  }
+
+  registers_up<232>();
+  const int row = t.row0 + 64 * group + 16 * warp + lane / 4, quad = lane % 4;
+  Rows16<kFormat> rows;
+  rows.set(t.codes, t.scales, p.n, p.k, row, quad);
+  Ahead<kFormat> w[kAhead];
+#pragma unroll
+  for (int i = 0; i < kAhead; ++i) {
+    if (first + i < last) w[i].load(rows, first + i);
+  }
+  float acc[kTokens / 2], total[kTokens / 2];
+#pragma unroll
+  for (int x = 0; x < kTokens / 2; ++x) acc[x] = total[x] = 0;
+  int stage = 0, phase = 0, in_quarter = 0;
+  bool first_quarter = true;
+  for (int chunk = first; chunk < last; chunk += kAhead) {
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      if (chunk + i < last) {
+        barrier_wait(full + stage, phase);
+        multiply_chunk<kFormat, kTokens>(w[i], quad, shared + stage * kStageBytes, in_quarter == 0, acc);
+        if (chunk + i + kAhead < last) w[i].load(rows, chunk + i + kAhead);
+        if (lane == 0) barrier_arrive(empty + stage);
+        if (++stage == kStages) stage = 0, phase ^= 1;
+        ++in_quarter;
+        if (!kCluster && (in_quarter == p.quarter || chunk + i + 1 == last)) {
+#pragma unroll
+          for (int x = 0; x < kTokens / 2; ++x) total[x] = first_quarter ? acc[x] : total[x] + acc[x];
+          first_quarter = false;
+          in_quarter = 0;
+        }
+      }
+    }
+  }
+  if constexpr (kCluster) {
+    float* partial = reinterpret_cast<float*>(shared);  // [token][kRows]; no copy is in flight any more
+    asm volatile("bar.sync 1, %0;" ::"n"(kRowGroups * kWarpgroup) : "memory");
+#pragma unroll
+    for (int i = 0; i < kTokens / 2; ++i) {
+      const int token = 8 * (i / 4) + 2 * quad + i % 2, r = row - t.row0 + 8 * ((i / 2) % 2);
+      partial[token * kRows + r] = acc[i];
+    }
+    cluster_sync();
+    const float* q[kQuarters];
+#pragma unroll
+    for (int i = 0; i < kQuarters; ++i) q[i] = cluster_shared(partial, i);
+    const int mine = kRows / kQuarters;
+    for (int i = threadIdx.x; i < t.tokens * mine; i += kRowGroups * kWarpgroup) {
+      const int token = i / mine, r = quarter * mine + i % mine, at = token * kRows + r;
+      if (t.row0 + r >= p.n) continue;
+      const float sum = ((q[0][at] + q[1][at]) + q[2][at]) + q[3][at];
+      store<kOutput>(p.y, (t.token0 + token) * p.y_stride + t.row0 + r, sum);
+    }
+    cluster_sync();  // nobody leaves while its shared memory is being read
+  } else {
+#pragma unroll
+    for (int i = 0; i < kTokens / 2; ++i) {
+      const int token = 8 * (i / 4) + 2 * quad + i % 2, r = row + 8 * ((i / 2) % 2);
+      if (token < t.tokens && r < p.n) store<kOutput>(p.y, (t.token0 + token) * p.y_stride + r, total[i]);
+    }
+  }
+}
+
+template <typename Kernel>
+void launch(Kernel kernel, dim3 grid, int threads, int shared_bytes, int cluster, const Problem& p, cudaStream_t stream) {
+  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = dim3(threads);
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim.x = cluster;
+  attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+  config.attrs = &attribute;
+  config.numAttrs = cluster > 1 ? 1 : 0;
+  cudaLaunchKernelEx(&config, kernel, p);
+}
+
+int multiprocessors() {
+  int device = 0, count = 132;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device);
+  return count;
+}
+
+// Slots of a stream's ring: the CTAs of an SM together have 110 to 150 KB on their way.
+constexpr int ring_slots(WeightFormat f) { return f == WeightFormat::kFp4 ? 7 : f == WeightFormat::kFp8 ? 4 : 2; }
+
+template <WeightFormat kFormat, Output kOutput, int kTokens, bool kCut>
+void launch_stream(Problem p, cudaStream_t stream) {
+  constexpr int kRows = 16 * kStreamWarps / (kCut ? kQuarters : 1), kSlots = ring_slots(kFormat);
+  p.row_tiles = (p.n + kRows - 1) / kRows;
+  const int ctas = std::min(p.row_tiles * p.token_tiles, kStreamCtas * multiprocessors());
+  launch(stream_kernel<kFormat, kTokens, kOutput, kSlots, kCut>, dim3(ctas), kStreamThreads,
+         kSlots * Slot<kFormat>::kBytes + (kCut ? kQuarters * kTokens * kRows * 4 : 0), 1, p, stream);
+}
+
+template <WeightFormat kFormat, Output kOutput, int kTokens, bool kCluster>
+void launch_rows(const Problem& p, cudaStream_t stream) {
+  constexpr int kStages = kTokens >= 128 ? 5 : 6, kAhead = kTokens >= 128 ? 2 : kFormat == WeightFormat::kFp4 ? 6 : kFormat == WeightFormat::kFp8 ? 4 : 2;
+  constexpr int kRows = 64 * kRowGroups, kStageBytes = kTokens * 2 * kChunk;
+  static_assert(kStages * kStageBytes >= kTokens * kRows * 4);
+  launch(rows_kernel<kFormat, kTokens, kOutput, kAhead, kStages, kCluster>, dim3((p.n + kRows - 1) / kRows * (kCluster ? kQuarters : 1), p.token_tiles),
+         (kRowGroups + 1) * kWarpgroup, kStages * (kStageBytes + 16), kCluster ? kQuarters : 1, p, stream);
+}
+
+template <WeightFormat kFormat, Output kOutput, int kTokens>
+void launch_tokens(const Problem& p, cudaStream_t stream) {
+  const bool cut = p.quarter < p.chunks;
+  if constexpr (kTokens <= kStreamRows) {
+    cut ? launch_stream<kFormat, kOutput, kTokens, true>(p, stream) : launch_stream<kFormat, kOutput, kTokens, false>(p, stream);
+  } else if (cut && (p.n + 127) / 128 * p.token_tiles < 2 * multiprocessors()) {
+    launch_rows<kFormat, kOutput, kTokens, true>(p, stream);
+  } else {
+    launch_rows<kFormat, kOutput, kTokens, false>(p, stream);
+  }
+}
+
+template <WeightFormat kFormat, Output kOutput>
+void launch_format(const Problem& p, int tokens_per_tile, cudaStream_t stream) {
+  switch (tokens_per_tile) {
+    case 8: return launch_tokens<kFormat, kOutput, 8>(p, stream);
+    case 16: return launch_tokens<kFormat, kOutput, 16>(p, stream);
+    case 32: return launch_tokens<kFormat, kOutput, 32>(p, stream);
+    case 64: return launch_tokens<kFormat, kOutput, 64>(p, stream);
+    default: return launch_tokens<kFormat, kOutput, 128>(p, stream);
+  }
+}
+
+void dispatch(const LinearWeights& w, Problem p, const LinearOutput& y, int tokens_per_tile, int token_tiles, cudaStream_t stream) {
+  p.token_tiles = token_tiles;
+  p.codes = static_cast<const uint8_t*>(w.codes);
+  p.scales = w.scales;
+  p.n = w.n;
+  p.k = w.k;
+  assert(w.k % kChunk == 0);
+  p.chunks = w.k / kChunk;
+  p.quarter = p.chunks <= kWholeChunks ? p.chunks : (p.chunks + kQuarters - 1) / kQuarters;
+  p.codes_stride = w.codes_stride;
+  p.scales_stride = w.scales_stride;
+  p.y = y.data;
+  p.y_stride = y.stride != 0 ? y.stride : w.n;
+  const bool bf16 = y.type == Output::kBf16;
+  switch (w.format) {
+    case WeightFormat::kFp8:
+      return bf16 ? launch_format<WeightFormat::kFp8, Output::kBf16>(p, tokens_per_tile, stream)
+                  : launch_format<WeightFormat::kFp8, Output::kFp32>(p, tokens_per_tile, stream);
+    case WeightFormat::kFp4:
+      return bf16 ? launch_format<WeightFormat::kFp4, Output::kBf16>(p, tokens_per_tile, stream)
+                  : launch_format<WeightFormat::kFp4, Output::kFp32>(p, tokens_per_tile, stream);
+    case WeightFormat::kBf16:
+      return bf16 ? launch_format<WeightFormat::kBf16, Output::kBf16>(p, tokens_per_tile, stream)
+                  : launch_format<WeightFormat::kBf16, Output::kFp32>(p, tokens_per_tile, stream);
+  }
+}
+
+int tile_tokens(int rows) { return rows <= 8 ? 8 : rows <= 16 ? 16 : rows <= 32 ? 32 : rows <= 64 ? 64 : 128; }
+
+}  // namespace
+
+void linear(const LinearWeights& w, const void* packed, int rows, const LinearOutput& y, cudaStream_t stream) {
+  Problem p{};
+  p.packed = static_cast<const uint8_t*>(packed);
+  p.rows = rows;
+  const int tokens = tile_tokens(rows);
+  dispatch(w, p, y, tokens, (rows + tokens - 1) / tokens, stream);
+}
+
+void linear_grouped(const LinearWeights& w, const void* packed, const GroupTile* tiles, const int32_t* tile_count, int max_tiles,
+                    int rows_per_tile, const LinearOutput& y, cudaStream_t stream) {
+  Problem p{};
+  p.packed = static_cast<const uint8_t*>(packed);
+  p.tiles = tiles;
+  p.tile_count = tile_count;
+  dispatch(w, p, y, rows_per_tile, max_tiles, stream);
+}
+
+}  // namespace deepinfer::ops::cuda

@@ -1,0 +1,75 @@
+// Linear layers on Hopper: y = x W^T for weights in their published formats, one summation tree from 1 row to thousands.
+//
+//   const Packing packing = packing_of(WeightFormat::kFp8, rows);
+//   pack_activations(x, rows, k, packing, nullptr, packed, stream);      // once per input, shared by all consumers of the format
+//   linear({wq_a.data, wq_a.scale, n, k, WeightFormat::kFp8}, packed, rows, {y, Output::kBf16}, stream);
+//
+// Activations are bf16 values, after FQ8 where the weight is FP8 or FP4 (exact in bf16, spec 4.4). Weights are expanded to bf16
+// with their scale folded in, which is exact too: every product is exact and only the sums round (tensor cores, fp32).
+// The tree is in ORDER.md.
+//
+// Limits: k a multiple of 128 (smaller models are padded with zero columns when loaded); scales at most 2^7 (FP8) or 2^1 (FP4),
+// no NaN codes: checked when weights are loaded.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include <cuda_runtime.h>
+
+namespace deepinfer::ops::cuda {
+
+inline constexpr int kChunk = 128;  // columns of K that are handled together
+
+enum class WeightFormat : int { kFp8, kFp4, kBf16 };
+enum class Output : int { kBf16, kFp32 };
+
+// Up to kStreamRows rows weights are the traffic: they stream through registers. Beyond, tiles share what they load.
+inline constexpr int kStreamRows = 16;
+
+// How activations lie in memory: K in chunks of 128, columns in the order of the weight format (weights.cuh).
+struct Packing {
+  WeightFormat format;
+  bool stream;  // rows of 2 x (k up to a multiple of 128) bytes; else [8 rows][chunk][16 cores][8 rows][16 bytes]
+};
+constexpr Packing packing_of(WeightFormat format, int rows) { return {format, rows <= kStreamRows}; }
+
+// Row-major codes [n][k] (FP4: two a byte, low nibble first) and ue8m0 scales ([n/32][k/32] for FP8, [n][k/32] for FP4).
+// For groups: `codes_stride` and `scales_stride` are bytes between experts.
+struct LinearWeights {
+  const void* codes;
+  const uint8_t* scales;
+  int n, k;
+  WeightFormat format;
+  int64_t codes_stride = 0;
+  int64_t scales_stride = 0;
+};
+
+// Row-major [rows][n] with `stride` elements between rows (0: n).
+struct LinearOutput {
+  void* data;
+  Output type;
+  int64_t stride = 0;
+};
+
+// One tile of a grouped layer: packed rows first_row .. first_row + rows - 1 (first_row a multiple of 8) belong to `expert`.
+struct GroupTile {
+  int expert, first_row, rows;
+};
+
+// Bytes of the packed form.
+size_t packed_bytes(int64_t rows, int k);
+
+// x: bf16 [rows][k] -> packed, zeros up to a multiple of 128 columns; FQ8 unless the format is bf16. source_row (optional, device): packed row i is x row
+// source_row[i]; -1 gives zeros.
+void pack_activations(const void* x, int64_t rows, int k, Packing packing, const int32_t* source_row, void* packed, cudaStream_t stream);
+
+// packed: by packing_of(w.format, rows).
+void linear(const LinearWeights& w, const void* packed, int rows, const LinearOutput& y, cudaStream_t stream);
+
+// Grouped: tiles (device memory, at most max_tiles, *tile_count used) of at most rows_per_tile rows: 8, 16, 32, 64 or 128.
+// packed: by packing_of(w.format, rows_per_tile). Output row of packed row i is i.
+void linear_grouped(const LinearWeights& w, const void* packed, const GroupTile* tiles, const int32_t* tile_count, int max_tiles,
+                    int rows_per_tile, const LinearOutput& y, cudaStream_t stream);
+
+}  // namespace deepinfer::ops::cuda

@@ -1,0 +1,123 @@
+// A thread's share of a 16-row (mma) or 64-row (wgmma) x 128-column weight tile: loading it as stored, and expanding it to the
+// registers of the A operand.
+//
+// Lane l holds rows l / 4 and l / 4 + 8 of its warp's 16 and 32 columns of the chunk, in 16-byte vectors so placed that the four
+// lanes of a row read whole sectors. Step j of 8 multiplies four of the 32, packed_column() says which: the order in which the
+// cheapest instructions unpack each format. Packed activations (pack.cu) hold their columns in the same order, so no lane
+// exchanges data.
+#pragma once
+
+#include <cstdint>
+
+#include <cuda_bf16.h>
+
+#include "ops/cuda/hopper.cuh"
+#include "ops/cuda/linear.h"
+
+namespace deepinfer::ops::cuda {
+
+__device__ __forceinline__ uint4 load_stream(const void* p) {
+  uint4 v;
+  asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+  return v;
+}
+
+__device__ __forceinline__ uint32_t scale_pair(uint32_t bits, uint32_t factor) {
+  __nv_bfloat162 v = __hmul2(*reinterpret_cast<__nv_bfloat162*>(&bits), *reinterpret_cast<__nv_bfloat162*>(&factor));
+  return *reinterpret_cast<uint32_t*>(&v);
+}
+
+// Word `i` of four.
+__device__ __forceinline__ uint32_t word_of(const uint4& u, int i) { return i == 0 ? u.x : i == 1 ? u.y : i == 2 ? u.z : u.w; }
+
+// kVectors: 16-byte vectors a row; kVectorStep: bytes between a lane's vectors in a row; kRowBytes: bytes of a chunk in a row;
+// kScaleRows: weight rows that share a scale.
+// expand(v, j, f, a): the A registers of step j from the vectors v[row half][kVectors]; f: factors() of the chunk's scales.
+template <WeightFormat kFormat>
+struct Fragment;
+
+// Codes spread to exponent and mantissa fields are the value times 2^-120 (FP8) or 2^-126 (FP4); the factor undoes that.
+template <>
+struct Fragment<WeightFormat::kFp8> {
+  static constexpr int kVectors = 2, kVectorStep = 64, kRowBytes = 128, kScaleRows = 32, kFactors = 2;
+
+  // Columns 64 v + 16 quad ..: scale 2 v + quad / 2 of the chunk's four, both rows alike.
+  __device__ __forceinline__ static void factors(uint32_t scales, uint32_t, int quad, uint32_t (&f)[kFactors]) {
+    const uint32_t mine = scales >> (quad / 2 * 8);
+    f[0] = ((mine & 0xff) + 120) * 0x00800080u;
+    f[1] = (((mine >> 16) & 0xff) + 120) * 0x00800080u;
+  }
+  __device__ __forceinline__ static void expand(const uint4 (&v)[2][kVectors], int j, const uint32_t (&f)[kFactors], uint32_t (&a)[4]) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const uint32_t word = word_of(v[h][j / 4], j % 4);
+      a[h] = scale_pair(((word << 8) & 0x80008000u) | ((word << 4) & 0x07f007f0u), f[j / 4]);
+      a[2 + h] = scale_pair((word & 0x80008000u) | ((word >> 4) & 0x07f007f0u), f[j / 4]);
+    }
+  }
+};
+
+template <>
+struct Fragment<WeightFormat::kFp4> {
+  static constexpr int kVectors = 1, kVectorStep = 0, kRowBytes = 64, kScaleRows = 1, kFactors = 2;
+
+  // Columns 32 quad .. + 31: scale `quad`, one a row.
+  __device__ __forceinline__ static void factors(uint32_t scales0, uint32_t scales1, int quad, uint32_t (&f)[kFactors]) {
+    f[0] = (((scales0 >> (8 * quad)) & 0xff) + 126) * 0x00800080u;
+    f[1] = (((scales1 >> (8 * quad)) & 0xff) + 126) * 0x00800080u;
+  }
+  __device__ __forceinline__ static void expand(const uint4 (&v)[2][kVectors], int j, const uint32_t (&f)[kFactors], uint32_t (&a)[4]) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const uint32_t word = word_of(v[h][0], j / 2);
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        const int i = 2 * (j % 2) + e;
+        const uint32_t magnitude = (i < 2 ? word << (6 - 4 * i) : word >> (4 * i - 6)) & 0x01c001c0u;
+        a[2 * e + h] = scale_pair(((word << (12 - 4 * i)) & 0x80008000u) | magnitude, f[h]);
+      }
+    }
+  }
+};
+
+template <>
+struct Fragment<WeightFormat::kBf16> {
+  static constexpr int kVectors = 4, kVectorStep = 64, kRowBytes = 256, kScaleRows = 0, kFactors = 1;
+
+  __device__ __forceinline__ static void factors(uint32_t, uint32_t, int, uint32_t (&)[kFactors]) {}
+  __device__ __forceinline__ static void expand(const uint4 (&v)[2][kVectors], int j, const uint32_t (&)[kFactors], uint32_t (&a)[4]) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const uint4 u = v[h][j / 2];
+      a[h] = j % 2 ? u.z : u.x;
+      a[2 + h] = j % 2 ? u.w : u.y;
+    }
+  }
+};
+
+// The column of a 128-column chunk that lane `quad` of a row meets in half `half` of register pair `e` (a[0], a[1]: 0;
+// a[2], a[3]: 1) of step j.
+__host__ __device__ constexpr int packed_column(WeightFormat format, int quad, int j, int e, int half) {
+  if (format == WeightFormat::kFp8) return 64 * (j / 4) + 16 * quad + 4 * (j % 4) + e + 2 * half;
+  if (format == WeightFormat::kFp4) return 32 * quad + 8 * (j / 2) + 2 * (j % 2) + e + 4 * half;
+  return 32 * (j / 2) + 8 * quad + 4 * (j % 2) + 2 * e + half;
+}
+
+// Addresses of a lane's two rows in one matrix. Rows beyond the last read the last: their sums are thrown away.
+template <WeightFormat kFormat>
+struct Rows16 {
+  using F = Fragment<kFormat>;
+  const uint8_t* code[2];
+  const uint8_t* scale[2];
+
+  __device__ __forceinline__ void set(const uint8_t* codes, const uint8_t* scales, int n, int k, int row, int quad) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int64_t r = min(row + 8 * h, n - 1);
+      code[h] = codes + r * (k / kChunk) * F::kRowBytes + quad * 16;
+      if constexpr (F::kScaleRows > 0) scale[h] = scales + r / F::kScaleRows * (k / 32);
+    }
+  }
+};
+
+}  // namespace deepinfer::ops::cuda
