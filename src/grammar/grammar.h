@@ -19,7 +19,8 @@
 // Errors: builder calls never fail by themselves. The first error (a limit, a cancelled compile) is kept: from then on every call
 // returns none(), ok() is false, status() has the error, and finish() returns it. Loops over input should stop when !ok().
 //
-// What is not here: the tokens. A grammar is about text; see matcher.h for what binds it to a vocabulary.
+// Tokens: a grammar is about text; matcher.h binds it to a vocabulary. Only added tokens that literals may be written with have to be
+// named beforehand (set_added_tokens); the grammar then belongs to that tokenizer.
 #pragma once
 
 #include <cstdint>
@@ -36,6 +37,7 @@
 namespace deepinfer::grammar {
 
 inline constexpr uint32_t kUnbounded = UINT32_MAX;
+inline constexpr uint32_t kMaxWhitespace = 32;  // of whitespace(): longest run
 
 struct Text {
   uint32_t id = 0;
@@ -53,7 +55,7 @@ struct Rule {
 // Where a literal of the grammar may be written with an added token of the vocabulary (README of the structured fixtures).
 enum class Spelling : uint8_t {
   kPlain,        // ordinary tokens only: JSON Schema, regex
-  kAddedTokens,  // each part that spells an added token is that token and nothing else: GBNF, tags
+  kAddedTokens,  // each part that spells an added token (set_added_tokens) is that token and nothing else: GBNF, tags
 };
 
 // A deterministic automaton over ASCII, for arithmetic conditions (multiples of n) that have no short expression. State 0 starts.
@@ -84,6 +86,15 @@ class GrammarBuilder {
   // Makes the builder fail with `error` (the first one is kept).
   void fail(Status error);
 
+  struct AddedToken {
+    std::string text;
+    uint32_t token;
+  };
+  // The tokens that Spelling::kAddedTokens writes parts of literals with; the longest match from the left counts.
+  void set_added_tokens(std::vector<AddedToken> tokens);
+  // The added tokens in `bytes`, as (offset, index in the list that was set).
+  std::vector<std::pair<size_t, size_t>> find_added_tokens(std::string_view bytes) const;
+
   // --- Texts: sets of strings of code points -------------------------------------------------------------------------------------
   Text no_text();                                    // the empty set
   Text text(std::string_view utf8);                  // exactly this string ("" for the empty one); must be valid UTF-8
@@ -109,6 +120,7 @@ class GrammarBuilder {
   Expr none();                                       // nothing can be written here
   Expr empty();                                      // the empty string
   Expr literal(std::string_view bytes, Spelling spelling = Spelling::kPlain);
+  Expr token(uint32_t id);                           // an added token
   // Any of these byte strings; for enums, any number of values.
   Expr literals(std::span<const std::string> values);
   Expr utf8(Text a);                                 // the string itself, as UTF-8
@@ -150,8 +162,6 @@ class GrammarBuilder {
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
-
-inline constexpr uint32_t kMaxWhitespace = 32;
 
 // A finished grammar. Movable; not tied to a vocabulary.
 class Grammar {

@@ -1,0 +1,154 @@
+#include "grammar/expr.h"
+
+#include <algorithm>
+
+namespace deepinfer::grammar {
+
+ExprArena::ExprArena() {
+  table_.assign(256, UINT32_MAX);
+  intern({ExprKind::kNone});
+  intern({ExprKind::kEmpty});
+}
+
+uint64_t ExprArena::hash(const ExprNode& n) const {
+  uint64_t h = static_cast<uint64_t>(n.kind) * 0x9e3779b97f4a7c15ull;
+  if (n.kind == ExprKind::kChoice) {
+    for (ExprId id : list(n)) h = mix_bits(h ^ (id + 0x9e3779b97f4a7c15ull));
+    return h;
+  }
+  h = mix_bits(h ^ (static_cast<uint64_t>(n.a) << 32 | n.b));
+  return mix_bits(h ^ (static_cast<uint64_t>(n.c) << 32 | n.d));
+}
+
+void ExprArena::rebuild_table(size_t size) {
+  table_.assign(size, UINT32_MAX);
+  for (ExprId id = 0; id < nodes_.size(); ++id) {
+    size_t i = hash(nodes_[id]) & (size - 1);
+    while (table_[i] != UINT32_MAX) i = (i + 1) & (size - 1);
+    table_[i] = id;
+  }
+}
+
+ExprId ExprArena::intern(const ExprNode& n) {
+  const bool is_list = n.kind == ExprKind::kChoice;
+  size_t i = hash(n) & (table_.size() - 1);
+  for (; table_[i] != UINT32_MAX; i = (i + 1) & (table_.size() - 1)) {
+    const ExprNode& o = nodes_[table_[i]];
+    if (o.kind != n.kind) continue;
+    if (is_list ? std::ranges::equal(list(o), list(n)) : o.a == n.a && o.b == n.b && o.c == n.c && o.d == n.d) {
+      if (is_list) lists_.resize(n.a);  // the list was appended for the comparison
+      return table_[i];
+    }
+  }
+  const ExprId id = static_cast<ExprId>(nodes_.size());
+  table_[i] = id;
+  nodes_.push_back(n);
+  memory_ += sizeof(ExprNode) + 16 + (is_list ? n.b * sizeof(ExprId) : 0);
+  if (nodes_.size() * 2 > table_.size()) rebuild_table(table_.size() * 2);
+  return id;
+}
+
+ExprId ExprArena::regular(RxId r) {
+  if (r == kRxNone) return kExprNone;
+  if (r == kRxEmpty) return kExprEmpty;
+  return intern({ExprKind::kRx, false, r});
+}
+
+ExprId ExprArena::token(uint32_t id) { return intern({ExprKind::kToken, false, id}); }
+
+ExprId ExprArena::sequence(ExprId head, ExprId tail) {
+  if (head == kExprNone || tail == kExprNone) return kExprNone;
+  if (head == kExprEmpty) return tail;
+  if (tail == kExprEmpty) return head;
+  const ExprNode h = nodes_[head];
+  if (h.kind == ExprKind::kSequence) return sequence(h.a, sequence(h.b, tail));
+  return intern({ExprKind::kSequence, h.has_rule || nodes_[tail].has_rule, head, tail});
+}
+
+ExprId ExprArena::sequence(std::span<const ExprId> parts) {
+  ExprId e = kExprEmpty;
+  for (size_t i = parts.size(); i-- > 0;) {
+    const ExprNode& n = nodes_[parts[i]];
+    const ExprNode& m = nodes_[e];
+    const ExprId next = m.kind == ExprKind::kSequence ? m.a : e;
+    const ExprNode& o = nodes_[next];
+    // Two literals side by side become one.
+    if (n.kind == ExprKind::kRx && o.kind == ExprKind::kRx && rx_.node(n.a).kind == RxKind::kLiteral &&
+        rx_.node(o.a).kind == RxKind::kLiteral) {
+      const ExprId joined = regular(rx_.literal(rx_.literal_bytes(n.a) + rx_.literal_bytes(o.a)));
+      e = m.kind == ExprKind::kSequence ? sequence(joined, ExprId{nodes_[e].b}) : joined;
+    } else {
+      e = sequence(parts[i], e);
+    }
+  }
+  return e;
+}
+
+ExprId ExprArena::choice(std::span<const ExprId> input) {
+  std::vector<ExprId> parts;
+  parts.reserve(input.size());
+  for (ExprId e : input) {
+    if (e == kExprNone) continue;
+    const ExprNode& n = nodes_[e];
+    if (n.kind == ExprKind::kChoice) parts.insert(parts.end(), list(n).begin(), list(n).end());
+    else parts.push_back(e);
+  }
+  std::sort(parts.begin(), parts.end());
+  parts.erase(std::unique(parts.begin(), parts.end()), parts.end());
+  // Literals side by side become one set of strings.
+  auto is_literal = [this](ExprId e) {
+    return nodes_[e].kind == ExprKind::kRx && rx_.node(nodes_[e].a).kind == RxKind::kLiteral;
+  };
+  if (std::count_if(parts.begin(), parts.end(), is_literal) > 1) {
+    std::vector<std::string> values;
+    for (ExprId e : parts) {
+      if (is_literal(e)) values.push_back(rx_.literal_bytes(nodes_[e].a));
+    }
+    std::erase_if(parts, is_literal);
+    parts.push_back(regular(rx_.strings(std::move(values))));
+  }
+  if (parts.empty()) return kExprNone;
+  if (parts.size() == 1) return parts[0];
+  bool has_rule = false;
+  for (ExprId e : parts) has_rule |= nodes_[e].has_rule;
+  const auto begin = static_cast<uint32_t>(lists_.size());
+  lists_.insert(lists_.end(), parts.begin(), parts.end());
+  return intern({ExprKind::kChoice, has_rule, begin, static_cast<uint32_t>(parts.size())});
+}
+
+ExprId ExprArena::repeat(ExprId a, uint32_t min, uint32_t max) {
+  if (max == 0 || a == kExprEmpty) return kExprEmpty;
+  if (max < min) return kExprNone;
+  if (a == kExprNone) return min == 0 ? kExprEmpty : kExprNone;
+  if (min == 1 && max == 1) return a;
+  const ExprNode n = nodes_[a];
+  if (n.kind == ExprKind::kRepeat && ((n.b <= 1 && n.c == kRxUnbounded) || (min == 0 && max == 1 && n.b <= 1))) {
+    // (x*){m,n} and (x+){m,n}, (x{0,n})? and (x{1,n})?
+    if (n.c == kRxUnbounded) return repeat(n.a, n.b == 0 ? 0 : min, kRxUnbounded);
+    return repeat(n.a, 0, n.c);
+  }
+  return intern({ExprKind::kRepeat, n.has_rule, a, min, max});
+}
+
+ExprId ExprArena::rule(uint32_t rule) { return intern({ExprKind::kRule, true, rule}); }
+
+ExprId ExprArena::any_order(AnyOrder definition) {
+  const uint64_t all = definition.items.size() == 64 ? ~0ull : (1ull << definition.items.size()) - 1;
+  memory_ += sizeof(AnyOrder) + definition.items.size() * sizeof(ExprId);
+  any_orders_.push_back(std::move(definition));
+  return any_order_state(static_cast<uint32_t>(any_orders_.size() - 1), all, 0);
+}
+
+ExprId ExprArena::any_order_state(uint32_t definition, uint64_t unused, uint32_t written) {
+  return intern({ExprKind::kAnyOrder, true, definition, static_cast<uint32_t>(unused), static_cast<uint32_t>(unused >> 32), written});
+}
+
+void ExprArena::rewind(const Mark& mark) {
+  nodes_.resize(mark.nodes);
+  lists_.resize(mark.lists);
+  memory_ = nodes_.size() * (sizeof(ExprNode) + 16) + lists_.size() * sizeof(ExprId);
+  rebuild_table(table_.size());
+  rx_.rewind(mark.rx);
+}
+
+}  // namespace deepinfer::grammar

@@ -1,0 +1,497 @@
+#include "grammar/machine.h"
+
+#include <algorithm>
+
+namespace deepinfer::grammar {
+namespace {
+
+// Symbols: the two upper bits tell the kind.
+constexpr uint32_t kKindShift = 30;
+constexpr uint32_t kIndexMask = (1u << kKindShift) - 1;
+enum SymbolKind : uint32_t { kState = 0, kExpr = 1, kToken = 2, kEnd = 3 };
+
+uint32_t kind_of(uint32_t symbol) { return symbol >> kKindShift; }
+uint32_t index_of(uint32_t symbol) { return symbol & kIndexMask; }
+uint32_t state_symbol(RxId r) { return r; }
+uint32_t expr_symbol(ExprId e) { return kExpr << kKindShift | e; }
+uint32_t token_symbol(uint32_t token) { return kToken << kKindShift | token; }
+constexpr uint32_t kEndSymbol = kEnd << kKindShift;
+
+constexpr uint64_t kMaskCacheBytes = 24 << 20;
+
+}  // namespace
+
+Machine::Machine(Grammar::Impl& grammar, const Vocabulary::Impl& vocabulary, const Limits& limits)
+    : grammar_(grammar),
+      vocabulary_(vocabulary),
+      limits_(limits),
+      mark_(grammar.exprs.mark()),
+      masks_of_(vocabulary, grammar.exprs.rx()) {
+  const uint64_t mask_bytes = (vocabulary.entries.size() + 31) / 32 * sizeof(uint32_t);
+  cache_max_ = std::max<uint64_t>(8, std::min(kMaskCacheBytes, limits.memory_bytes_max / 4) / mask_bytes);
+  reset();
+}
+
+void Machine::reset() {
+  if (!nodes_.empty()) grammar_.exprs.rewind(mark_);
+  nodes_.clear();
+  items_.clear();
+  table_.assign(256, UINT32_MAX);
+  steps_.clear();
+  unions_.clear();
+  pushes_.clear();
+  firsts_.clear();
+  local_index_.clear();
+  locals_.clear();
+  cache_.clear();
+  cache_next_ = 0;
+  stamp_ = 0;
+  memory_ = 0;
+  clear_error();
+  find_or_add({});
+  const Item end{kEndSymbol, kNodeDead};
+  find_or_add({&end, 1});
+}
+
+void Machine::fail(Status status) {
+  if (error_.ok()) error_ = std::move(status);
+}
+
+void Machine::clear_error() {
+  error_ = {};
+  grammar_.exprs.rx().clear_error();
+}
+
+NodeId Machine::start() { return push(grammar_.root, kNodeEnd); }
+
+// --- Nodes ------------------------------------------------------------------------------------------------------------------------------
+
+NodeId Machine::find_or_add(std::span<const Item> items) {
+  uint64_t h = items.size();
+  for (const Item& i : items) h = mix_bits(h ^ (static_cast<uint64_t>(i.symbol) << 32 | i.rest));
+  size_t slot = h & (table_.size() - 1);
+  for (; table_[slot] != UINT32_MAX; slot = (slot + 1) & (table_.size() - 1)) {
+    const Node& n = nodes_[table_[slot]];
+    if (n.count == items.size() && std::equal(items.begin(), items.end(), items_.begin() + n.items)) return table_[slot];
+  }
+  const auto id = static_cast<NodeId>(nodes_.size());
+  Node node{static_cast<uint32_t>(items_.size()), static_cast<uint32_t>(items.size())};
+  for (const Item& i : items) {
+    if (i.symbol != kEndSymbol) node.depth = std::max(node.depth, nodes_[i.rest].depth + 1);
+  }
+  if (node.depth > limits_.request_stack_max) {
+    fail(make_error(Code::kResourceExhausted, "the output nests deeper than {} levels (limit request_stack_max)", limits_.request_stack_max));
+    return kNodeDead;
+  }
+  if (items.size() > limits_.request_items_max) {
+    fail(make_error(Code::kResourceExhausted, "the output can be read in more than {} ways at once (limit request_items_max)",
+                    limits_.request_items_max));
+    return kNodeDead;
+  }
+  if (memory_bytes() > 2 * limits_.memory_bytes_max) {
+    fail(make_error(Code::kResourceExhausted, "the constraint takes more than {} bytes of memory (limit memory_bytes_max)",
+                    limits_.memory_bytes_max));
+    return kNodeDead;
+  }
+  table_[slot] = id;
+  items_.insert(items_.end(), items.begin(), items.end());
+  nodes_.push_back(node);
+  memory_ += sizeof(Node) + 8 + items.size() * sizeof(Item);
+  if (nodes_.size() * 2 > table_.size()) {
+    table_.assign(table_.size() * 2, UINT32_MAX);
+    for (NodeId k = 0; k < nodes_.size(); ++k) {
+      uint64_t hk = nodes_[k].count;
+      for (uint32_t i = 0; i < nodes_[k].count; ++i) {
+        const Item& item = items_[nodes_[k].items + i];
+        hk = mix_bits(hk ^ (static_cast<uint64_t>(item.symbol) << 32 | item.rest));
+      }
+      size_t s = hk & (table_.size() - 1);
+      while (table_[s] != UINT32_MAX) s = (s + 1) & (table_.size() - 1);
+      table_[s] = k;
+    }
+  }
+  return id;
+}
+
+NodeId Machine::make_one(uint32_t symbol, NodeId rest) {
+  const Item item{symbol, rest};
+  return find_or_add({&item, 1});
+}
+
+// Sorts; items with the same symbol become one with their rests united.
+void Machine::merge(Items& items) {
+  if (items.size() < 2) return;
+  std::sort(items.begin(), items.end(),
+            [](const Item& a, const Item& b) { return a.symbol != b.symbol ? a.symbol < b.symbol : a.rest < b.rest; });
+  size_t kept = 0;
+  for (size_t i = 1; i < items.size(); ++i) {
+    if (items[i].symbol != items[kept].symbol) items[++kept] = items[i];
+    else if (items[i].rest != items[kept].rest) items[kept].rest = unite(items[kept].rest, items[i].rest);
+  }
+  items.resize(kept + 1);
+}
+
+NodeId Machine::make(Items& items) {
+  merge(items);
+  return find_or_add(items);
+}
+
+void Machine::append_raw(NodeId node, Items& to) {
+  const Node& n = nodes_[node];
+  to.insert(to.end(), items_.begin() + n.items, items_.begin() + n.items + n.count);
+}
+
+NodeId Machine::unite(NodeId a, NodeId b) {
+  if (a == b || b == kNodeDead) return a;
+  if (a == kNodeDead) return b;
+  if (a > b) std::swap(a, b);
+  const uint64_t key = static_cast<uint64_t>(a) << 32 | b;
+  if (const uint32_t* known = unions_.find(key)) return *known;
+  if (++depth_ > 2000) {
+    fail(make_error(Code::kResourceExhausted, "the output can be read in too many ways that stay apart for too long"));
+    --depth_;
+    return kNodeDead;
+  }
+  Items items;
+  append_raw(a, items);
+  append_raw(b, items);
+  const NodeId made = make(items);
+  --depth_;
+  if (error_.ok()) {
+    unions_[key] = made;
+    memory_ += 24;
+  }
+  return made;
+}
+
+NodeId Machine::push(ExprId e, NodeId rest) {
+  if (e == kExprEmpty) return rest;
+  if (e == kExprNone) return kNodeDead;
+  const ExprNode& n = grammar_.exprs.node(e);
+  if (n.kind == ExprKind::kRx) return make_one(state_symbol(n.a), rest);
+  return make_one(expr_symbol(e), rest);
+}
+
+// Replaces an expression by what it starts with. Rules never come back to the same place without a byte (left recursion was removed), so
+// this ends.
+void Machine::expand(ExprId e, NodeId rest, Items& to) {
+  const ExprNode n = grammar_.exprs.node(e);
+  auto add = [&](ExprId part, NodeId behind) {
+    if (part == kExprNone) return;
+    if (part == kExprEmpty) {
+      append_raw(behind, to);
+      return;
+    }
+    const ExprNode& p = grammar_.exprs.node(part);
+    to.push_back({p.kind == ExprKind::kRx ? state_symbol(p.a) : p.kind == ExprKind::kToken ? token_symbol(p.a) : expr_symbol(part), behind});
+  };
+  switch (n.kind) {
+    case ExprKind::kNone:
+      break;
+    case ExprKind::kEmpty:
+    case ExprKind::kRx:
+    case ExprKind::kToken:
+      add(e, rest);
+      break;
+    case ExprKind::kSequence:
+      add(n.a, push(n.b, rest));
+      break;
+    case ExprKind::kChoice:
+      for (uint32_t i = 0; i < n.b; ++i) add(grammar_.exprs.list(n)[i], rest);
+      break;
+    case ExprKind::kRepeat: {
+      const uint32_t min = n.b == 0 ? 0 : n.b - 1, max = n.c == kRxUnbounded ? n.c : n.c - 1;
+      if (n.b == 0) append_raw(rest, to);
+      add(n.a, push(grammar_.exprs.repeat(n.a, min, max), rest));
+      break;
+    }
+    case ExprKind::kRule:
+      add(grammar_.rules[n.a].body, rest);
+      break;
+    case ExprKind::kAnyOrder:
+      expand_any_order(n, rest, to);
+      break;
+  }
+}
+
+void Machine::expand_any_order(const ExprNode& n, NodeId rest, Items& to) {
+  const AnyOrder& d = grammar_.exprs.definition(n.a);
+  const uint64_t unused = static_cast<uint64_t>(n.c) << 32 | n.b;
+  const uint64_t missing = unused & d.required;
+  const uint32_t written = n.d;
+  if (missing == 0 && written >= d.min) append_raw(rest, to);
+  // Room must stay for the required ones.
+  const auto room = d.max == kRxUnbounded ? kRxUnbounded : d.max - written;
+  const auto must = static_cast<uint32_t>(std::popcount(missing));
+  if (room == 0) return;
+  // Counts that no longer matter are not told apart.
+  const bool count = d.max != kRxUnbounded || written < d.min;
+  const uint32_t next = count ? written + 1 : std::max(1u, d.min);
+  Items items;
+  for (size_t i = 0; i < d.items.size(); ++i) {
+    const uint64_t bit = 1ull << i;
+    if (!(unused & bit) || d.items[i] == kExprNone || (!(missing & bit) && room <= must)) continue;
+    const NodeId behind = push(grammar_.exprs.any_order_state(n.a, unused & ~bit, next), rest);
+    items.push_back({expr_symbol(d.items[i]), behind});
+  }
+  if (d.others != kExprNone && room > must) {
+    items.push_back({expr_symbol(d.others), push(grammar_.exprs.any_order_state(n.a, unused, next), rest)});
+  }
+  if (items.empty()) return;
+  if (written == 0 || d.separator == kExprEmpty) {
+    to.insert(to.end(), items.begin(), items.end());
+  } else {
+    to.push_back({expr_symbol(d.separator), make(items)});
+  }
+}
+
+void Machine::open(NodeId node) {
+  if (nodes_[node].is_open) return;
+  Items pending, done;
+  append_raw(node, pending);
+  const uint32_t stamp = ++stamp_;
+  nodes_[node].visit = stamp;
+  bool accepts = false;
+  // Rounds: all readings of one expression are merged before it is opened, so that their number stays polynomial.
+  while (!pending.empty() && error_.ok()) {
+    merge(pending);
+    Items next;
+    for (const Item& item : pending) {
+      switch (kind_of(item.symbol)) {
+        case kEnd:
+          accepts = true;
+          break;
+        case kToken:
+          done.push_back(item);
+          break;
+        case kExpr:
+          expand(index_of(item.symbol), item.rest, next);
+          break;
+        case kState:
+          if (item.symbol != kRxEmpty) done.push_back(item);
+          if (grammar_.exprs.rx().nullable(item.symbol)) {
+            Node& rest = nodes_[item.rest];
+            if (rest.is_open) {
+              accepts |= rest.accepts;
+              done.insert(done.end(), items_.begin() + rest.open, items_.begin() + rest.open + rest.open_count);
+            } else if (rest.visit != stamp) {
+              rest.visit = stamp;
+              append_raw(item.rest, next);
+            }
+          }
+          break;
+      }
+    }
+    if (next.size() > limits_.request_items_max) {
+      fail(make_error(Code::kResourceExhausted, "the output can be read in more than {} ways at once (limit request_items_max)",
+                      limits_.request_items_max));
+    }
+    pending.swap(next);
+  }
+  merge(done);
+  if (!error_.ok()) return;
+  Node& n = nodes_[node];
+  n.open = static_cast<uint32_t>(items_.size());
+  n.open_count = static_cast<uint32_t>(done.size());
+  items_.insert(items_.end(), done.begin(), done.end());
+  memory_ += done.size() * sizeof(Item);
+  n.accepts = accepts;
+  n.is_open = true;
+}
+
+std::span<const Machine::Item> Machine::open_items(NodeId node) {
+  open(node);
+  const Node& n = nodes_[node];
+  if (!n.is_open) return {};
+  return {items_.data() + n.open, n.open_count};
+}
+
+bool Machine::accepts(NodeId node) {
+  open(node);
+  return nodes_[node].is_open && nodes_[node].accepts;
+}
+
+bool Machine::has_tokens(NodeId node) {
+  for (const Item& i : open_items(node)) {
+    if (kind_of(i.symbol) == kToken) return true;
+  }
+  return false;
+}
+
+NodeId Machine::step(NodeId node, uint8_t byte) {
+  const uint64_t key = static_cast<uint64_t>(node) << 8 | byte;
+  if (const uint32_t* known = steps_.find(key)) return *known;
+  const NodeId to = step_slow(node, byte);
+  if (!error_.ok()) return kNodeDead;
+  steps_[key] = to;
+  memory_ += 24;
+  return to;
+}
+
+NodeId Machine::step_slow(NodeId node, uint8_t byte) {
+  RxArena& rx = grammar_.exprs.rx();
+  open(node);
+  Items items;
+  const uint32_t begin = nodes_[node].open, count = nodes_[node].is_open ? nodes_[node].open_count : 0;
+  for (uint32_t i = 0; i < count; ++i) {
+    const Item item = items_[begin + i];
+    if (kind_of(item.symbol) != kState) continue;
+    const uint32_t next = rx.step(item.symbol, byte) >> 1;
+    if (next == kRxNone) continue;
+    if (next == kRxEmpty) {
+      append_raw(item.rest, items);
+    } else {
+      items.push_back({state_symbol(next), item.rest});
+    }
+  }
+  if (rx.error()) {
+    fail(make_error(Code::kResourceExhausted, "a condition on a string takes too many states to decide (limit 50000); make it simpler"));
+  }
+  return make(items);
+}
+
+NodeId Machine::step_token(NodeId node, uint32_t token) {
+  for (const Item& i : open_items(node)) {
+    if (i.symbol == token_symbol(token)) return i.rest;
+  }
+  return kNodeDead;
+}
+
+const ByteSet& Machine::first(NodeId node) {
+  if (nodes_[node].first == 0) {
+    ByteSet set;
+    open(node);
+    const uint32_t begin = nodes_[node].open, count = nodes_[node].is_open ? nodes_[node].open_count : 0;
+    for (uint32_t i = 0; i < count; ++i) {
+      const uint32_t symbol = items_[begin + i].symbol;
+      if (kind_of(symbol) == kState) set = set | grammar_.exprs.rx().first(symbol);
+    }
+    firsts_.push_back(set);
+    memory_ += sizeof(ByteSet);
+    if (!error_.ok()) return firsts_.back();
+    nodes_[node].first = static_cast<uint32_t>(firsts_.size());
+  }
+  return firsts_[nodes_[node].first - 1];
+}
+
+// --- Masks ------------------------------------------------------------------------------------------------------------------------------
+
+void Machine::fill_mask(NodeId node, std::span<uint32_t> mask) {
+  if (nodes_[node].mask != 0) {
+    const auto& words = cache_[nodes_[node].mask - 1].words;
+    std::copy(words.begin(), words.end(), mask.begin());
+    return;
+  }
+  std::fill(mask.begin(), mask.end(), 0u);
+  compute_mask(node, mask);
+  if (!error_.ok()) return;
+  if (cache_.size() < cache_max_) {
+    cache_next_ = cache_.size();
+    cache_.emplace_back();
+    memory_ += mask.size_bytes();
+  }
+  CachedMask& slot = cache_[cache_next_];
+  if (slot.owner != kNodeDead) nodes_[slot.owner].mask = 0;
+  slot.owner = node;
+  slot.words.assign(mask.begin(), mask.end());
+  nodes_[node].mask = static_cast<uint32_t>(cache_next_) + 1;
+  cache_next_ = (cache_next_ + 1) % cache_max_;
+}
+
+void Machine::compute_mask(NodeId node, std::span<uint32_t> mask) {
+  open(node);
+  const uint32_t begin = nodes_[node].open, count = nodes_[node].is_open ? nodes_[node].open_count : 0;
+  for (uint32_t i = 0; i < count && error_.ok(); ++i) {
+    const Item item = items_[begin + i];
+    if (kind_of(item.symbol) == kToken) {
+      const uint32_t token = index_of(item.symbol);
+      if (token < vocabulary_.entries.size()) mask[token >> 5] |= 1u << (token & 31);
+    } else {
+      add_state(item.symbol, item.rest, mask);
+    }
+  }
+}
+
+LocalMask& Machine::local(RxId state, int part) {
+  RxArena& rx = grammar_.exprs.rx();
+  const uint64_t key = static_cast<uint64_t>(state) << 2 | static_cast<uint64_t>(part);
+  uint32_t& index = local_index_[key];
+  if (index == 0) {
+    locals_.push_back(std::make_unique<LocalMask>());
+    index = static_cast<uint32_t>(locals_.size());
+    LocalMask& made = *locals_.back();
+    if (state < RxBase::get().size) made = vocabulary_.base[state * kParts + static_cast<size_t>(part)];
+    else made = masks_of_.make(state, part);
+    memory_ += made.memory_bytes();
+    if (rx.error()) fail(make_error(Code::kResourceExhausted, "a condition on a string takes too many states (limit 50000)"));
+  }
+  return *locals_[index - 1];
+}
+
+void Machine::set_tokens(int32_t token, std::span<uint32_t> mask) {
+  for (auto t = static_cast<uint32_t>(token); t != Vocabulary::Impl::kNoToken; t = vocabulary_.next_same[t]) {
+    mask[t >> 5] |= 1u << (t & 31);
+  }
+}
+
+void Machine::add_state(RxId state, NodeId rest, std::span<uint32_t> mask) {
+  for (int part = 0; part < kParts; ++part) {
+    if (vocabulary_.parts[part].nodes.empty()) continue;
+    const RxId cut = grammar_.exprs.rx().truncate(state, kPartLength[part]);
+    LocalMask& m = local(cut, part);
+    if (m.is_dense) {
+      for (size_t w = 0; w < mask.size(); ++w) mask[w] |= m.words[w];
+    } else {
+      for (uint32_t t : m.tokens) mask[t >> 5] |= 1u << (t & 31);
+    }
+    const ByteSet next = first(rest);
+    if (next.empty()) continue;
+    if ((next & ~m.looked_for) != ByteSet{}) {
+      memory_ -= m.memory_bytes();
+      masks_of_.look_for(cut, part, next, m);
+      memory_ += m.memory_bytes();
+    }
+    for (const LocalMask::Group& g : m.groups) {
+      if (!next.has(g.byte)) continue;
+      const NodeId to = step(rest, g.byte);
+      if (to == kNodeDead) continue;
+      const Trie& trie = vocabulary_.parts[part];
+      for (uint32_t i = g.begin; i < g.end; ++i) {
+        const Trie::Node& n = trie.nodes[m.exit_nodes[i]];
+        if (n.token >= 0) set_tokens(n.token, mask);
+        if (n.end > m.exit_nodes[i] + 1) walk_below(trie, m.exit_nodes[i], to, mask);
+      }
+    }
+  }
+}
+
+// Adds the tokens below a trie node that fit at a position.
+void Machine::walk_below(const Trie& trie, uint32_t trie_node, NodeId node, std::span<uint32_t> mask) {
+  open(node);
+  const uint32_t begin = nodes_[node].open, count = nodes_[node].is_open ? nodes_[node].open_count : 0;
+  const Trie::Node top = trie.nodes[trie_node];
+  for (uint32_t i = 0; i < count && error_.ok(); ++i) {
+    const Item item = items_[begin + i];
+    if (kind_of(item.symbol) != kState) continue;
+    const size_t mark = exits_.size();
+    masks_of_.walk(trie, trie_node + 1, top.end, top.depth, item.symbol,
+                   [&](const Trie::Node& n) { set_tokens(n.token, mask); },
+                   [&](uint32_t index, const Trie::Node&) { exits_.emplace_back(index, item.rest); });
+    if (exits_.size() > mark && item.rest != kNodeEnd) {
+      const ByteSet next = first(item.rest);
+      for (size_t k = mark; k < exits_.size(); ++k) {
+        const uint32_t at = exits_[k].first;
+        for (uint32_t c = at + 1; c < trie.nodes[at].end; c = trie.nodes[c].end) {
+          if (!next.has(trie.nodes[c].byte)) continue;
+          const NodeId to = step(item.rest, trie.nodes[c].byte);
+          if (to == kNodeDead) continue;
+          if (trie.nodes[c].token >= 0) set_tokens(trie.nodes[c].token, mask);
+          if (trie.nodes[c].end > c + 1) walk_below(trie, c, to, mask);
+        }
+      }
+    }
+    exits_.resize(mark);
+  }
+}
+
+}  // namespace deepinfer::grammar

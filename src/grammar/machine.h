@@ -1,0 +1,112 @@
+// The automaton of a grammar over a vocabulary: positions, steps and masks, all lazy. Internal to the room; see matcher.h.
+//
+// A position (a node) is a set of items (symbol, rest): something that must come now, and the position from which the text goes on
+// behind it. So a node is a stack, or many that share their ends; its language is the union over its items of L(symbol) L(rest). Nodes
+// are hash-consed: equal positions have equal ids, whoever reached them, and steps and masks are remembered per node.
+// A symbol is a state of a regular piece (rx.h), an expression that is opened when it is first looked at (expr.h), an added token, or
+// the end of the text.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "base/status.h"
+#include "grammar/grammar_impl.h"
+#include "grammar/limits.h"
+#include "grammar/vocabulary_impl.h"
+
+namespace deepinfer::grammar {
+
+using NodeId = uint32_t;
+inline constexpr NodeId kNodeDead = 0;  // no text fits
+inline constexpr NodeId kNodeEnd = 1;   // only the end fits
+
+class Machine {
+ public:
+  Machine(Grammar::Impl& grammar, const Vocabulary::Impl& vocabulary, const Limits& limits);
+
+  NodeId start();
+  NodeId step(NodeId node, uint8_t byte);
+  // The position after an added token.
+  NodeId step_token(NodeId node, uint32_t token);
+  bool accepts(NodeId node);
+  const ByteSet& first(NodeId node);
+  // Whether an added token may come next.
+  bool has_tokens(NodeId node);
+  // The tokens that may come next, without the end tokens.
+  void fill_mask(NodeId node, std::span<uint32_t> mask);
+
+  // The first limit that was reached since clear_error(); results since then must not be used.
+  const Status& error() const { return error_; }
+  void clear_error();
+  uint64_t memory_bytes() const { return memory_ + grammar_.exprs.memory_bytes(); }
+  // Forgets all nodes, states and masks.
+  void reset();
+
+ private:
+  struct Item {
+    uint32_t symbol;
+    NodeId rest;
+    bool operator==(const Item&) const = default;
+  };
+  struct Node {
+    uint32_t items, count;            // raw, in items_
+    uint32_t open = 0, open_count = 0;  // only states and tokens, all of them; valid if is_open
+    uint32_t depth = 0;
+    uint32_t visit = 0;               // stamp of the last opening that passed here
+    uint32_t first = 0;               // index in firsts_, plus 1
+    uint32_t mask = 0;                // index in masks_, plus 1
+    bool is_open = false, accepts = false;
+  };
+  struct CachedMask {
+    NodeId owner = kNodeDead;
+    std::vector<uint32_t> words;
+  };
+  using Items = std::vector<Item>;
+
+  NodeId make(Items& items);
+  NodeId make_one(uint32_t symbol, NodeId rest);
+  NodeId find_or_add(std::span<const Item> items);
+  void append_raw(NodeId node, Items& to);
+  NodeId unite(NodeId a, NodeId b);
+  void merge(Items& items);
+  void open(NodeId node);
+  void expand(ExprId e, NodeId rest, Items& to);
+  void expand_any_order(const ExprNode& n, NodeId rest, Items& to);
+  NodeId push(ExprId e, NodeId rest);
+  std::span<const Item> open_items(NodeId node);
+  NodeId step_slow(NodeId node, uint8_t byte);
+  void fail(Status status);
+
+  void compute_mask(NodeId node, std::span<uint32_t> mask);
+  void add_state(RxId state, NodeId rest, std::span<uint32_t> mask);
+  LocalMask& local(RxId state, int part);
+  void walk_below(const Trie& trie, uint32_t trie_node, NodeId node, std::span<uint32_t> mask);
+  void set_tokens(int32_t token, std::span<uint32_t> mask);
+
+  Grammar::Impl& grammar_;
+  const Vocabulary::Impl& vocabulary_;
+  Limits limits_;
+  ExprArena::Mark mark_;
+  LocalMasks masks_of_;
+  Status error_;
+
+  std::vector<Node> nodes_;
+  std::vector<Item> items_;
+  std::vector<uint32_t> table_;
+  FlatMap steps_, unions_, pushes_;
+  std::vector<ByteSet> firsts_;
+  FlatMap local_index_;  // state and part -> index in locals_, plus 1
+  std::vector<std::unique_ptr<LocalMask>> locals_;
+  std::vector<CachedMask> cache_;
+  size_t cache_next_ = 0, cache_max_ = 0;
+  uint32_t stamp_ = 0;
+  uint64_t memory_ = 0;
+  int depth_ = 0;
+  std::vector<std::pair<uint32_t, NodeId>> exits_;  // scratch of walk_below
+};
+
+}  // namespace deepinfer::grammar

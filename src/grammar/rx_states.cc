@@ -1,0 +1,141 @@
+// Questions about states: can they be finished, how do they look when counts beyond a length are forgotten; dropping what was made.
+#include <algorithm>
+#include <deque>
+
+#include "grammar/rx.h"
+
+namespace deepinfer::grammar {
+namespace {
+
+constexpr size_t kSearchStatesMax = 50'000;
+
+}  // namespace
+
+const std::vector<RxId>& RxArena::successors(RxId r) {
+  auto it = successors_.find(r);
+  if (it != successors_.end()) return it->second;
+  std::vector<RxId> next;
+  ByteSet open = ByteSet::all();
+  while (!open.empty() && !error_) {
+    uint8_t byte = 0;
+    for (int w = 0; w < 4; ++w) {
+      if (open.words[w] != 0) {
+        byte = static_cast<uint8_t>(w * 64 + std::countr_zero(open.words[w]));
+        break;
+      }
+    }
+    ByteSet same = ByteSet::all();
+    const RxId d = derive(r, byte, same, 0);
+    same.add(byte);
+    open = open & ~same;
+    if (d != kRxNone && std::find(next.begin(), next.end(), d) == next.end()) next.push_back(d);
+  }
+  memory_ += 64 + next.size() * sizeof(RxId);
+  return successors_.emplace(r, std::move(next)).first->second;
+}
+
+bool RxArena::alive(RxId r) {
+  if (alive_[r] >= 0) return alive_[r] != 0;
+  if (nullable(r)) {
+    alive_[r] = 1;
+    return true;
+  }
+  // Infinitely many strings minus finitely many.
+  if (nodes_[r].kind == RxKind::kAnd) {
+    int infinite = 0, other = 0;
+    for (RxId id : list(nodes_[r])) {
+      const RxNode& n = nodes_[id];
+      if ((n.flags & (kRxInfinite | kRxCheck)) == kRxInfinite) ++infinite;
+      else if (n.kind != RxKind::kNot || !(nodes_[n.a].flags & kRxFinite)) ++other;
+    }
+    if (infinite == 1 && other == 0) {
+      alive_[r] = 1;
+      return true;
+    }
+  }
+  // Breadth first to the nearest state that may end; all states met are dead if there is none.
+  std::deque<RxId> queue{r};
+  std::unordered_map<RxId, RxId> parent{{r, r}};
+  RxId found = kRxNone;
+  while (!queue.empty() && found == kRxNone) {
+    const RxId s = queue.front();
+    queue.pop_front();
+    for (RxId t : successors(s)) {
+      if (alive_[t] == 0 || !parent.emplace(t, s).second) continue;
+      if (alive_[t] == 1 || nullable(t)) {
+        found = t;
+        break;
+      }
+      queue.push_back(t);
+    }
+    if (error_ || parent.size() > kSearchStatesMax) {
+      error_ = true;
+      return true;
+    }
+  }
+  if (found == kRxNone) {
+    for (const auto& [state, from] : parent) alive_[state] = 0;
+    return false;
+  }
+  for (RxId s = found;; s = parent.at(s)) {
+    alive_[s] = 1;
+    if (s == r) break;
+  }
+  return true;
+}
+
+RxId RxArena::truncate(RxId r, uint32_t length) {
+  const RxNode n = nodes_[r];
+  // Aliveness of intersections depends on counts far away, so these keep them.
+  if (n.flags & kRxCheck) return r;
+  if (n.kind != RxKind::kConcat && n.kind != RxKind::kAlt && n.kind != RxKind::kRepeat) return r;
+  const uint64_t key = static_cast<uint64_t>(length) << 32 | r;
+  if (const uint32_t* known = truncated_.find(key)) return *known;
+  RxId out = r;
+  if (n.kind == RxKind::kConcat) {
+    out = concat(truncate(n.a, length), truncate(n.b, length));
+  } else if (n.kind == RxKind::kAlt) {
+    std::vector<RxId> parts(list(n).begin(), list(n).end());
+    for (RxId& id : parts) id = truncate(id, length);
+    out = alt(parts);
+  } else if (!nullable(n.a)) {
+    const RxId unit = truncate(n.a, length);
+    const uint32_t min = std::min(n.b, length + 1);
+    const uint32_t max = n.c > length ? kRxUnbounded : n.c;
+    out = repeat(unit, min, max);
+  }
+  truncated_[key] = out;
+  memory_ += 32;
+  return out;
+}
+
+RxArena::Mark RxArena::mark() const { return {nodes_.size(), lists_.size(), sets_.size(), strings_.size(), dfas_.size()}; }
+
+void RxArena::rewind(const Mark& mark) {
+  const RxArena& base = RxBase::arena();
+  nodes_.resize(mark.nodes);
+  lists_.resize(mark.lists);
+  sets_.resize(mark.sets);
+  strings_.resize(mark.strings);
+  dfas_.resize(mark.dfas);
+  dfa_sets_.resize(mark.dfas);
+  alive_.resize(mark.nodes);
+  rows_ = base.rows_;
+  rows_.resize(mark.nodes, nullptr);
+  first_index_ = base.first_index_;
+  first_index_.resize(mark.nodes, 0);
+  firsts_ = base.firsts_;
+  truncated_ = base.truncated_;
+  successors_.clear();
+  row_chunks_.clear();
+  rows_left_ = 0;
+  memory_ = mark.nodes * (sizeof(RxNode) + 30) + lists_.size() * sizeof(RxId) + pool_.size();
+  table_.assign(table_.size(), UINT32_MAX);
+  for (RxId id = 0; id < nodes_.size(); ++id) {
+    size_t i = hash(nodes_[id]) & (table_.size() - 1);
+    while (table_[i] != UINT32_MAX) i = (i + 1) & (table_.size() - 1);
+    table_[i] = id;
+  }
+}
+
+}  // namespace deepinfer::grammar
