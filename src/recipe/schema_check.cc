@@ -1,0 +1,250 @@
+#include "recipe/schema_check.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <set>
+#include <string_view>
+
+namespace deepinfer::recipe {
+namespace {
+
+using Fault = std::optional<std::string>;
+
+bool contains(std::initializer_list<std::string_view> list, std::string_view value) {
+  return std::find(list.begin(), list.end(), value) != list.end();
+}
+
+bool is_type_name(const Json& value) {
+  return value.is_string() &&
+         contains({"string", "number", "integer", "boolean", "object", "array", "null"}, value.as_string());
+}
+
+// The schema a JSON pointer leads to ("" is the whole), or null.
+const Json* resolve_pointer(const Json& root, std::string_view pointer) {
+  const Json* at = &root;
+  while (!pointer.empty()) {
+    if (pointer.front() != '/') return nullptr;
+    pointer.remove_prefix(1);
+    const size_t end = std::min(pointer.find('/'), pointer.size());
+    std::string token;
+    for (size_t i = 0; i < end; ++i) {
+      if (pointer[i] == '~' && i + 1 < end && (pointer[i + 1] == '0' || pointer[i + 1] == '1')) {
+        token += pointer[++i] == '0' ? '~' : '/';
+      } else {
+        token += pointer[i];
+      }
+    }
+    pointer.remove_prefix(end);
+    if (at->is_array()) {
+      size_t index = 0;
+      const auto parsed = std::from_chars(token.data(), token.data() + token.size(), index);
+      if (parsed.ptr != token.data() + token.size() || token.empty() || index >= at->as_array().size()) return nullptr;
+      at = &at->as_array()[index];
+    } else {
+      at = at->find(token);
+      if (at == nullptr) return nullptr;
+    }
+  }
+  return at;
+}
+
+std::string percent_decoded(std::string_view text) {
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    unsigned value = 0;
+    if (text[i] == '%' && i + 2 < text.size() &&
+        std::from_chars(text.data() + i + 1, text.data() + i + 3, value, 16).ptr == text.data() + i + 3) {
+      out += static_cast<char>(value);
+      i += 2;
+    } else {
+      out += text[i];
+    }
+  }
+  return out;
+}
+
+class Checker {
+ public:
+  explicit Checker(const Json& root) : root_(root) { collect_anchors(root); }
+
+  Fault check(const Json& schema) {
+    if (schema.is_bool()) return std::nullopt;
+    if (!schema.is_object()) return "a schema must be an object or a boolean, got " + std::string(schema.kind_name());
+    for (const JsonMember& m : schema.as_object()) {
+      if (Fault fault = keyword(m.key, m.value)) return fault;
+    }
+    return std::nullopt;
+  }
+
+ private:
+  static Fault wrong(std::string_view key, std::string_view expected) {
+    return fmt::format("keyword '{}' must be {}", key, expected);
+  }
+
+  void collect_anchors(const Json& value) {
+    if (value.is_object()) {
+      for (const JsonMember& m : value.as_object()) {
+        if ((m.key == "$anchor" || m.key == "$dynamicAnchor" || m.key == "$id") && m.value.is_string()) {
+          anchors_.insert(m.value.as_string());
+        }
+        collect_anchors(m.value);
+      }
+    } else if (value.is_array()) {
+      for (const Json& item : value.as_array()) collect_anchors(item);
+    }
+  }
+
+  Fault keyword(const std::string& key, const Json& value) {
+    if (key == "type") return type(value);
+    if (contains({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"}, key)) {
+      if (!value.is_object()) return wrong(key, "an object of schemas");
+      for (const JsonMember& m : value.as_object()) {
+        if (Fault fault = check(m.value)) return fault;
+      }
+      return std::nullopt;
+    }
+    if (contains({"anyOf", "allOf", "oneOf", "prefixItems"}, key)) return schema_list(key, value);
+    if (key == "items") return value.is_array() ? schema_list(key, value) : check(value);
+    if (contains({"additionalProperties", "additionalItems", "contains", "propertyNames", "not", "if", "then", "else",
+                  "unevaluatedItems", "unevaluatedProperties"},
+                 key)) {
+      return check(value);
+    }
+    if (key == "enum") return value.is_array() ? Fault() : wrong(key, "an array");
+    if (key == "required") return required(value);
+    if (contains({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}, key)) {
+      // Draft 4 wrote the exclusive bounds as booleans.
+      const bool fine = value.is_number() || (key.starts_with("exclusive") && value.is_bool());
+      return fine ? Fault() : wrong(key, "a number");
+    }
+    if (key == "multipleOf") return value.is_number() && value.as_double() > 0 ? Fault() : wrong(key, "a number above 0");
+    if (contains({"minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties", "minContains",
+                  "maxContains"},
+                 key)) {
+      const bool fine = value.is_number() && value.as_double() >= 0 && value.as_double() == std::floor(value.as_double());
+      return fine ? Fault() : wrong(key, "a non-negative integer");
+    }
+    if (key == "uniqueItems") return value.is_bool() ? Fault() : wrong(key, "a boolean");
+    if (contains({"pattern", "format", "$id", "$schema", "$comment", "title", "description"}, key)) {
+      return value.is_string() ? Fault() : wrong(key, "a string");
+    }
+    if (key == "$ref" || key == "$dynamicRef") return reference(value);
+    return std::nullopt;
+  }
+
+  static Fault type(const Json& value) {
+    if (is_type_name(value)) return std::nullopt;
+    if (value.is_array() && !value.as_array().empty() &&
+        std::all_of(value.as_array().begin(), value.as_array().end(), is_type_name)) {
+      return std::nullopt;
+    }
+    return "unknown type " + to_compact_json(value);
+  }
+
+  Fault schema_list(std::string_view key, const Json& value) {
+    if (!value.is_array() || value.as_array().empty()) return wrong(key, "a non-empty array of schemas");
+    for (const Json& item : value.as_array()) {
+      if (Fault fault = check(item)) return fault;
+    }
+    return std::nullopt;
+  }
+
+  static Fault required(const Json& value) {
+    // Draft 3 and OpenAPI write a boolean beside a property; it says nothing about the object.
+    if (value.is_bool()) return std::nullopt;
+    if (!value.is_array()) return wrong("required", "an array of strings");
+    std::set<std::string_view> seen;
+    for (const Json& item : value.as_array()) {
+      if (!item.is_string()) return wrong("required", "an array of strings");
+      if (!seen.insert(item.as_string()).second) return fmt::format("'{}' is twice in required", item.as_string());
+    }
+    return std::nullopt;
+  }
+
+  Fault reference(const Json& value) {
+    if (!value.is_string()) return wrong("$ref", "a string");
+    const std::string& ref = value.as_string();
+    if (anchors_.contains(ref)) return std::nullopt;
+    if (ref.empty() || ref[0] != '#') return fmt::format("$ref '{}' leads outside of the schema", ref);
+    const std::string pointer = percent_decoded(std::string_view(ref).substr(1));
+    if (!pointer.empty() && pointer[0] != '/') {
+      if (anchors_.contains(pointer)) return std::nullopt;
+      return fmt::format("Anchor '{}' does not exist", pointer);
+    }
+    if (resolve_pointer(root_, pointer) == nullptr) return fmt::format("Pointer '{}' does not exist", pointer);
+    return std::nullopt;
+  }
+
+  const Json& root_;
+  std::set<std::string, std::less<>> anchors_;
+};
+
+bool has_type(const Json& schema, std::string_view name) {
+  const Json* type = schema.find("type");
+  if (type == nullptr) return false;
+  if (type->is_string()) return type->as_string() == name;
+  if (!type->is_array()) return false;
+  return std::any_of(type->as_array().begin(), type->as_array().end(),
+                     [&](const Json& t) { return t.is_string() && t.as_string() == name; });
+}
+
+Fault complete(Json& schema);
+
+Fault complete_members(Json* container) {
+  if (container == nullptr || !container->is_object()) return std::nullopt;
+  for (JsonMember& m : container->as_object()) {
+    if (Fault fault = complete(m.value)) return fault;
+  }
+  return std::nullopt;
+}
+
+Fault complete_object(Json& schema) {
+  if (Json* additional = schema.find("additionalProperties")) {
+    if (!additional->is_bool() || additional->as_bool()) return "additionalProperties should not be true";
+  }
+  if (Fault fault = complete_members(schema.find("properties"))) return fault;
+  JsonArray names;
+  if (const Json* properties = schema.find("properties"); properties != nullptr && properties->is_object()) {
+    for (const JsonMember& m : properties->as_object()) names.emplace_back(m.key);
+  }
+  if (const Json* required = schema.find("required"); required != nullptr && required->is_array()) {
+    std::set<std::string> listed, all;
+    for (const Json& name : required->as_array()) listed.insert(name.as_string());
+    for (const Json& name : names) all.insert(name.as_string());
+    if (listed != all) return "Required properties must match all properties in the object";
+  }
+  schema.set("additionalProperties", false);
+  if (schema.find("required") == nullptr) schema.set("required", Json(std::move(names)));
+  return std::nullopt;
+}
+
+Fault complete(Json& schema) {
+  if (!schema.is_object()) return "Invalid tool parameters schema : a subschema must be an object in strict mode";
+  const Json *type = schema.find("type"), *any_of = schema.find("anyOf"), *ref = schema.find("$ref");
+  if (type == nullptr && any_of == nullptr && ref == nullptr) {
+    return "Invalid tool parameters schema : field `type`, `anyOf` or `$ref` is missing: " + to_compact_json(schema);
+  }
+  if (Fault fault = complete_members(schema.find("$defs"))) return fault;
+  if (Fault fault = complete_members(schema.find("definitions"))) return fault;
+  if (any_of != nullptr) {
+    for (Json& option : schema.find("anyOf")->as_array()) {
+      if (Fault fault = complete(option)) return fault;
+    }
+  }
+  if (has_type(schema, "array")) {
+    Json* items = schema.find("items");
+    if (items == nullptr) return "Invalid tool parameters schema : an array needs `items`: " + to_compact_json(schema);
+    if (Fault fault = complete(*items)) return fault;
+  }
+  if (has_type(schema, "object")) return complete_object(schema);
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<std::string> check_schema(const Json& schema) { return Checker(schema).check(schema); }
+
+std::optional<std::string> complete_strict(Json& schema) { return complete(schema); }
+
+}  // namespace deepinfer::recipe
