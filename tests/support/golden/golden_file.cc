@@ -84,7 +84,8 @@ Result<GoldenFile> GoldenFile::open(const std::string& base) {
   g.lengths = integers(object, "lengths");
   g.off_lengths = integers(object, "off_lengths");
   g.keep = integers(object, "keep");
-  int64_t middle = 0;
+  int64_t middle = 0, seed = 0;
+  if (object["seed"].get(seed) == simdjson::SUCCESS) g.seed = seed;
   if (object["middle"].get(middle) == simdjson::SUCCESS) g.middle = static_cast<int>(middle);
   g.rope_plain_sha256 = text(root, "/facts/rope_plain_sha256");
   g.rope_yarn_sha256 = text(root, "/facts/rope_yarn_sha256");

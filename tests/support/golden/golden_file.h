@@ -35,6 +35,7 @@ struct GoldenFile {
   std::string model;
   std::vector<int> lengths, off_lengths, keep;
   int middle = 0;
+  int64_t seed = -1;  // of a random checkpoint; -1: not stated
   std::string rope_plain_sha256, rope_yarn_sha256;
   std::map<std::string, GoldenTensor> tensors;
 };

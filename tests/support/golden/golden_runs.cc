@@ -39,11 +39,24 @@ void GoldenRunner::check_true(const std::string& name, bool value, const std::st
 
 std::vector<int32_t> GoldenRunner::ids(int begin, int end) const {
   const std::vector<double>& all = golden_.find("ids")->values;
-  return {all.begin() + begin, all.begin() + std::min<size_t>(end, all.size())};
+  const auto size = static_cast<int>(all.size());
+  return {all.begin() + std::clamp(begin, 0, size), all.begin() + std::clamp(end, begin, std::max(begin, size))};
+}
+
+bool GoldenRunner::usable() {
+  const GoldenTensor* ids = golden_.find("ids");
+  const auto n = ids == nullptr ? 0 : static_cast<int>(ids->values.size());
+  bool ok = n > golden_.middle + kDecoded && golden_.middle >= kMiddleRows;
+  for (const std::vector<int>* list : {&golden_.lengths, &golden_.off_lengths}) {
+    for (int length : *list) ok = ok && length >= 1 && length <= n;
+  }
+  for (int keep : golden_.keep) ok = ok && keep >= 1 && keep <= golden_.middle;
+  if (!ok) check_true("ids", false, "prompt tokens for the lengths of the index", fmt::format("{} tokens", n));
+  return ok;
 }
 
 void GoldenRunner::run_exact() {
-  if (!has("ids")) return check_true("ids", false, "the prompt tokens", "no such tensor");
+  if (!usable()) return;
   compared_.insert("ids");
   rope();
   records();
@@ -59,7 +72,7 @@ void GoldenRunner::run_exact() {
 }
 
 void GoldenRunner::run_off() {
-  if (!has("ids")) return check_true("ids", false, "the prompt tokens", "no such tensor");
+  if (!usable()) return;
   Bench b;
   if (!ok(b.open(checkpoint_, ops::make_reference_ops(ReferenceMode::kOff, threads_)), "off")) return;
   long_run(b, "off", golden_.off_lengths, Tolerance::kOff);
@@ -77,17 +90,16 @@ void GoldenRunner::long_run(Bench& b, const std::string& mode, const std::vector
   Result<Sequence> s = b.sequence(0);
   if (!ok(s.status(), mode)) return;
   const int middle = golden_.middle, last = static_cast<int>(golden_.find("ids")->values.size());
-  constexpr int kRows = 8;
   std::vector<float> logits, part;
   const auto run = [&](int begin, int end) {
     const Status status = s->append(ids(begin, end), end - begin, &part);
     logits.insert(logits.end(), part.begin(), part.end());
     return ok(status, mode + ".last_logits");
   };
-  if (!run(0, middle - kRows)) return;
+  if (!run(0, middle - kMiddleRows)) return;
   StageRecorder recorder(*b.model);
-  recorder.start(&s.value(), kRows);
-  const bool ran = run(middle - kRows, middle);
+  recorder.start(&s.value(), kMiddleRows);
+  const bool ran = run(middle - kMiddleRows, middle);
   recorder.stop();
   if (!ran) return;
   for (const auto& [name, values] : recorder.stages()) check(mode + ".middle." + name, values, tolerance);

@@ -40,8 +40,12 @@ class GoldenRunner {
   void finish();
 
  private:
+  static constexpr int kMiddleRows = 8;  // rows of group `middle`
+  static constexpr int kDecoded = 4;     // decode steps behind a prompt in several groups
   struct Bench;  // a model with its KV allocator
 
+  // Whether ids, lengths and KEEP fit each other (reported if not).
+  bool usable();
   // False after an error (reported as a failed case).
   bool ok(const Status& status, const std::string& where);
   void check(const std::string& name, std::span<const double> got, Tolerance tolerance);

@@ -39,8 +39,6 @@ std::string sha256_hex(std::span<const float> values) {
   return out;
 }
 
-constexpr int kDecoded = 4;  // decode steps behind a prompt in several groups
-
 }  // namespace
 
 void GoldenRunner::bounded(Bench& b) {

@@ -1,0 +1,188 @@
+// A row's bits do not depend on how a prompt is cut, on what else is in the step, or on the number of threads.
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "model/kv_memory.h"
+#include "model/sequence.h"
+#include "ops/cpu/cpu_ops.h"
+#include "tests/model/support.h"
+#include "tests/support/golden/golden_file.h"
+
+namespace deepinfer {
+namespace {
+
+using model::KvAllocator;
+using model::Model;
+using model::Sequence;
+using ops::Role;
+
+constexpr int kPages = 32, kSlots = 8, kTokens = 150;
+
+enum class Kind { kReference, kPlain };
+
+std::unique_ptr<Model> make_model(const std::string& name, Kind kind, int threads, int rows_max = 256) {
+  model::Options o;
+  o.limits.rows_max = rows_max;
+  o.limits.outputs_max = 256;
+  o.limits.sequences_max = kSlots;
+  o.limits.context_max = 512;
+  o.pages = kPages;
+  o.slots = kSlots;
+  auto ops = kind == Kind::kReference ? ops::make_reference_ops(ops::ReferenceMode::kExact, threads) : ops::make_plain_ops(threads);
+  Result<std::unique_ptr<Model>> m = Model::create(testing::open_checkpoint(name), std::move(ops), o);
+  EXPECT_TRUE(m.ok()) << m.status().to_string();
+  return std::move(m).value();
+}
+
+std::vector<int32_t> prompt(int n, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::vector<int32_t> out(n);
+  for (int32_t& t : out) t = static_cast<int32_t>(3 + random() % 6000);
+  return out;
+}
+
+// Logits of every row at or behind decoder_begin, the prompt run in pieces of the sizes given (the last one repeats).
+std::vector<float> in_pieces(Model& m, std::span<const int32_t> tokens, const std::vector<int>& sizes, int decoder_begin = 0, model::Draft* draft = nullptr) {
+  KvAllocator kv(kPages, kSlots);
+  Result<Sequence> s = Sequence::create(m, kv, decoder_begin);
+  std::vector<float> all, part;
+  size_t piece = 0;
+  for (size_t at = 0; at < tokens.size();) {
+    const size_t n = std::min<size_t>(sizes[std::min(piece++, sizes.size() - 1)], tokens.size() - at);
+    const auto outputs = static_cast<int32_t>(std::clamp<int64_t>(static_cast<int64_t>(at + n) - decoder_begin, 0, static_cast<int64_t>(n)));
+    const Status status = s->append(tokens.subspan(at, n), outputs, &part);
+    EXPECT_TRUE(status.ok()) << status.to_string();
+    all.insert(all.end(), part.begin(), part.end());
+    at += n;
+  }
+  if (draft != nullptr) *draft = s->draft(11, static_cast<int32_t>(m.config().dspark_block_size), true).value();
+  return all;
+}
+
+class Invariance : public ::testing::TestWithParam<std::tuple<const char*, Kind>> {
+ protected:
+  std::unique_ptr<Model> make(int threads, int rows_max = 256) { return make_model(std::get<0>(GetParam()), std::get<1>(GetParam()), threads, rows_max); }
+};
+
+TEST_P(Invariance, Chunking) {
+  const auto m = make(2);
+  const std::vector<int32_t> tokens = prompt(kTokens, 1);
+  model::Draft draft, other;
+  const std::vector<float> whole = in_pieces(*m, tokens, {kTokens}, 0, &draft);
+  for (const std::vector<int>& sizes : std::vector<std::vector<int>>{{1}, {7}, {33}, {64, 1, 1, 5, 37}, {149, 1}, {1, 149}}) {
+    EXPECT_TRUE(in_pieces(*m, tokens, sizes, 0, &other) == whole) << "pieces of " << sizes[0];
+    EXPECT_TRUE(other.logits == draft.logits);
+    EXPECT_EQ(other.confidence, draft.confidence);
+  }
+}
+
+TEST_P(Invariance, ChunkingOfTheDecoderTail) {
+  const auto m = make(2);
+  const std::vector<int32_t> tokens = prompt(kTokens, 2);
+  constexpr int kBegin = 71;  // inside a ratio-2 group
+  model::Draft draft, other;
+  const std::vector<float> whole = in_pieces(*m, tokens, {kTokens}, kBegin, &draft);
+  EXPECT_EQ(whole.size(), static_cast<size_t>((kTokens - kBegin) * m->config().vocab_size));
+  for (const std::vector<int>& sizes : std::vector<std::vector<int>>{{1}, {9}, {70, 1, 1, 100}, {72, 3}}) {
+    EXPECT_TRUE(in_pieces(*m, tokens, sizes, kBegin, &other) == whole) << "pieces of " << sizes[0];
+    EXPECT_TRUE(other.logits == draft.logits);
+  }
+}
+
+// Sequences of different lengths and kinds in the same steps equal each of them alone.
+TEST_P(Invariance, Batch) {
+  const auto m = make(2);
+  struct Case {
+    std::vector<int32_t> tokens;
+    int decoder_begin;
+    std::vector<int> sizes;
+  };
+  const std::vector<Case> cases = {{prompt(kTokens, 3), 0, {40, 1}},   {prompt(90, 4), 0, {1}},     {prompt(120, 5), 50, {17, 33, 1}},
+                                   {prompt(64, 6), 10, {64}},          {prompt(131, 7), 0, {5, 6}}, {prompt(75, 8), 30, {31, 1, 6}}};
+  std::vector<std::vector<float>> alone;
+  for (const Case& c : cases) alone.push_back(in_pieces(*m, c.tokens, c.sizes, c.decoder_begin));
+
+  KvAllocator kv(kPages, kSlots);
+  std::vector<Sequence> live;
+  std::vector<std::vector<float>> got(cases.size());
+  std::vector<size_t> at(cases.size(), 0), piece(cases.size(), 0);
+  for (const Case& c : cases) live.push_back(Sequence::create(*m, kv, c.decoder_begin).value());
+  const int64_t vocabulary = m->config().vocab_size;
+  model::StepPlan plan;
+  for (bool more = true; more;) {
+    more = false;
+    plan.clear();
+    std::vector<std::tuple<size_t, size_t, int32_t>> in_step;
+    int32_t outputs = 0;
+    for (size_t i = 0; i < cases.size(); ++i) {
+      const Case& c = cases[i];
+      const size_t n = std::min<size_t>(c.sizes[std::min(piece[i], c.sizes.size() - 1)], c.tokens.size() - at[i]);
+      if (n == 0) continue;
+      ++piece[i];
+      const auto rows = static_cast<int32_t>(std::clamp<int64_t>(static_cast<int64_t>(at[i] + n) - c.decoder_begin, 0, static_cast<int64_t>(n)));
+      ASSERT_TRUE(live[i].add_rows(plan, std::span(c.tokens).subspan(at[i], n), rows).ok());
+      in_step.emplace_back(i, n, rows);
+      outputs += rows;
+      more = true;
+    }
+    if (!more) break;
+    const Status status = m->forward(plan);
+    ASSERT_TRUE(status.ok()) << status.to_string();
+    std::vector<double> logits(outputs * vocabulary);
+    ASSERT_TRUE(m->ops().read(Role::kLogits, 0, outputs, logits).ok());
+    auto next = logits.begin();
+    for (const auto& [i, n, rows] : in_step) {
+      live[i].commit_rows(std::span(cases[i].tokens).subspan(at[i], n));
+      at[i] += n;
+      got[i].insert(got[i].end(), next, next + rows * vocabulary);
+      next += rows * vocabulary;
+    }
+  }
+  for (size_t i = 0; i < cases.size(); ++i) EXPECT_TRUE(got[i] == alone[i]) << "sequence " << i;
+}
+
+TEST_P(Invariance, Threads) {
+  const std::vector<int32_t> tokens = prompt(kTokens, 9);
+  model::Draft draft, other;
+  const std::vector<float> one = in_pieces(*make(1), tokens, {100, 1}, 20, &draft);
+  for (int threads : {2, 3, 7}) {
+    EXPECT_TRUE(in_pieces(*make(threads), tokens, {100, 1}, 20, &other) == one) << threads << " threads";
+    EXPECT_TRUE(other.logits == draft.logits);
+    EXPECT_EQ(other.confidence, draft.confidence);
+  }
+}
+
+// Rows of rejected drafts leave nothing behind: stepping back and going another way equals never having tried.
+TEST_P(Invariance, RejectedRows) {
+  const auto m = make(2);
+  KvAllocator kv(kPages, kSlots);
+  const std::vector<int32_t> tried = prompt(6, 11), next = prompt(40, 12);
+  Sequence a = Sequence::create(*m, kv).value(), b = Sequence::create(*m, kv).value();
+  std::vector<float> x, y;
+  for (const int accepted : {0, 1, 3, 5}) {
+    const std::vector<int32_t> more = prompt(accepted == 0 ? 101 : 7, 20 + accepted);
+    ASSERT_TRUE(a.append(more, 1, &x).ok());
+    ASSERT_TRUE(b.append(more, 1, &y).ok());
+    ASSERT_TRUE(a.append(tried, 6, &x).ok());
+    a.truncate(a.size() - 6 + accepted);
+    if (accepted > 0) {
+      ASSERT_TRUE(b.append(std::span(tried).first(accepted), 1, &y).ok());
+    }
+    EXPECT_TRUE(a.draft(5, 5, true).value().logits == b.draft(5, 5, true).value().logits) << accepted;
+    ASSERT_TRUE(a.append(next, 40, &x).ok());
+    ASSERT_TRUE(b.append(next, 40, &y).ok());
+    EXPECT_TRUE(x == y) << accepted << " accepted";
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, Invariance,
+                         ::testing::Values(std::tuple{"tiny-random", Kind::kReference}, std::tuple{"tiny-random", Kind::kPlain}, std::tuple{"tiny-trained", Kind::kPlain}),
+                         [](const auto& info) {
+                           std::string name = std::get<0>(info.param);
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name + (std::get<1>(info.param) == Kind::kReference ? "_reference" : "_plain");
+                         });
+
+}  // namespace
+}  // namespace deepinfer
