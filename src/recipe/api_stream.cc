@@ -21,6 +21,7 @@ Result<std::unique_ptr<ApiStream>> ApiStream::create(ApiStreamOptions options, c
     case Protocol::kMessages: return make_messages_stream(std::move(options), vocabulary);
     case Protocol::kCompletions:
       options.parser.plain = true;
+      options.parser.initial = InitialStage::kContent;
       return make_completions_stream(std::move(options), vocabulary);
     case Protocol::kChat: break;
   }

@@ -71,6 +71,8 @@ class OutputParser {
   bool in_reasoning() const { return stage_ == Stage::kReasoning; }
   // Bytes fed so far in terms of SourceRange, without an unfinished character.
   uint64_t position() const { return position_; }
+  // Everything before is output, or will never be.
+  uint64_t settled() const { return preface_.empty() ? emitted_ : preface_source_.begin; }
   // Where the bytes of the last feed begin, behind those of a character that an earlier one left unfinished.
   uint64_t piece_begin() const { return piece_begin_; }
 

@@ -5,7 +5,11 @@
 namespace deepinfer::recipe {
 
 TokenOutput::TokenOutput(const ParserOptions& options, const OutputVocabulary* vocabulary, OutputSink* sink, bool logprobs)
-    : vocabulary_(vocabulary), sink_(sink), parser_(options, logprobs ? static_cast<OutputSink*>(this) : sink), logprobs_(logprobs) {}
+    : vocabulary_(vocabulary),
+      sink_(sink),
+      parser_(options, logprobs ? static_cast<OutputSink*>(this) : sink),
+      plain_(options.plain),
+      logprobs_(logprobs) {}
 
 void TokenOutput::push_one(int32_t id) {
   const OutputToken token = vocabulary_->at(id);
@@ -20,9 +24,9 @@ void TokenOutput::push_one(int32_t id) {
       if (parser_.in_reasoning()) ++reasoning_tokens_;
       return parser_.feed_literal(token.bytes);
     case TokenKind::kThinkClose:
-      return parser_.feed_marker(Marker::kThinkClose);
+      return plain_ ? parser_.feed_literal(token.bytes) : parser_.feed_marker(Marker::kThinkClose);
     case TokenKind::kDsml:
-      return parser_.feed_marker(Marker::kDsml);
+      return plain_ ? parser_.feed_literal(token.bytes) : parser_.feed_marker(Marker::kDsml);
   }
 }
 
@@ -44,14 +48,14 @@ void TokenOutput::push(std::span<const TokenLogprob> tokens) {
 
 void TokenOutput::push_with_logprob(const TokenLogprob& token) {
   const OutputToken text = vocabulary_->at(token.id);
-  // Markup and silent tokens have no entry; that of the others must wait before the token is fed.
-  if (text.kind == TokenKind::kText || text.kind == TokenKind::kLiteral) {
-    waiting_.push_back({token.id, token.logprob, {token.top.begin(), token.top.end()}, text.bytes.size(), std::nullopt});
-    push_one(token.id);
-    if (!waiting_.empty()) waiting_.back().begin = parser_.piece_begin();
-  } else {
-    push_one(token.id);
-  }
+  if (text.kind == TokenKind::kSilent) return push_one(token.id);
+  // Must wait before the token is fed, since it may come out at once. A marker is one byte to the parser; as markup it
+  // never comes out.
+  const bool marker = !plain_ && (text.kind == TokenKind::kThinkClose || text.kind == TokenKind::kDsml);
+  waiting_.push_back({token.id, token.logprob, {token.top.begin(), token.top.end()}, marker ? 1 : text.bytes.size(), std::nullopt});
+  push_one(token.id);
+  if (!waiting_.empty()) waiting_.back().begin = parser_.piece_begin();
+  while (!waiting_.empty() && *waiting_.front().begin + waiting_.front().size <= parser_.settled()) waiting_.pop_front();
 }
 
 void TokenOutput::push_text(std::string_view text, int64_t tokens) {

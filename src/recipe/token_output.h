@@ -65,6 +65,7 @@ class TokenOutput : private OutputSink {
   const OutputVocabulary* vocabulary_;
   OutputSink* sink_;
   OutputParser parser_;
+  const bool plain_;
   const bool logprobs_;
   bool text_pushed_ = false;
   int64_t completion_tokens_ = 0, reasoning_tokens_ = 0;

@@ -95,6 +95,12 @@ TEST(TokenOutputTest, MarkupHasNoEntryButATokenThatIsPartlyTextHas) {
   }
 }
 
+TEST(TokenOutputTest, AMarkerThatPrintsHasAnEntry) {
+  const Outcome r = decode({kDsml, kLess, kDsml}, InitialStage::kContent, false);
+  EXPECT_EQ(r.heard.content_ids, (Ids{kDsml}));
+  EXPECT_EQ(r.heard.text, "c:｜DSML｜ ");
+}
+
 TEST(TokenOutputTest, PartsOfACharacterComeWithTheWhole) {
   const Outcome r = decode({kA, kEmoji1, kEmoji2, kEmoji3}, InitialStage::kContent, false);
   EXPECT_EQ(r.heard.text, "c:a c:😀! ");
