@@ -4,12 +4,14 @@
 //   make_random_checkpoint tiny-wide OUT      tiny-wide-random (seed 42)
 //   make_random_checkpoint official OUT       the shape of DeepSeek-V4.1-Flash (510 GB)
 //   make_random_checkpoint --config FILE OUT  any config.json
-// Options: --layers N (only the first N layers), --max-positions N, --seed N, --threads N, --shard-bytes N, --dry-run (sizes only).
+// Options: --layers N (only the first N layers), --max-positions N, --seed N, --threads N, --shard-bytes N, --dry-run (sizes only),
+// --zeros (no values: files with holes, of no use but to try out sizes).
 //
-// On a machine with nothing but g++ and the headers of fmt and simdjson, from the repository root:
-//   g++ -std=c++20 -O2 -ffp-contract=off -Isrc tools/make_random_checkpoint.cc src/base/{status,file,thread_pool}.cc src/numeric/dtype.cc
-//     src/checkpoint/{config,config_json,config_writer,engram_hash,json_object,random_checkpoint,random_tensor,tensors}.cc
-//     src/numeric/quantize.cc -lfmt -lsimdjson -lpthread
+// Without CMake, from the repository root, with g++ and the packages of fmt and simdjson:
+//   g++ -std=c++20 -O2 -ffp-contract=off -Isrc -static-libstdc++ tools/make_random_checkpoint.cc src/base/{status,file,thread_pool}.cc
+//     src/numeric/dtype.cc src/checkpoint/{config,config_json,config_writer,engram_hash,json_object,random_checkpoint,random_tensor,tensors}.cc
+//     -lfmt -lsimdjson -lpthread
+// On a machine without those packages the program runs with libfmt.so.9 and libsimdjson.so.14 copied beside it (LD_LIBRARY_PATH=.).
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -41,7 +43,7 @@ struct Arguments {
 Status usage(std::string_view problem) {
   return deepinfer::make_error(Code::kInvalidArgument,
                                "{}\nusage: make_random_checkpoint (tiny|tiny-wide|official|--config FILE) [--layers N] [--max-positions N] [--seed N] "
-                               "[--threads N] [--shard-bytes N] [--dry-run] OUT_FOLDER",
+                               "[--threads N] [--shard-bytes N] [--zeros] [--dry-run] OUT_FOLDER",
                                problem);
 }
 
@@ -61,6 +63,8 @@ Result<Arguments> parse(int argc, char** argv) {
     const char* next = i + 1 < argc ? argv[i + 1] : nullptr;
     if (arg == "--dry-run") {
       a.dry_run = true;
+    } else if (arg == "--zeros") {
+      a.options.zeros = true;
     } else if (arg == "--config" && next != nullptr) {
       a.config_file = argv[++i];
     } else if (arg == "--layers" || arg == "--max-positions" || arg == "--seed" || arg == "--threads" || arg == "--shard-bytes") {

@@ -7,6 +7,8 @@
 #include <filesystem>
 
 #include <fmt/ranges.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "checkpoint/engram_classes.h"
 #include "checkpoint/name_index.h"
@@ -19,6 +21,7 @@ namespace {
 using numeric::DType;
 using numeric::TensorView;
 
+constexpr uint64_t kLargeTable = 256 << 20;
 constexpr size_t kNamed = 5;  // problems that a message spells out
 
 // Collects problems of one kind: the first few by name, the others by number.
@@ -60,6 +63,7 @@ struct Checkpoint::Impl {
   Status report_extra();
   uint64_t count_nan(std::string* first) const;
   void report_scales();
+  void advise_tables() const;
 };
 
 Checkpoint::Checkpoint(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -218,6 +222,20 @@ void Checkpoint::Impl::report_scales() {
 
 bool Checkpoint::scales_checked() const { return impl_->scales_checked; }
 
+// A look-up reads a few hundred bytes of a table; with readahead each would fetch megabytes.
+void Checkpoint::Impl::advise_tables() const {
+  const uintptr_t page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
+  for (const TensorSpec& spec : specs) {
+    if (spec.format != Format::kFp8Rows) continue;
+    for (const std::string& name : {spec.name, scale_name(spec.name)}) {
+      const TensorView& view = tensors[*index.find(name)]->view;
+      if (view.bytes() < kLargeTable) continue;
+      const uintptr_t begin = reinterpret_cast<uintptr_t>(view.data) / page * page, end = reinterpret_cast<uintptr_t>(view.data) + view.bytes();
+      (void)::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_RANDOM);
+    }
+  }
+}
+
 uint64_t Checkpoint::count_nan_scales(std::string* first) const { return impl_->count_nan(first); }
 
 uint64_t Checkpoint::Impl::count_nan(std::string* first) const {
@@ -247,6 +265,7 @@ Result<Checkpoint> Checkpoint::open(const std::string& directory) {
   }
   Checkpoint checkpoint(std::move(impl));
   checkpoint.impl_->report_scales();
+  checkpoint.impl_->advise_tables();
   return checkpoint;
 }
 

@@ -11,6 +11,7 @@
 // tensor are an error. Tensors that the config does not call for are ignored with a warning, except separate hc_*_norm tensors
 // (another kind of model: refused) and vision tensors without a vision_config (refused).
 // No weight is read except: tensors at odd addresses (copied), and scales up to kMaxScaleScan bytes (bytes 255, NaN, are reported).
+// Engram tables above 256 MiB are mapped without readahead.
 // Codes: kNotFound (folder or config.json), kFailedPrecondition (shard or tensor missing), kDataLoss (cut file), kInvalidArgument,
 // kUnsupported, kResourceExhausted. Limits: index 256 MiB, 10,000 shards. All members are const and thread-safe after open().
 #pragma once

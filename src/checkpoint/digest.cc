@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 #include <openssl/evp.h>
+#include <sys/mman.h>
 
 #include "base/thread_pool.h"
 #include "checkpoint/checkpoint.h"
@@ -19,6 +20,21 @@ namespace {
 constexpr std::string_view kVersion = "deepinfer checkpoint digest 1";
 constexpr uint64_t kSamples = 64;
 constexpr uint64_t kSampleBytes = 4096;
+
+// No readahead while it lives: samples lie far apart, and readahead windows of large disks would make each cost megabytes.
+class RandomAccess {
+ public:
+  explicit RandomAccess(std::span<const std::byte> file) : file_(file) { advise(MADV_RANDOM); }
+  ~RandomAccess() { advise(MADV_NORMAL); }
+  RandomAccess(const RandomAccess&) = delete;
+  RandomAccess& operator=(const RandomAccess&) = delete;
+
+ private:
+  void advise(int advice) const {
+    if (!file_.empty()) (void)::madvise(const_cast<std::byte*>(file_.data()), file_.size(), advice);
+  }
+  std::span<const std::byte> file_;
+};
 
 // 64 pieces spread over the data of a file, first and last included; all of it when it is small.
 void add_samples(std::span<const std::byte> data, Sha256* hash) {
@@ -81,6 +97,7 @@ std::string Checkpoint::digest() const {
   Sha256 hash;
   add_model(*this, &hash);
   for (const SafetensorsFile& file : files()) {
+    const RandomAccess no_readahead(file.bytes());
     hash.add_number(file.bytes().size());
     hash.add(file.bytes().first(file.header_bytes()));
     add_samples(file.bytes().subspan(file.header_bytes()), &hash);

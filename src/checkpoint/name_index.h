@@ -23,9 +23,9 @@ class NameIndex {
   struct Slot {
     std::string_view name;
     uint32_t value = 0;
-    bool used = false;
+    uint32_t tag = 0;  // upper half of the hash, never 0 in a used slot: most other names are told apart without reading them
   };
-  size_t slot_of(std::string_view name) const;
+  size_t slot_of(std::string_view name, uint64_t hash) const;
 
   std::vector<Slot> slots_;
 };

@@ -202,6 +202,7 @@ class ShardWriter {
     const Shard& shard = plan_.shards[shard_number];
     DI_ASSIGN_OR_RETURN(const File file, File::create(directory_ + "/" + shard.file, shard.bytes));
     DI_RETURN_IF_ERROR(file.write(shard.header.data(), shard.header.size(), 0));
+    if (options_.zeros) return {};
     const std::vector<Piece> pieces = cut(first, last);
     std::mutex mutex;
     Status failure;
@@ -285,7 +286,7 @@ Status write_random_checkpoint(const ModelConfig& config, const std::string& dir
   const Plan plan = make_plan(config, options.shard_bytes);
   const std::string index = index_text(plan), classes = config.engram.empty() ? "" : classes_text(config);
   const std::string config_json = options.config_json.empty() ? config.to_json() : options.config_json;
-  DI_RETURN_IF_ERROR(check_room(directory, plan.file_bytes + index.size() + classes.size() + config_json.size() + (1 << 20)));
+  DI_RETURN_IF_ERROR(check_room(directory, (options.zeros ? 0 : plan.file_bytes) + index.size() + classes.size() + config_json.size() + (1 << 20)));
 
   ThreadPool pool(options.threads > 0 ? options.threads : available_cores());
   ShardWriter writer(plan, directory, options, &pool);

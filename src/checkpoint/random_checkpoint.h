@@ -21,6 +21,7 @@ struct RandomOptions {
   int threads = 0;  // 0: available_cores()
   // Payload of a shard. 0: 15,000,000 as 19.4 says, and 5 GB for checkpoints above 1 GB, which would have thousands of shards.
   uint64_t shard_bytes = 0;
+  bool zeros = false;  // no values at all: files with holes, which take no disk space; for trying out sizes
   std::string config_json;  // content of config.json; empty: config.to_json()
   std::function<void(uint64_t done, uint64_t total)> progress;  // payload bytes; called by the calling thread's workers in turn
 };

@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/random_tensor.h"
+#include "checkpoint/safetensors.h"
 #include "tests/support/checkpoints.h"
 #include "tests/support/temp_dir.h"
 
@@ -100,6 +101,27 @@ TEST(RandomCheckpoint, AnyOtherConfigWithVisionAndFewerLayers) {
   EXPECT_NE(c->find("vision.blocks.1.mlp.w1.weight"), nullptr);
   EXPECT_EQ(c->count_nan_scales(nullptr), 0u);
   EXPECT_EQ(write_random_checkpoint(config, dir.path(), options).code(), Code::kFailedPrecondition);
+}
+
+TEST(RandomCheckpoint, AFolderOfOfficialSizeOpens) {
+  testing::TempDir dir;
+  ModelConfig config = official_config();
+  config.vision = VisionConfig{};
+  RandomOptions options;
+  options.zeros = true;
+  const Status written = write_random_checkpoint(config, dir.path(), options);
+  ASSERT_TRUE(written.ok()) << written.message();
+  const Result<Checkpoint> c = Checkpoint::open(dir.path());
+  ASSERT_TRUE(c.ok()) << c.status().message();
+  uint64_t bytes = 0, tensors = 0;
+  for (const SafetensorsFile& f : c->files()) {
+    bytes += f.bytes().size() - f.header_bytes();
+    tensors += f.tensors().size();
+  }
+  EXPECT_EQ(tensors, 96085u);
+  EXPECT_EQ(bytes, 510'286'023'000u);
+  EXPECT_EQ(c->tensor("layers.39.ffn.experts.383.w2.scale").shape, (std::vector<int64_t>{5120, 72}));
+  EXPECT_FALSE(c->scales_checked());
 }
 
 TEST(RandomCheckpoint, SaysWhenThereIsNoRoom) {
