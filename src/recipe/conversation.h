@@ -52,6 +52,8 @@ struct Tool {
   Json parameters = Json::object();
   std::optional<bool> strict;
   bool defer_loading = false;  // known to the parser and the constraint, printed only once announced
+  std::string name_space;      // Responses: the namespace and the name in it, which `name` joins; empty = none
+  std::string local_name;
   bool custom = false;         // the API shows calls of it as custom tool calls
   CustomSyntax syntax = CustomSyntax::kText;
   std::string definition;      // grammar or pattern of a custom tool

@@ -17,7 +17,8 @@ class ChatReader : public RequestReader {
  private:
   bool convert(Json& body) override {
     return read_model(body) && read_options(body) && read_effort(body, root_, "reasoning_effort") && read_thinking(body) &&
-           set_thinking() && read_format(body) && read_tools(body) && read_messages(body) && read_tool_choice(body) && check_whole();
+           set_thinking() && read_format(body) && read_tools(body) && read_messages(body) && read_tool_choice(body) &&
+           finish_reasoning("reasoning_content", "messages") && check_whole();
   }
 
   bool read_options(const Json& body) {
@@ -272,16 +273,9 @@ class ChatReader : public RequestReader {
                   "Invalid completion message: prefix set true with message which is not final message or message role is not assistant");
     }
     if (has_calls && !read_calls(*calls, at / "tool_calls", index, m)) return false;
-    if (!out_.conversation.thinking) return true;
-    if (!reasoning && has_calls && options_.reasoning_behavior == ReasoningBehavior::kReject && !empty_thought(m)) {
-      return fail(at / "reasoning_content", "The `reasoning_content` in the thinking mode must be passed back to the API.");
-    }
-    m.reasoning = reasoning ? std::move(*reasoning) : std::string();
+    m.reasoning = std::move(reasoning);
     return true;
   }
-
-  // Call ids of this form say that the thought was empty, not lost (spec 9.4).
-  static bool empty_thought(const Message& m) { return has_empty_thought_id(m.tool_calls); }
 
   bool read_assistant_content(Json& content, const Path& at, std::string& out) {
     if (content.is_string()) {
@@ -364,7 +358,8 @@ class ChatReader : public RequestReader {
     if (!c.messages.empty() && c.messages.back().prefix) {
       const Path at = root_ / "messages";
       const size_t index = static_cast<size_t>(c.messages.back().source);
-      if (c.has_tools()) return fail(at[index], "Function call should not be used with prefix");
+      const bool called = std::any_of(c.messages.begin(), c.messages.end(), [](const Message& m) { return !m.tool_calls.empty(); });
+      if (c.has_tools() || called) return fail(at[index], "Function call should not be used with prefix");
       if (json_object) return fail(at[index], "response_format json_object should not be used with prefix");
     }
     if (json_object && !mentions_json()) {

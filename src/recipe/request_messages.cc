@@ -24,7 +24,8 @@ class MessagesReader : public RequestReader {
   bool convert(Json& body) override {
     return read_model(body) && read_sampling(body) && read_max_tokens(body, "max_tokens", true) && read_stops(body, "stop_sequences") &&
            read_metadata(body) && read_thinking(body) && read_output_config(body) && set_thinking() && read_tools(body) &&
-           read_choice(body) && read_system(body) && read_messages(body) && apply_choice();
+           read_choice(body) && read_system(body) && read_messages(body) && apply_choice() &&
+           finish_reasoning("content[].thinking", "messages");
   }
 
   bool read_metadata(const Json& body) {
@@ -68,8 +69,8 @@ class MessagesReader : public RequestReader {
       if (!is_set(item.find("input_schema"))) return missing(tool_at, "input_schema");
       Tool tool;
       if (!read_function(item, tool_at, "input_schema", tool)) return false;
-      all_deferred &= tool.defer_loading;
       if (out_.version == Version::kV4) tool.defer_loading = false;
+      all_deferred &= tool.defer_loading;
       out_.conversation.tools.push_back(std::move(tool));
     }
     if (all_deferred && !out_.conversation.tools.empty()) {
@@ -194,6 +195,7 @@ class MessagesReader : public RequestReader {
     std::string text;
     if (!read_texts(content, at, text)) return false;
     if (out_.version == Version::kV4) {
+      if (text.empty()) return true;
       add(Role::kUser).content.text = std::string(kSystemReminderOpen) + text + std::string(kSystemReminderClose);
     } else {
       add(Role::kSystem).content.text = std::move(text);
@@ -383,19 +385,12 @@ class MessagesReader : public RequestReader {
     } else if (!read_assistant_blocks(content.as_array(), content_at, m, reasoning)) {
       return false;
     }
-    if (out_.conversation.thinking) {
-      if (!reasoning && !m.tool_calls.empty() && options_.reasoning_behavior == ReasoningBehavior::kReject &&
-          !has_empty_thought_id(m.tool_calls)) {
-        return fail(content_at, "The `content[].thinking` in the thinking mode must be passed back to the API.");
-      }
-      m.reasoning = reasoning.value_or("");
-    }
+    m.reasoning = std::move(reasoning);
     out_.conversation.messages.push_back(std::move(m));
     return true;
   }
 
   bool read_assistant_blocks(JsonArray& blocks, const Path& at, Message& m, std::optional<std::string>& reasoning) {
-    bool has_text = false;
     for (size_t j = 0; j < blocks.size(); ++j) {
       const Path block_at = at[j];
       Json& block = blocks[j];
@@ -404,8 +399,7 @@ class MessagesReader : public RequestReader {
       if (type == "text") {
         if (!open_.empty()) return unanswered(fmt::format("{}.{}", index_, j), block_at);
         if (!read(block, block_at, "text", text, true)) return false;
-        if (has_text) m.content.text += "\n\n";
-        has_text = true;
+        if (!m.content.text.empty()) m.content.text += "\n\n";
         m.content.text += text;
       } else if (type == "thinking") {
         if (!read(block, block_at, "thinking", text, true)) return false;
@@ -423,8 +417,7 @@ class MessagesReader : public RequestReader {
         Content part;
         if (!read_block(block, block_at, type, part)) return false;
         if (part.text.empty()) continue;
-        if (has_text) m.content.text += "\n\n";
-        has_text = true;
+        if (!m.content.text.empty()) m.content.text += "\n\n";
         m.content.text += part.text;
       }
     }

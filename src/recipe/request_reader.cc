@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "recipe/constants.h"
+#include "recipe/converters.h"
 #include "recipe/schema_check.h"
 
 namespace deepinfer::recipe {
@@ -345,6 +346,32 @@ void apply_service_sampling(const Conversation& c, Version version, InferenceOpt
 }
 
 }  // namespace
+
+bool RequestReader::finish_reasoning(std::string_view name, std::string_view list) {
+  Conversation& c = out_.conversation;
+  bool current = false;
+  std::vector<bool> after_last_user(c.messages.size());
+  for (size_t i = c.messages.size(); i-- > 0;) {
+    current |= c.messages[i].role == Role::kUser;
+    after_last_user[i] = !current;
+  }
+  for (size_t i = 0; i < c.messages.size(); ++i) {
+    Message& m = c.messages[i];
+    if (m.role != Role::kAssistant) continue;
+    if (!c.thinking) {
+      m.reasoning.reset();
+      continue;
+    }
+    const bool needed = after_last_user[i] && (!m.tool_calls.empty() || tools_declared_) && !has_empty_thought_id(m.tool_calls);
+    if (!m.reasoning && needed && options_.reasoning_behavior == ReasoningBehavior::kReject) {
+      const Path at = root_ / list;
+      return fail(m.source < 0 ? at : at[static_cast<size_t>(m.source)],
+                  fmt::format("The `{}` in the thinking mode must be passed back to the API.", name));
+    }
+    if (!m.reasoning) m.reasoning.emplace();
+  }
+  return true;
+}
 
 bool RequestReader::finish() {
   Conversation& c = out_.conversation;

@@ -95,6 +95,11 @@ class RequestReader {
   bool check_base64(std::string_view data, size_t& decoded_bytes) const;
   bool too_many(const Path& at, size_t count, size_t limit, std::string_view name);
 
+  // Thinking off: history has no reasoning. On: what is missing becomes empty, or is refused where the policy says so
+  // (spec 5.3): in the turns after the last user message, if they made calls or the request declares tools. `name` is the
+  // member that the API calls it, `list` the member that messages stand in.
+  bool finish_reasoning(std::string_view name, std::string_view list);
+
   // Derives parsing options, constraint and sampling from the conversation.
   bool finish();
   bool mentions_json() const;
@@ -108,7 +113,7 @@ class RequestReader {
   std::optional<bool> thinking_;
   std::optional<std::string> effort_;
   std::optional<int64_t> effort_number_;
-  bool response_strict_ = false;
+  bool tools_declared_ = false;  // before a tool choice emptied the list
   Json constraint_schema_;  // of a json_schema format, strict-completed where asked
 };
 

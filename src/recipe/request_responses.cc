@@ -26,7 +26,8 @@ class ResponsesReader : public RequestReader {
  private:
   bool convert(Json& body) override {
     return read_model(body) && echo(body) && read_options(body) && read_reasoning(body) && set_thinking() && read_text(body) &&
-           read_tools(body) && read_choice(body) && read_previous(body) && read_input(body) && finish_tools() && check_whole();
+           read_tools(body) && read_choice(body) && read_previous(body) && read_input(body) && finish_tools() &&
+           finish_reasoning("reasoning_text", "input") && check_whole();
   }
 
   bool echo(const Json& body) {
@@ -96,7 +97,9 @@ class ResponsesReader : public RequestReader {
     Json* value = body.find("tools");
     if (!is_set(value)) return true;
     const Path at = root_ / "tools";
-    return expect_array(*value, at) && read_tool_list(value->as_array(), at, out_.conversation.tools, false);
+    if (!expect_array(*value, at) || !read_tool_list(value->as_array(), at, out_.conversation.tools, false)) return false;
+    number_namespaced(out_.conversation.tools);
+    return true;
   }
 
   // Function, namespace and custom tools; every other kind is dropped.
@@ -165,18 +168,28 @@ class ResponsesReader : public RequestReader {
       if (!read_function(inner, tool_at, "parameters", tool)) return false;
       tool.defer_loading = false;
       if (!names.insert(tool.name).second) return fail(tools_at, "Tool names within a namespace must be unique.");
-      if (!description.empty()) tool.description = description + "\n" + tool.description.value_or("");
-      tool.name = flat_name(name + "::" + tool.name);
+      // V4 writes no description of the namespace.
+      if (!description.empty() && out_.version == Version::kV41) tool.description = description + "\n" + tool.description.value_or("");
+      tool.name_space = name;
+      tool.local_name = tool.name;
+      tool.name = name + std::string(separator()) + tool.name;
       out.push_back(std::move(tool));
     }
     return true;
   }
 
-  // Two namespaces may have one name; their functions are told apart by a number.
-  std::string flat_name(const std::string& name) {
-    std::string out = name;
-    for (int i = 1; !namespaced_.insert(out).second; ++i) out = name + "_" + std::to_string(i);
-    return out;
+  std::string_view separator() const { return out_.version == Version::kV41 ? "::" : "__"; }
+
+  // Two namespaces may have one name, and V4's joined names can equal a function's: a number tells them apart.
+  void number_namespaced(std::vector<Tool>& tools) {
+    for (const Tool& tool : tools) {
+      if (tool.name_space.empty()) flat_names_.insert(tool.name);
+    }
+    for (Tool& tool : tools) {
+      if (tool.name_space.empty()) continue;
+      const std::string name = tool.name;
+      for (int i = 1; !flat_names_.insert(tool.name).second; ++i) tool.name = name + "_" + std::to_string(i);
+    }
   }
 
   // Only notes the choice; it is applied once the tools that the input announces are known.
@@ -258,7 +271,7 @@ class ResponsesReader : public RequestReader {
     std::optional<std::string> instructions;
     if (!read(body, root_, "instructions", instructions)) return false;
     Json* input = body.find("input");
-    if (!is_set(input) && !instructions && previous_.empty()) return fail(root_ / "input", "Either input or instructions must be provided");
+    if (!is_set(input) && instructions.value_or("").empty() && previous_.empty()) return fail(root_ / "input", "Either input or instructions must be provided");
     if (instructions && !instructions->empty()) {
       out_.conversation.messages.push_back({.role = Role::kSystem, .content = {.text = std::move(*instructions)}});
     }
@@ -320,7 +333,6 @@ class ResponsesReader : public RequestReader {
 
   Message& add(Role role) {
     out_.conversation.messages.push_back({.role = role, .source = source_});
-    if (role == Role::kAssistant && out_.conversation.thinking) out_.conversation.messages.back().reasoning.emplace();
     return out_.conversation.messages.back();
   }
 
@@ -400,25 +412,22 @@ class ResponsesReader : public RequestReader {
 
   bool read_reasoning_item(Json& item, const Path& at) {
     if (!check_answered(at)) return false;
-    std::string text;
+    std::optional<std::string> text;
     if (!read_reasoning_text(item, at, text)) return false;
+    if (!text || text->empty()) return true;
     Message* m = trailing_assistant();
     const bool joins = m != nullptr && m->content.text.empty();
     if (!joins) m = &add(Role::kAssistant);
-    if (!out_.conversation.thinking) return true;
-    if (joins && !m->reasoning->empty() && !text.empty()) *m->reasoning += '\n';
-    *m->reasoning += text;
-    reasoned_ = m->source;
+    m->reasoning = m->reasoning ? *m->reasoning + "\n" + *text : std::move(*text);
     return true;
   }
 
-  bool read_reasoning_text(Json& item, const Path& at, std::string& text) {
-    bool given = false;
-    if (!read_texts(item, at, "content", text, given)) return false;
-    if (given) return true;
+  bool read_reasoning_text(Json& item, const Path& at, std::optional<std::string>& text) {
+    if (!read_texts(item, at, "content", text)) return false;
+    if (text) return true;
     std::optional<std::string> sealed;
     if (!read(item, at, "encrypted_content", sealed)) return false;
-    if (!sealed || sealed->empty()) return read_texts(item, at, "summary", text, given);
+    if (!sealed || sealed->empty()) return read_texts(item, at, "summary", text);
     const Path sealed_at = at / "encrypted_content";
     Result<std::string> opened = options_.sealer != nullptr
                                      ? options_.sealer->open(*sealed)
@@ -432,7 +441,7 @@ class ResponsesReader : public RequestReader {
   }
 
   // Texts of a list of parts, joined by a newline.
-  bool read_texts(Json& item, const Path& at, std::string_view key, std::string& out, bool& given) {
+  bool read_texts(Json& item, const Path& at, std::string_view key, std::optional<std::string>& out) {
     Json* list = item.find(key);
     if (!is_set(list)) return true;
     const Path list_at = at / key;
@@ -441,9 +450,7 @@ class ResponsesReader : public RequestReader {
       const Path part_at = list_at[i];
       std::string text;
       if (!expect_object(list->as_array()[i], part_at) || !read(list->as_array()[i], part_at, "text", text, true)) return false;
-      if (given) out += '\n';
-      out += text;
-      given = true;
+      out = out ? *out + "\n" + text : std::move(text);
     }
     return true;
   }
@@ -464,7 +471,7 @@ class ResponsesReader : public RequestReader {
   bool read_call_name(Json& item, const Path& at, ToolCall& call) {
     std::optional<std::string> name_space;
     if (!read(item, at, "name", call.name, true) || !read(item, at, "namespace", name_space)) return false;
-    if (name_space && !name_space->empty()) call.name = *name_space + "::" + call.name;
+    if (name_space && !name_space->empty()) call.name = *name_space + std::string(separator()) + call.name;
     return true;
   }
 
@@ -515,6 +522,7 @@ class ResponsesReader : public RequestReader {
     Content content{.text = found_tools_text(tools->as_array())};
     std::vector<Tool> found;
     if (!read_tool_list(tools->as_array(), tools_at, found, true)) return false;
+    number_namespaced(found);
     for (Tool& tool : found) tool.defer_loading = true;
     return answer(std::move(id), std::move(content), std::move(found), at);
   }
@@ -563,19 +571,15 @@ class ResponsesReader : public RequestReader {
     answered_.insert(id);
     if (!found.empty()) searches_.push_back(id);
     outputs_[std::move(id)] = {std::move(content), std::move(found), source_};
-    return outputs_.size() < calls_.size() || close_calls(at);
+    return outputs_.size() < calls_.size() || close_calls();
   }
 
   // All calls of a group are answered: they become one assistant turn and its results.
-  bool close_calls(const Path& at) {
+  bool close_calls() {
     Message* m = trailing_assistant();
     if (m == nullptr) m = &add(Role::kAssistant);
     m->tool_calls = std::move(calls_);
     calls_.clear();
-    if (out_.conversation.thinking && options_.reasoning_behavior == ReasoningBehavior::kReject && reasoned_ != m->source &&
-        m->reasoning->empty() && !has_empty_thought_id(m->tool_calls)) {
-      return fail(at, "The `reasoning_text` in the thinking mode must be passed back to the API.");
-    }
     std::vector<std::string> order;
     for (const ToolCall& call : m->tool_calls) order.push_back(call.id);
     for (const std::string& id : order) {
@@ -605,12 +609,11 @@ class ResponsesReader : public RequestReader {
     return true;
   }
 
-  std::set<std::string> namespaced_;
+  std::set<std::string> flat_names_;
   ToolChoice choice_ = ToolChoice::kAuto;
   std::string named_;
   std::vector<Json> previous_;
   int32_t source_ = -1;
-  int32_t reasoned_ = INT32_MIN;          // source of the assistant turn that brought reasoning last
   std::vector<ToolCall> calls_;           // of the open group
   std::map<std::string, Output> outputs_; // of the open group
   std::vector<std::string> searches_;     // tool searches of the open group, in the order of their outputs

@@ -89,7 +89,10 @@ bool RequestReader::read_custom(Json& custom, const Path& at, bool nested_gramma
   if (!expect_object(custom, at) || !read(custom, at, "name", out.name, true) || !check_tool_name(out.name, at / "name")) return false;
   out.custom = true;
   if (!nested_grammar && out.name == "apply_patch") {
-    out.description = std::string(kApplyPatchDescription);
+    std::string text(kApplyPatchDescription);
+    // V4's copy of the text lacks one blank line.
+    if (out_.version == Version::kV4) text.erase(text.find("\n\n*** Begin Patch"), 1);
+    out.description = std::move(text);
     out.parameters = parse_json(kApplyPatchParameters).value();
     return true;
   }
@@ -137,6 +140,7 @@ bool RequestReader::check_unique_tools(const Path& at) {
 
 bool RequestReader::apply_tool_choice(ToolChoice choice, std::string_view named, const Path& at) {
   Conversation& c = out_.conversation;
+  tools_declared_ = !c.tools.empty();
   if (c.tools.empty()) named = {};  // without tools no choice has an effect
   if (!named.empty()) {
     const auto found = std::find_if(c.tools.begin(), c.tools.end(), [&](const Tool& t) { return t.name == named; });
