@@ -1,7 +1,7 @@
 // Mixture of experts (spec/model.md 9).
 #include <cmath>
 
-#include "ops/cpu/stages/backend.h"
+#include "ops/cpu/backend.h"
 
 namespace deepinfer::ops::cpu {
 

@@ -3,7 +3,7 @@
 #include <cstring>
 #include <limits>
 
-#include "ops/cpu/stages/backend.h"
+#include "ops/cpu/backend.h"
 
 namespace deepinfer::ops::cpu {
 

@@ -2,7 +2,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "ops/cpu/stages/backend.h"
+#include "ops/cpu/backend.h"
 
 namespace deepinfer::ops::cpu {
 

@@ -1,0 +1,34 @@
+#include "grammar/json_schema.h"
+
+#include "grammar/json_emit.h"
+
+namespace deepinfer::grammar {
+
+Result<Expr> add_json_schema(GrammarBuilder& builder, std::string_view schema, const JsonSchemaOptions& options) {
+  const Limits& limits = builder.budget().limits();
+  SchemaLimits schema_limits;
+  schema_limits.bytes_max = limits.source_bytes_max;
+  schema_limits.depth_max = static_cast<int>(limits.nesting_max);
+  DI_ASSIGN_OR_RETURN(SchemaModel parsed, SchemaModel::parse(schema, schema_limits));
+  DI_RETURN_IF_ERROR(builder.budget().spend(parsed.size()));
+  auto model = std::make_shared<const SchemaModel>(std::move(parsed));
+  Normaliser normal(model, builder);
+  return JsonEmitter(normal, options).run(model->root());
+}
+
+Result<Grammar> compile_json_schema(std::string_view schema, const JsonSchemaOptions& options) {
+  GrammarBuilder builder(options.limits);
+  DI_ASSIGN_OR_RETURN(Expr root, add_json_schema(builder, schema, options));
+  auto grammar = builder.finish(root);
+  if (!grammar.ok() && grammar.status().code() == Code::kInvalidArgument) {
+    return make_error(Code::kInvalidArgument, "the JSON Schema has no valid document: its keywords contradict each other ({})",
+                      grammar.status().message());
+  }
+  return grammar;
+}
+
+Expr any_json(GrammarBuilder& builder, const JsonSchemaOptions& options) { return JsonParts(builder, options.compact).any_value(); }
+
+Expr any_json_object(GrammarBuilder& builder, const JsonSchemaOptions& options) { return JsonParts(builder, options.compact).any_object(); }
+
+}  // namespace deepinfer::grammar
