@@ -12,6 +12,7 @@ namespace deepinfer::recipe {
 
 std::optional<ApiError> convert_chat(Json body, const RequestOptions& options, Request& out);
 std::optional<ApiError> convert_responses(Json body, const RequestOptions& options, Request& out);
+std::optional<ApiError> convert_completions(Json body, const RequestOptions& options, Request& out);
 std::optional<ApiError> convert_messages(Json body, const RequestOptions& options, Request& out);
 
 // {"input":TEXT}, the arguments of a custom tool call.

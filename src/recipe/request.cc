@@ -4,6 +4,7 @@
 
 #include "recipe/constants.h"
 #include "recipe/converters.h"
+#include "recipe/render.h"
 
 namespace deepinfer::recipe {
 namespace {
@@ -90,9 +91,14 @@ std::optional<ApiError> parse_request(Protocol protocol, std::string_view body, 
     case Protocol::kChat: return convert_chat(std::move(json).value(), options, out);
     case Protocol::kResponses: return convert_responses(std::move(json).value(), options, out);
     case Protocol::kMessages: return convert_messages(std::move(json).value(), options, out);
-    case Protocol::kCompletions: break;
+    case Protocol::kCompletions: return convert_completions(std::move(json).value(), options, out);
   }
-  return ApiError{.status = 404, .message = "This API is not served here.", .type = "not_found_error", .code = "not_found"};
+  return std::nullopt;
+}
+
+Prompt render_request(const Request& request) {
+  if (request.completion) return render_fim(request.completion->prompt, request.completion->suffix);
+  return render(request.conversation, request.version);
 }
 
 std::optional<ApiError> resolve_max_tokens(const Request& request, int64_t prompt_tokens, int64_t context_limit, int64_t& out) {

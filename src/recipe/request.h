@@ -1,4 +1,5 @@
-// Request bodies of the three APIs -> Conversation and options (spec/protocol.md 9 to 11).
+// Request bodies of Chat, Responses, Messages and the completions endpoint -> Conversation and options
+// (spec/protocol.md 9 to 12).
 //
 //   RequestOptions options;
 //   options.models = {{"deepseek-v4.1-flash", Version::kV41}};
@@ -20,6 +21,7 @@
 
 #include "recipe/conversation.h"
 #include "recipe/json.h"
+#include "recipe/prompt.h"
 
 namespace deepinfer::recipe {
 
@@ -86,6 +88,13 @@ struct RequestOptions {
   std::function<Result<std::vector<Json>>(std::string_view response_id)> load_previous;
 };
 
+// What the completions endpoint continues or fills (spec 12).
+struct Completion {
+  std::string prompt;
+  std::optional<std::string> suffix;
+  bool echo = false;  // the answer begins with the prompt
+};
+
 struct Request {
   Protocol protocol = Protocol::kChat;
   std::string model;  // as asked for
@@ -100,6 +109,9 @@ struct Request {
   bool force_call_after_thinking = false;
   std::vector<std::string> allowed_tools;  // allowed_tools: only these may be called; empty = all
 
+  // Completions only; the conversation is then empty.
+  std::optional<Completion> completion;
+
   // Responses only.
   bool store = false;              // asked for and storage is on
   std::string previous_response_id;
@@ -113,6 +125,9 @@ struct Request {
 
 // Parses and converts. On an error `out` is unspecified.
 std::optional<ApiError> parse_request(Protocol protocol, std::string_view body, const RequestOptions& options, Request& out);
+
+// The prompt of a parsed request.
+Prompt render_request(const Request& request);
 
 // max_tokens of a request once the prompt's length is known (spec 14.4); an error if the context is too small.
 std::optional<ApiError> resolve_max_tokens(const Request& request, int64_t prompt_tokens, int64_t context_limit, int64_t& out);

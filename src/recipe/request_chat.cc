@@ -27,38 +27,18 @@ class ChatReader : public RequestReader {
         !read_penalty(body, "frequency_penalty") || !read_penalty(body, "presence_penalty")) {
       return false;
     }
-    std::optional<int64_t> n, seed;
-    if (!read(body, root_, "n", n) || !read(body, root_, "seed", seed)) return false;
+    std::optional<int64_t> n;
+    if (!read(body, root_, "n", n) || !read_seed(body)) return false;
     if (n && (*n < 1 || *n > options_.limits.n_max)) {
       return fail(root_ / "n", fmt::format("Invalid n value, the valid range of n is [1, {}]", options_.limits.n_max));
     }
     out_.inference.n = static_cast<int>(n.value_or(1));
-    const Json* seed_value = body.find("seed");
-    const bool too_large = is_set(seed_value) && !seed_value->to_int64();
-    if (seed && (*seed < 0 || too_large)) return fail(root_ / "seed", "Invalid seed value, the valid range of seed is [0, 2^63)");
-    out_.inference.seed = seed;
     if (!read(body, root_, "logprobs", out_.inference.logprobs) || !read_top_logprobs(body)) return false;
     if (out_.inference.top_logprobs && !out_.inference.logprobs) {
       return fail(root_ / "top_logprobs",
                   "Invalid top_logprobs and logprobs value, logprobs must be set to true if top_logprobs is used.");
     }
     return read(body, root_, "parallel_tool_calls", out_.inference.parallel_tool_calls) && read_stream_options(body);
-  }
-
-  bool read_penalty(const Json& body, std::string_view key) {
-    std::optional<double> value;
-    if (!read(body, root_, key, value)) return false;
-    if (!value || (*value >= -2 && *value <= 2)) return true;
-    return fail(root_ / key, fmt::format("Invalid {} value, the valid range of {} is [-2, 2]", key, key));
-  }
-
-  bool read_stream_options(const Json& body) {
-    const Json* value = body.find("stream_options");
-    if (!is_set(value)) return true;
-    const Path at = root_ / "stream_options";
-    if (!expect_object(*value, at)) return false;
-    if (!out_.stream) return fail(at, "stream_options should be set along with stream = true");
-    return read(*value, at, "include_usage", out_.include_usage);
   }
 
   bool read_format(const Json& body) {

@@ -178,6 +178,32 @@ bool RequestReader::read_top_logprobs(const Json& body) {
   return true;
 }
 
+bool RequestReader::read_seed(const Json& body) {
+  std::optional<int64_t> seed;
+  if (!read(body, root_, "seed", seed)) return false;
+  const Json* value = body.find("seed");
+  const bool too_large = is_set(value) && !value->to_int64();
+  if (seed && (*seed < 0 || too_large)) return fail(root_ / "seed", "Invalid seed value, the valid range of seed is [0, 2^63)");
+  out_.inference.seed = seed;
+  return true;
+}
+
+bool RequestReader::read_penalty(const Json& body, std::string_view key) {
+  std::optional<double> value;
+  if (!read(body, root_, key, value)) return false;
+  if (!value || (*value >= -2 && *value <= 2)) return true;
+  return fail(root_ / key, fmt::format("Invalid {} value, the valid range of {} is [-2, 2]", key, key));
+}
+
+bool RequestReader::read_stream_options(const Json& body) {
+  const Json* value = body.find("stream_options");
+  if (!is_set(value)) return true;
+  const Path at = root_ / "stream_options";
+  if (!expect_object(*value, at)) return false;
+  if (!out_.stream) return fail(at, "stream_options should be set along with stream = true");
+  return read(*value, at, "include_usage", out_.include_usage);
+}
+
 bool RequestReader::read_stops(const Json& body, std::string_view key) {
   const Json* value = body.find(key);
   if (!is_set(value)) return true;
