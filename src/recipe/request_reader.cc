@@ -399,8 +399,21 @@ bool RequestReader::finish_reasoning(std::string_view name, std::string_view lis
   return true;
 }
 
+bool RequestReader::check_image_literals() {
+  const Path at = root_ / (out_.protocol == Protocol::kResponses ? "input" : "messages");
+  for (const Message& m : out_.conversation.messages) {
+    for (std::string_view literal : {"<｜image｜>", "<｜deepseek_image｜>"}) {
+      if (m.content.text.find(literal) == std::string::npos) continue;
+      return fail(m.source < 0 ? at : at[static_cast<size_t>(m.source)],
+                  fmt::format("The text of a message must not contain the image placeholder {}.", literal));
+    }
+  }
+  return true;
+}
+
 bool RequestReader::finish() {
   Conversation& c = out_.conversation;
+  if (options_.reject_image_literal && !check_image_literals()) return false;
   const bool required = c.tool_choice == ToolChoice::kRequired && c.has_tools();
   ParsingOptions& p = out_.parsing;
   p.parse_tool_calls = c.has_tools();

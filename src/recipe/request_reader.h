@@ -106,6 +106,7 @@ class RequestReader {
   // Derives parsing options, constraint and sampling from the conversation.
   bool finish();
   bool mentions_json() const;
+  bool check_image_literals();
 
   const RequestOptions& options_;
   Request& out_;

@@ -25,6 +25,7 @@ namespace deepinfer::recipe {
 // Ids of the template's tokens, found by name in the model's tokenizer.
 class SpecialIds {
  public:
+  SpecialIds() { ids_.fill(-1); }
   // kFailedPrecondition if the tokenizer lacks a token that every prompt of the version needs.
   static Result<SpecialIds> find(const text::Tokenizer& tokenizer, Version version);
 
@@ -32,7 +33,7 @@ class SpecialIds {
   text::TokenId operator[](SpecialToken token) const { return ids_[static_cast<size_t>(token)]; }
 
  private:
-  std::array<text::TokenId, kSpecialTokens> ids_{};
+  std::array<text::TokenId, kSpecialTokens> ids_;
 };
 
 struct EncodedPrompt {
