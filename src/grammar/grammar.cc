@@ -36,6 +36,19 @@ bool count_code_points(std::string_view s, uint32_t* count) {
   return true;
 }
 
+std::string encode_utf8(uint32_t c) {
+  std::string out;
+  if (c < 0x80) {
+    out.push_back(static_cast<char>(c));
+    return out;
+  }
+  const int tail = c < 0x800 ? 1 : c < 0x10000 ? 2 : 3;
+  static constexpr uint32_t kLead[] = {0, 0xc0, 0xe0, 0xf0};
+  out.push_back(static_cast<char>(kLead[tail] | c >> (6 * tail)));
+  for (int i = tail - 1; i >= 0; --i) out.push_back(static_cast<char>(0x80 | (c >> (6 * i) & 0x3f)));
+  return out;
+}
+
 std::string key_of(TextKind kind, uint32_t a, uint32_t b = 0, uint32_t c = 0) {
   std::string key(1, static_cast<char>(kind));
   for (uint32_t v : {a, b, c}) key.append(reinterpret_cast<const char*>(&v), sizeof v);
@@ -139,8 +152,44 @@ Text GrammarBuilder::chars(const CharSet& set) {
 Text GrammarBuilder::any_char() { return chars(CharSet::all()); }
 Text GrammarBuilder::any_text() { return repeat(any_char(), 0, kUnbounded); }
 
-Text GrammarBuilder::concat(std::span<const Text> parts) {
+// The string of a Text that is exactly one, or null.
+const std::string* GrammarBuilder::Impl::single(uint32_t text) {
+  TextNode& n = texts[text];
+  if (n.kind == TextKind::kString) return &strings[n.a];
+  if (n.kind != TextKind::kChars) return nullptr;
+  const auto& ranges = sets[n.a].ranges();
+  if (ranges.size() != 1 || ranges[0].first != ranges[0].last) return nullptr;
+  scratch = encode_utf8(ranges[0].first);
+  return &scratch;
+}
+
+// Joins neighbours that are single strings.
+std::vector<Text> GrammarBuilder::join_strings(std::span<const Text> parts) {
+  std::vector<Text> joined;
+  std::string run;
+  size_t in_run = 0;
+  auto flush = [&] {
+    if (in_run > 1) joined.back() = text(run);
+    in_run = 0;
+    run.clear();
+  };
+  for (Text t : parts) {
+    const std::string* s = impl_->single(t.id);
+    if (s == nullptr) {
+      flush();
+      joined.push_back(t);
+      continue;
+    }
+    if (in_run++ == 0) joined.push_back(t);
+    run += *s;
+  }
+  flush();
+  return joined;
+}
+
+Text GrammarBuilder::concat(std::span<const Text> input) {
   if (!impl_->charge()) return no_text();
+  const std::vector<Text> parts = join_strings(input);
   std::vector<uint32_t> ids;
   uint32_t shortest = 0, longest = 0;
   for (Text t : parts) {
@@ -161,18 +210,23 @@ Text GrammarBuilder::concat(std::span<const Text> parts) {
 
 Text GrammarBuilder::any_of(std::span<const Text> parts) {
   if (!impl_->charge()) return no_text();
+  const Text everything = any_text();
   std::vector<uint32_t> ids;
+  std::vector<std::string> values;
   CharSet joined;
   uint32_t shortest = kUnbounded, longest = 0;
   for (Text t : parts) {
     const TextNode& n = impl_->texts[t.id];
+    if (t == everything) return everything;
     if (n.kind == TextKind::kNone) continue;
     shortest = std::min(shortest, n.shortest);
     longest = std::max(longest, n.longest);
     if (n.kind == TextKind::kChars) joined = joined | impl_->sets[n.a];
+    else if (n.kind == TextKind::kString) values.push_back(impl_->strings[n.a]);
     else ids.push_back(t.id);
   }
   if (!joined.empty()) ids.push_back(chars(joined).id);
+  if (!values.empty()) ids.push_back(one_of(values).id);
   std::sort(ids.begin(), ids.end());
   ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
   if (ids.empty()) return no_text();

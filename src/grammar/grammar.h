@@ -31,6 +31,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "grammar/added_token.h"
 #include "grammar/char_set.h"
 #include "grammar/limits.h"
 
@@ -86,10 +87,6 @@ class GrammarBuilder {
   // Makes the builder fail with `error` (the first one is kept).
   void fail(Status error);
 
-  struct AddedToken {
-    std::string text;
-    uint32_t token;
-  };
   // The tokens that Spelling::kAddedTokens writes parts of literals with; the longest match from the left counts.
   void set_added_tokens(std::vector<AddedToken> tokens);
   // The added tokens in `bytes`, as (offset, index in the list that was set).
@@ -160,6 +157,8 @@ class GrammarBuilder {
  private:
   friend class Grammar;
   struct Impl;
+  std::vector<Text> join_strings(std::span<const Text> parts);
+
   std::unique_ptr<Impl> impl_;
 };
 

@@ -39,6 +39,7 @@ struct GrammarBuilder::Impl {
   // The expression of a lowered Text, none if it is empty.
   ExprId regular(RxId r);
   std::vector<uint32_t> drop_implied_lengths(std::vector<uint32_t> parts);
+  const std::string* single(uint32_t text);
 
   Budget budget;
   Status status;
@@ -52,6 +53,7 @@ struct GrammarBuilder::Impl {
   std::vector<std::shared_ptr<const ByteDfa>> automata;
   std::vector<RxId> lowered[2];
   std::vector<AddedToken> added;
+  std::string scratch;
 };
 
 // Checks and rewrites the rules so that a machine can walk them: nothing that is unreachable or can produce nothing, no repetition of

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "grammar/vocabulary_impl.h"
+#include "text/tokenizer.h"
 
 namespace deepinfer::grammar {
 namespace {
@@ -85,6 +86,7 @@ Result<std::shared_ptr<const Vocabulary>> Vocabulary::create(std::vector<Entry> 
   v.plain.assign(kPartLength[0], std::vector<uint32_t>((v.entries.size() + 31) / 32));
   for (uint32_t t = 0; t < v.entries.size(); ++t) {
     const Entry& e = v.entries[t];
+    if (e.added && !v.is_end[t] && !e.bytes.empty()) v.added_tokens.push_back({e.bytes, t});
     if (e.added || e.bytes.empty() || v.is_end[t]) continue;
     int part = 0;
     while (part < kParts && e.bytes.size() > kPartLength[part]) ++part;
@@ -125,6 +127,21 @@ Result<std::shared_ptr<const Vocabulary>> Vocabulary::create(std::vector<Entry> 
   return std::shared_ptr<const Vocabulary>(new Vocabulary(std::move(impl)));
 }
 
+Result<std::shared_ptr<const Vocabulary>> Vocabulary::from_tokenizer(const text::Tokenizer& tokenizer, std::vector<uint32_t> end_tokens) {
+  if (end_tokens.empty()) {
+    const std::optional<text::TokenId> end = tokenizer.find_added("<｜end▁of▁sentence｜>");
+    if (!end) return make_error(Code::kInvalidArgument, "the tokenizer has no token <｜end▁of▁sentence｜>; name the end token");
+    end_tokens.push_back(static_cast<uint32_t>(*end));
+  }
+  std::vector<Entry> entries(static_cast<size_t>(tokenizer.vocab_size()));
+  for (size_t i = 0; i < entries.size(); ++i) {
+    const auto id = static_cast<text::TokenId>(i);
+    if (tokenizer.exists(id)) entries[i] = {std::string(tokenizer.token_bytes(id)), tokenizer.is_added(id)};
+  }
+  return create(std::move(entries), std::move(end_tokens));
+}
+
+const std::vector<AddedToken>& Vocabulary::added_tokens() const { return impl_->added_tokens; }
 uint32_t Vocabulary::size() const { return static_cast<uint32_t>(impl_->entries.size()); }
 std::string_view Vocabulary::bytes(uint32_t token) const { return impl_->entries[token].bytes; }
 bool Vocabulary::is_added(uint32_t token) const { return impl_->entries[token].added; }

@@ -1,6 +1,6 @@
 // The tokens of a model as the grammar room sees them: byte strings in tries, with what can be worked out once per vocabulary.
 //
-//   auto vocabulary = Vocabulary::create(std::move(entries), {eos_id});   // about 50 ms for 128k tokens; share it between all grammars
+//   DI_ASSIGN_OR_RETURN(auto vocabulary, Vocabulary::from_tokenizer(tokenizer, {eos_id}));   // once; share it between all grammars
 //
 // Ordinary tokens (bytes) are matched by their bytes. An added token never counts as text: it is allowed only where a grammar names it
 // (Spelling::kAddedTokens). Entries without bytes, special entries and the end tokens are never allowed as text.
@@ -14,6 +14,11 @@
 #include <vector>
 
 #include "base/status.h"
+#include "grammar/added_token.h"
+
+namespace deepinfer::text {
+class Tokenizer;
+}
 
 namespace deepinfer::grammar {
 
@@ -24,8 +29,10 @@ class Vocabulary {
     bool added = false;  // an added or special token: no text, unless the grammar names it
   };
 
-  // entries[i] is token i. At most 2^21 tokens, each at most 65,535 bytes.
+  // entries[i] is token i. At most 2^21 tokens, ordinary ones of at most 1,024 bytes.
   static Result<std::shared_ptr<const Vocabulary>> create(std::vector<Entry> entries, std::vector<uint32_t> end_tokens);
+  // The tokens of a tokenizer; without end tokens, DeepSeek's <｜end▁of▁sentence｜>.
+  static Result<std::shared_ptr<const Vocabulary>> from_tokenizer(const text::Tokenizer& tokenizer, std::vector<uint32_t> end_tokens = {});
   ~Vocabulary();
 
   uint32_t size() const;
@@ -34,6 +41,8 @@ class Vocabulary {
   std::string_view bytes(uint32_t token) const;
   bool is_added(uint32_t token) const;
   const std::vector<uint32_t>& end_tokens() const;
+  // For GrammarBuilder::set_added_tokens; without the end tokens.
+  const std::vector<AddedToken>& added_tokens() const;
 
   struct Impl;
   const Impl& impl() const { return *impl_; }

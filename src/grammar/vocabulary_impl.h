@@ -44,6 +44,7 @@ struct Vocabulary::Impl {
   std::vector<Entry> entries;
   std::vector<uint32_t> end_tokens;
   std::vector<bool> is_end;
+  std::vector<AddedToken> added_tokens;
   // Ordinary tokens by length (kPartLength), so that states which differ only in counts beyond a length share the masks of that part.
   Trie parts[kParts];
   // Of part 0: the tokens that are not plain JSON text (whole characters, no quote, backslash or control character).
