@@ -40,14 +40,15 @@ RxId LocalMasks::plain_successor(RxId state) {
   return next >> 1;
 }
 
-uint32_t LocalMasks::plain_run(RxId state, uint32_t most) {
-  for (uint32_t run = 0; run < most; ++run) {
+// Whether the state takes `length` plain characters one after the other, whatever they are.
+bool LocalMasks::takes_plain_run(RxId state, uint32_t length) {
+  for (uint32_t i = 0; i < length; ++i) {
     const RxId next = plain_successor(state);
-    if (next == kRxNone) return run;
-    if (next == state) return most;
+    if (next == kRxNone) return false;
+    if (next == state) return true;
     state = next;
   }
-  return most;
+  return true;
 }
 
 LocalMask LocalMasks::make(RxId state, int part) {
@@ -56,15 +57,16 @@ LocalMask LocalMasks::make(RxId state, int part) {
   auto add = [&](const Trie::Node& n) {
     for (auto t = static_cast<uint32_t>(n.token); t != Vocabulary::Impl::kNoToken; t = v_.next_same[t]) mask.tokens.push_back(t);
   };
-  auto ignore = [](uint32_t, const Trie::Node&) {};
+  auto exit = [&](uint32_t, const Trie::Node&) { mask.has_exits = true; };
   const Trie& all = v_.parts[part];
-  const uint32_t run = part == 0 ? plain_run(state, kPartLength[0]) : 0;
-  if (run == kPartLength[0]) {
-    mask.words = v_.plain[run - 1];
+  if (part == 0 && (rx_.takes_any_json_text(state) || takes_plain_run(state, kPartLength[0]))) {
+    mask.words = v_.plain;
+    mask.quoted = rx_.ends_with_quote(state);
     mask.is_dense = true;
-    walk(v_.not_plain, 0, static_cast<uint32_t>(v_.not_plain.nodes.size()), 0, state, add, ignore);
+    mask.has_exits = !mask.quoted;  // plain text is not walked
+    walk(v_.not_plain, 0, static_cast<uint32_t>(v_.not_plain.nodes.size()), 0, state, add, exit);
   } else {
-    walk(all, 0, static_cast<uint32_t>(all.nodes.size()), 0, state, add, ignore);
+    walk(all, 0, static_cast<uint32_t>(all.nodes.size()), 0, state, add, exit);
   }
   if (!mask.is_dense && mask.tokens.size() > words / 4) {
     mask.words.assign(words, 0);
@@ -84,7 +86,7 @@ void LocalMasks::look_for(RxId state, int part, const ByteSet& bytes, LocalMask&
   mask.exit_nodes.clear();
   mask.exit_bytes = {};
   std::vector<std::pair<uint8_t, uint32_t>> found;
-  const Trie& trie = v_.parts[part];
+  const Trie& trie = exit_trie(mask, part);
   walk(trie, 0, static_cast<uint32_t>(trie.nodes.size()), 0, state, [](const Trie::Node&) {},
        [&](uint32_t index, const Trie::Node& n) {
          for (uint32_t i = index + 1; i < n.end; i = trie.nodes[i].end) {

@@ -18,6 +18,7 @@ uint32_t token_symbol(uint32_t token) { return kToken << kKindShift | token; }
 constexpr uint32_t kEndSymbol = kEnd << kKindShift;
 
 constexpr uint64_t kMaskCacheBytes = 24 << 20;
+constexpr int kUniteDepthMax = 2000;
 
 }  // namespace
 
@@ -39,9 +40,9 @@ void Machine::reset() {
   table_.assign(256, UINT32_MAX);
   steps_.clear();
   unions_.clear();
-  pushes_.clear();
   firsts_.clear();
   local_index_.clear();
+  local_of_.clear();
   locals_.clear();
   cache_.clear();
   cache_next_ = 0;
@@ -124,11 +125,13 @@ void Machine::merge(Items& items) {
   std::sort(items.begin(), items.end(),
             [](const Item& a, const Item& b) { return a.symbol != b.symbol ? a.symbol < b.symbol : a.rest < b.rest; });
   size_t kept = 0;
-  for (size_t i = 1; i < items.size(); ++i) {
-    if (items[i].symbol != items[kept].symbol) items[++kept] = items[i];
-    else if (items[i].rest != items[kept].rest) items[kept].rest = unite(items[kept].rest, items[i].rest);
+  for (size_t i = 0; i < items.size();) {
+    size_t end = i + 1;
+    while (end < items.size() && items[end].symbol == items[i].symbol) ++end;
+    items[kept++] = {items[i].symbol, end == i + 1 ? items[i].rest : unite({items.data() + i, end - i})};
+    i = end;
   }
-  items.resize(kept + 1);
+  items.resize(kept);
 }
 
 NodeId Machine::make(Items& items) {
@@ -141,23 +144,27 @@ void Machine::append_raw(NodeId node, Items& to) {
   to.insert(to.end(), items_.begin() + n.items, items_.begin() + n.items + n.count);
 }
 
-NodeId Machine::unite(NodeId a, NodeId b) {
-  if (a == b || b == kNodeDead) return a;
-  if (a == kNodeDead) return b;
-  if (a > b) std::swap(a, b);
-  const uint64_t key = static_cast<uint64_t>(a) << 32 | b;
-  if (const uint32_t* known = unions_.find(key)) return *known;
-  if (++depth_ > 2000) {
+// The union of the rests of items with one symbol (sorted by rest).
+NodeId Machine::unite(std::span<const Item> same_symbol) {
+  const NodeId first = same_symbol.front().rest, last = same_symbol.back().rest;
+  if (first == last) return first;
+  const bool pair = same_symbol.size() == 2;
+  const uint64_t key = static_cast<uint64_t>(first) << 32 | last;
+  if (pair) {
+    if (const uint32_t* known = unions_.find(key)) return *known;
+  }
+  if (depth_ > kUniteDepthMax) {
     fail(make_error(Code::kResourceExhausted, "the output can be read in too many ways that stay apart for too long"));
-    --depth_;
     return kNodeDead;
   }
+  ++depth_;
   Items items;
-  append_raw(a, items);
-  append_raw(b, items);
+  for (size_t i = 0; i < same_symbol.size(); ++i) {
+    if (i == 0 || same_symbol[i].rest != same_symbol[i - 1].rest) append_raw(same_symbol[i].rest, items);
+  }
   const NodeId made = make(items);
   --depth_;
-  if (error_.ok()) {
+  if (pair && error_.ok()) {
     unions_[key] = made;
     memory_ += 24;
   }
@@ -413,18 +420,26 @@ void Machine::compute_mask(NodeId node, std::span<uint32_t> mask) {
 }
 
 LocalMask& Machine::local(RxId state, int part) {
+  if (state >= local_index_.size()) local_index_.resize(std::max<size_t>(state + 1, local_index_.size() * 2));
+  const uint32_t index = local_index_[state][static_cast<size_t>(part)];
+  return index != 0 ? *locals_[index - 1] : make_local(state, part);
+}
+
+LocalMask& Machine::make_local(RxId state, int part) {
   RxArena& rx = grammar_.exprs.rx();
-  const uint64_t key = static_cast<uint64_t>(state) << 2 | static_cast<uint64_t>(part);
-  uint32_t& index = local_index_[key];
+  const RxId cut = rx.truncate(state, kPartLength[part]);
+  uint32_t& index = local_of_[static_cast<uint64_t>(cut) << 2 | static_cast<uint64_t>(part)];
   if (index == 0) {
     locals_.push_back(std::make_unique<LocalMask>());
     index = static_cast<uint32_t>(locals_.size());
     LocalMask& made = *locals_.back();
-    if (state < RxBase::get().size) made = vocabulary_.base[state * kParts + static_cast<size_t>(part)];
-    else made = masks_of_.make(state, part);
+    if (cut < RxBase::get().size) made = vocabulary_.base[cut * kParts + static_cast<size_t>(part)];
+    else made = masks_of_.make(cut, part);
+    made.state = cut;
     memory_ += made.memory_bytes();
     if (rx.error()) fail(make_error(Code::kResourceExhausted, "a condition on a string takes too many states (limit 50000)"));
   }
+  local_index_[state][static_cast<size_t>(part)] = index;
   return *locals_[index - 1];
 }
 
@@ -437,25 +452,24 @@ void Machine::set_tokens(int32_t token, std::span<uint32_t> mask) {
 void Machine::add_state(RxId state, NodeId rest, std::span<uint32_t> mask) {
   for (int part = 0; part < kParts; ++part) {
     if (vocabulary_.parts[part].nodes.empty()) continue;
-    const RxId cut = grammar_.exprs.rx().truncate(state, kPartLength[part]);
-    LocalMask& m = local(cut, part);
+    LocalMask& m = local(state, part);
     if (m.is_dense) {
       for (size_t w = 0; w < mask.size(); ++w) mask[w] |= m.words[w];
     } else {
       for (uint32_t t : m.tokens) mask[t >> 5] |= 1u << (t & 31);
     }
+    if (!m.has_exits || rest == kNodeEnd) continue;
     const ByteSet next = first(rest);
-    if (next.empty()) continue;
     if ((next & ~m.looked_for) != ByteSet{}) {
       memory_ -= m.memory_bytes();
-      masks_of_.look_for(cut, part, next, m);
+      masks_of_.look_for(m.state, part, next, m);
       memory_ += m.memory_bytes();
     }
     for (const LocalMask::Group& g : m.groups) {
       if (!next.has(g.byte)) continue;
       const NodeId to = step(rest, g.byte);
       if (to == kNodeDead) continue;
-      const Trie& trie = vocabulary_.parts[part];
+      const Trie& trie = masks_of_.exit_trie(m, part);
       for (uint32_t i = g.begin; i < g.end; ++i) {
         const Trie::Node& n = trie.nodes[m.exit_nodes[i]];
         if (n.token >= 0) set_tokens(n.token, mask);

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <array>
 #include <memory>
 #include <span>
 #include <unordered_map>
@@ -71,7 +72,7 @@ class Machine {
   NodeId make_one(uint32_t symbol, NodeId rest);
   NodeId find_or_add(std::span<const Item> items);
   void append_raw(NodeId node, Items& to);
-  NodeId unite(NodeId a, NodeId b);
+  NodeId unite(std::span<const Item> same_symbol);
   void merge(Items& items);
   void open(NodeId node);
   void expand(ExprId e, NodeId rest, Items& to);
@@ -84,6 +85,7 @@ class Machine {
   void compute_mask(NodeId node, std::span<uint32_t> mask);
   void add_state(RxId state, NodeId rest, std::span<uint32_t> mask);
   LocalMask& local(RxId state, int part);
+  LocalMask& make_local(RxId state, int part);
   void walk_below(const Trie& trie, uint32_t trie_node, NodeId node, std::span<uint32_t> mask);
   void set_tokens(int32_t token, std::span<uint32_t> mask);
 
@@ -97,9 +99,10 @@ class Machine {
   std::vector<Node> nodes_;
   std::vector<Item> items_;
   std::vector<uint32_t> table_;
-  FlatMap steps_, unions_, pushes_;
+  FlatMap steps_, unions_;
   std::vector<ByteSet> firsts_;
-  FlatMap local_index_;  // state and part -> index in locals_, plus 1
+  std::vector<std::array<uint32_t, kParts>> local_index_;  // by state: index in locals_, plus 1
+  FlatMap local_of_;  // cut state and part -> index in locals_, plus 1
   std::vector<std::unique_ptr<LocalMask>> locals_;
   std::vector<CachedMask> cache_;
   size_t cache_next_ = 0, cache_max_ = 0;

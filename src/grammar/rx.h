@@ -109,6 +109,10 @@ class RxArena {
   // Whether some string is in the language.
   bool alive(RxId r);
   bool matches(RxId r, std::string_view bytes);
+  // Whether every JSON text (as inside quotes) surely is the start of a string of the language.
+  bool takes_any_json_text(RxId r) const;
+  // Whether the language is JSON text and then a closing quote, which alone can end it.
+  bool ends_with_quote(RxId r) const;
   // A state with the same behaviour on all texts of at most `length` bytes; counts beyond are forgotten, so that states can share masks.
   RxId truncate(RxId r, uint32_t length);
 
@@ -146,6 +150,8 @@ class RxArena {
   RxId dfa_state(uint32_t machine, uint32_t state);
   bool merge_counts(std::vector<RxId>& parts);
   const std::vector<RxId>& successors(RxId r);
+  bool is_cofinite(RxId r, RxId* rest) const;
+  int alive_by_parts(RxId r);
 
   std::vector<RxNode> nodes_;
   std::vector<uint32_t*> rows_;

@@ -34,24 +34,81 @@ const std::vector<RxId>& RxArena::successors(RxId r) {
   return successors_.emplace(r, std::move(next)).first->second;
 }
 
+// Whether an intersection is all strings of an infinite set but finitely many.
+bool RxArena::is_cofinite(RxId r, RxId* rest) const {
+  const RxNode& n = nodes_[r];
+  if (n.kind != RxKind::kAnd) return false;
+  int infinite = 0;
+  for (RxId id : list(n)) {
+    const RxNode& part = nodes_[id];
+    if ((part.flags & (kRxInfinite | kRxCheck)) == kRxInfinite) {
+      ++infinite;
+      *rest = id;
+    } else if (part.kind != RxKind::kNot || !(nodes_[part.a].flags & kRxFinite)) {
+      return false;
+    }
+  }
+  return infinite == 1;
+}
+
+// 1 or 0 if the parts of an expression tell whether it is empty, else -1.
+int RxArena::alive_by_parts(RxId r) {
+  const RxNode n = nodes_[r];
+  switch (n.kind) {
+    case RxKind::kAnd: {
+      RxId rest = kRxNone;
+      return is_cofinite(r, &rest) ? 1 : -1;
+    }
+    case RxKind::kConcat:
+      return alive(n.a) && alive(n.b);
+    case RxKind::kRepeat:
+      return alive(n.a);
+    case RxKind::kAlt:
+      for (uint32_t i = 0; i < n.b; ++i) {
+        if (alive(lists_[n.a + i])) return 1;
+      }
+      return 0;
+    default:
+      return -1;
+  }
+}
+
+bool RxArena::takes_any_json_text(RxId r) const {
+  const RxNode& n = nodes_[r];
+  switch (n.kind) {
+    case RxKind::kRepeat:
+      return n.c == kRxUnbounded && n.a == RxBase::get().json_char;
+    case RxKind::kConcat:
+      return takes_any_json_text(n.a) && alive_[n.b] == 1;
+    case RxKind::kAlt: {
+      const auto parts = list(n);
+      return std::any_of(parts.begin(), parts.end(), [this](RxId id) { return takes_any_json_text(id); });
+    }
+    case RxKind::kAnd: {
+      RxId rest = kRxNone;
+      return is_cofinite(r, &rest) && takes_any_json_text(rest);
+    }
+    default:
+      return false;
+  }
+}
+
+bool RxArena::ends_with_quote(RxId r) const {
+  const RxNode& n = nodes_[r];
+  if (n.kind != RxKind::kConcat) return false;
+  const RxNode& last = nodes_[n.b];
+  return nodes_[n.a].flags & kRxJsonText && last.kind == RxKind::kLiteral && last.b == 1 && pool_[last.a] == '"';
+}
+
 bool RxArena::alive(RxId r) {
   if (alive_[r] >= 0) return alive_[r] != 0;
   if (nullable(r)) {
     alive_[r] = 1;
     return true;
   }
-  // Infinitely many strings minus finitely many.
-  if (nodes_[r].kind == RxKind::kAnd) {
-    int infinite = 0, other = 0;
-    for (RxId id : list(nodes_[r])) {
-      const RxNode& n = nodes_[id];
-      if ((n.flags & (kRxInfinite | kRxCheck)) == kRxInfinite) ++infinite;
-      else if (n.kind != RxKind::kNot || !(nodes_[n.a].flags & kRxFinite)) ++other;
-    }
-    if (infinite == 1 && other == 0) {
-      alive_[r] = 1;
-      return true;
-    }
+  if (const int known = alive_by_parts(r); known >= 0) {
+    if (!error_) alive_[r] = static_cast<int8_t>(known);
+    return known != 0;
   }
   // Breadth first to the nearest state that may end; all states met are dead if there is none.
   std::deque<RxId> queue{r};

@@ -11,24 +11,23 @@ namespace {
 
 constexpr size_t kTokensMax = 1 << 21;
 
-// Characters of plain JSON text (whole UTF-8 characters, no quote, backslash or control character); -1 for other text.
-int plain_length(std::string_view s) {
-  int count = 0;
-  for (size_t i = 0; i < s.size(); ++count) {
+// Whole UTF-8 characters, no quote, backslash or control character.
+bool is_plain(std::string_view s) {
+  for (size_t i = 0; i < s.size();) {
     const auto b = static_cast<unsigned char>(s[i]);
-    if (b < 0x20 || b == '"' || b == '\\') return -1;
+    if (b < 0x20 || b == '"' || b == '\\') return false;
     const size_t size = b < 0x80 ? 1 : b >= 0xc2 && b < 0xe0 ? 2 : b >= 0xe0 && b < 0xf0 ? 3 : b >= 0xf0 && b < 0xf5 ? 4 : 0;
-    if (size == 0 || i + size > s.size()) return -1;
+    if (size == 0 || i + size > s.size()) return false;
     for (size_t k = 1; k < size; ++k) {
       const auto c = static_cast<unsigned char>(s[i + k]);
-      if ((c & 0xc0) != 0x80) return -1;
+      if ((c & 0xc0) != 0x80) return false;
       if (k == 1 && ((b == 0xe0 && c < 0xa0) || (b == 0xf0 && c < 0x90) || (b == 0xed && c >= 0xa0) || (b == 0xf4 && c >= 0x90))) {
-        return -1;
+        return false;
       }
     }
     i += size;
   }
-  return count;
+  return true;
 }
 
 // `sorted`: token ids in the order of their bytes. Tokens with equal bytes are chained in next_same.
@@ -83,7 +82,7 @@ Result<std::shared_ptr<const Vocabulary>> Vocabulary::create(std::vector<Entry> 
     v.is_end[t] = true;
   }
   std::vector<uint32_t> ids[kParts], other;
-  v.plain.assign(kPartLength[0], std::vector<uint32_t>((v.entries.size() + 31) / 32));
+  v.plain.assign((v.entries.size() + 31) / 32, 0);
   for (uint32_t t = 0; t < v.entries.size(); ++t) {
     const Entry& e = v.entries[t];
     if (e.added && !v.is_end[t] && !e.bytes.empty()) v.added_tokens.push_back({e.bytes, t});
@@ -95,11 +94,8 @@ Result<std::shared_ptr<const Vocabulary>> Vocabulary::create(std::vector<Entry> 
     }
     ids[part].push_back(t);
     if (part != 0) continue;
-    const int length = plain_length(e.bytes);
-    if (length < 0) other.push_back(t);
-    for (int k = std::max(length, 1) - 1; length > 0 && k < static_cast<int>(kPartLength[0]); ++k) {
-      v.plain[static_cast<size_t>(k)][t >> 5] |= 1u << (t & 31);
-    }
+    if (is_plain(e.bytes)) v.plain[t >> 5] |= 1u << (t & 31);
+    else other.push_back(t);
   }
   v.next_same.assign(v.entries.size(), Impl::kNoToken);
   auto build = [&](std::vector<uint32_t>& tokens) {

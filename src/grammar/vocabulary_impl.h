@@ -24,7 +24,10 @@ struct Trie {
 
 // The tokens that a state of a regular piece allows without leaving it, and where in the trie the piece may end inside a token.
 struct LocalMask {
+  RxId state = kRxNone;
   bool is_dense = false;
+  bool has_exits = false;        // the piece may end inside some token
+  bool quoted = false;           // exits are only behind a quote: the trie `not_plain` has them all
   std::vector<uint32_t> words;   // dense: one bit per token
   std::vector<uint32_t> tokens;  // else: their ids
   // Trie nodes reached by one byte after a place where the piece may end, grouped by that byte. Only for the bytes in `looked_for`.
@@ -49,8 +52,7 @@ struct Vocabulary::Impl {
   Trie parts[kParts];
   // Of part 0: the tokens that are not plain JSON text (whole characters, no quote, backslash or control character).
   Trie not_plain;
-  // plain[k]: the plain tokens of part 0 with at most k + 1 characters.
-  std::vector<std::vector<uint32_t>> plain;
+  std::vector<uint32_t> plain;  // the others, one bit per token
   std::vector<uint32_t> next_same;  // another token with the same bytes, or kNoToken
   std::vector<LocalMask> base;      // of the RxBase expressions: [id * kParts + part]
 
@@ -65,9 +67,8 @@ class LocalMasks {
   // Adds the exits for more bytes.
   void look_for(RxId state, int part, const ByteSet& bytes, LocalMask& mask);
 
-  struct Reached {
-    uint32_t node;
-  };
+  // The trie that holds the exit_nodes of a mask.
+  const Trie& exit_trie(const LocalMask& mask, int part) const { return mask.quoted ? v_.not_plain : v_.parts[part]; }
   // Walks the nodes [begin, end) of a trie from `state`, which stands at `depth`. Calls token(node) where a token ends and exit(index,
   // node) where the piece may end before the end of a token.
   template <class Token, class Exit>
@@ -98,8 +99,7 @@ class LocalMasks {
     const uint32_t* row;
     RxId state;
   };
-  // How many plain characters a state surely takes one after the other, whatever they are (at most `most`).
-  uint32_t plain_run(RxId state, uint32_t most);
+  bool takes_plain_run(RxId state, uint32_t length);
   RxId plain_successor(RxId state);
 
   const Vocabulary::Impl& v_;

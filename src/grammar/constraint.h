@@ -1,0 +1,37 @@
+// One request type for every way in which the APIs ask for constrained output, and its compilation.
+//
+//   Constraint c{ConstraintKind::kJsonSchema, R"({"type": "object"})"};
+//   DI_ASSIGN_OR_RETURN(auto compiled, compile_constraint(c, vocabulary));      // on the caller's thread; see compiler.h
+//
+// response_format json_object and json_schema, text.format, Messages output formats: kJsonObject, kJsonSchema; response_format regex:
+// kRegex; `so_args` {"schema_type": "regex" | "json" | "ebnf", "schema": ...}: parse_so_args; strict or forced tools: kTools with the text
+// of a ToolSet (tool_grammar.h). With thinking on, the mask starts after the reasoning: `after_reasoning` tells the engine so; the grammar
+// itself is the same.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "base/status.h"
+#include "grammar/matcher.h"
+#include "grammar/vocabulary.h"
+
+namespace deepinfer::grammar {
+
+enum class ConstraintKind : uint8_t { kJsonObject, kJsonSchema, kRegex, kEbnf, kTags };
+
+struct Constraint {
+  ConstraintKind kind = ConstraintKind::kJsonSchema;
+  std::string source;            // schema, regular expression, grammar or tags (tags.h: parse_tags); empty for kJsonObject
+  bool any_order = false;        // kJsonSchema: members in any order
+  bool after_reasoning = false;  // for the engine: free text until the end of the reasoning
+  bool operator==(const Constraint&) const = default;
+};
+
+Result<Grammar> build_constraint(const Constraint& constraint, const Vocabulary& vocabulary, const Limits& limits = {});
+
+Result<std::shared_ptr<Compiled>> compile_constraint(const Constraint& constraint, std::shared_ptr<const Vocabulary> vocabulary,
+                                                     const Limits& limits = {});
+
+}  // namespace deepinfer::grammar
