@@ -62,7 +62,7 @@ Status BatchBuilder::check_sequence(const StepPlan& plan, const StepSequence& s)
   return {};
 }
 
-Status BatchBuilder::check(const StepPlan& plan) const {
+Status BatchBuilder::check(const StepPlan& plan) {
   if (plan.sequences.empty()) return make_error(Code::kInvalidArgument, "step plan: it has no sequence");
   const ops::Limits& l = options_.limits;
   if (static_cast<int64_t>(plan.sequences.size()) > l.sequences_max || static_cast<int64_t>(plan.tokens.size()) > l.rows_max) {
@@ -75,8 +75,11 @@ Status BatchBuilder::check(const StepPlan& plan) const {
     if (r >= l.image_rows_max) return make_error(Code::kInvalidArgument, "step plan: image row {} does not exist", r);
   }
   int64_t outputs = 0, rows = 0;
+  slot_used_.assign(options_.slots, false);
   for (const StepSequence& s : plan.sequences) {
     DI_RETURN_IF_ERROR(check_sequence(plan, s));
+    if (slot_used_[s.slot]) return make_error(Code::kInvalidArgument, "step plan: two sequences use state slot {}", s.slot);
+    slot_used_[s.slot] = true;
     outputs += s.outputs;
     rows += s.count;
   }

@@ -36,12 +36,13 @@ class BatchBuilder {
     ops::RowBatch view() const;
   };
 
-  Status check(const StepPlan& plan) const;
+  Status check(const StepPlan& plan);
   Status check_sequence(const StepPlan& plan, const StepSequence& s) const;
 
   const checkpoint::ModelConfig& config_;
   const Options& options_;
   Set encoder_, decoder_, draft_;
+  std::vector<bool> slot_used_;
 };
 
 }  // namespace deepinfer::model

@@ -4,7 +4,6 @@
 #include <cstring>
 #include <type_traits>
 
-#include "numeric/formats.h"
 #include "ops/cpu/scratch.h"
 
 namespace deepinfer::ops::cpu {
@@ -58,7 +57,22 @@ template <class T, int R>
   Lanes<T> total[R];
   for (int r = 0; r < R; ++r) total[r].load_sum(acc + r * kLanes);
   if constexpr (std::is_same_v<T, float>) {
-    for (int64_t k0 = 0; k0 < k; k0 += kStrip) {
+    int64_t k0 = 0;
+    if constexpr (R == 1) {  // strips are independent sums: four at once hide the latency of an addition
+      constexpr int kTogether = 4;
+      for (; k0 + kTogether * kStrip <= k; k0 += kTogether * kStrip) {
+        Lanes<T> part[kTogether] = {};
+        for (int64_t i = k0; i < k0 + kStrip; ++i) {
+          for (int s = 0; s < kTogether; ++s) {
+            Lanes<T> p;
+            p.load(panel + (i + s * kStrip) * ldp);
+            part[s].add_product(x[i + s * kStrip], p);
+          }
+        }
+        for (int s = 0; s < kTogether; ++s) total[0].add(part[s]);
+      }
+    }
+    for (; k0 < k; k0 += kStrip) {
       Lanes<T> part[R] = {};
       const int64_t end = std::min<int64_t>(k, k0 + kStrip);
       for (int64_t i = k0; i < end; ++i) {
@@ -119,54 +133,6 @@ DotFunction<T> choose_dot() {
   return dot_plain<T>;
 }
 
-const uint8_t* bytes(const std::byte* p) { return reinterpret_cast<const uint8_t*>(p); }
-
-// Calls put(k, value) for columns k0..k1 of one row.
-template <class Put>
-[[gnu::always_inline]] inline void for_each_value(const Matrix& w, int64_t row, int64_t k0, int64_t k1, Put put) {
-  switch (w.format) {
-    case WeightFormat::kF32: {
-      for (int64_t k = k0; k < k1; ++k) {
-        float v;
-        std::memcpy(&v, w.data + (row * w.cols + k) * sizeof v, sizeof v);
-        put(k, v);
-      }
-      return;
-    }
-    case WeightFormat::kBf16: {
-      for (int64_t k = k0; k < k1; ++k) {
-        uint16_t h;
-        std::memcpy(&h, w.data + (row * w.cols + k) * sizeof h, sizeof h);
-        put(k, numeric::bf16_to_float(h));
-      }
-      return;
-    }
-    case WeightFormat::kFp8:
-    case WeightFormat::kFp8Rows: {
-      const int64_t scale_row = w.format == WeightFormat::kFp8 ? row / 32 : row;
-      const uint8_t* scale = bytes(w.scale) + scale_row * (w.cols / 32);
-      const uint8_t* code = bytes(w.data) + row * w.cols;
-      for (int64_t b = k0; b < k1; b += 32) {
-        const float s = numeric::ue8m0_to_float(scale[b / 32]);
-        for (int64_t k = b; k < b + 32; ++k) put(k, numeric::kE4m3Values[code[k]] * s);
-      }
-      return;
-    }
-    case WeightFormat::kFp4: {
-      const uint8_t* scale = bytes(w.scale) + row * (w.cols / 32);
-      const uint8_t* code = bytes(w.data) + row * (w.cols / 2);
-      for (int64_t b = k0; b < k1; b += 32) {
-        const float s = numeric::ue8m0_to_float(scale[b / 32]);
-        for (int64_t k = b; k < b + 32; k += 2) {
-          put(k, numeric::kE2m1Values[code[k / 2] & 15] * s);
-          put(k + 1, numeric::kE2m1Values[code[k / 2] >> 4] * s);
-        }
-      }
-      return;
-    }
-  }
-}
-
 }  // namespace
 
 void panel_dot(const float* x, int64_t ldx, int64_t n, const float* panel, int64_t ldp, int64_t k, float* acc) {
@@ -177,18 +143,6 @@ void panel_dot(const float* x, int64_t ldx, int64_t n, const float* panel, int64
 void panel_dot(const float* x, int64_t ldx, int64_t n, const float* panel, int64_t ldp, int64_t k, double* acc) {
   static const DotFunction<double> dot = choose_dot<double>();
   dot(x, ldx, n, panel, ldp, k, acc);
-}
-
-void expand_panel(const Matrix& w, int64_t row0, int64_t count, int64_t k0, int64_t k1, float* panel) {
-  if (count < kLanes) std::fill(panel, panel + (k1 - k0) * kLanes, 0.0f);
-  for (int64_t r = 0; r < count; ++r) {
-    float* out = panel + r;
-    for_each_value(w, row0 + r, k0, k1, [out, k0](int64_t k, float v) { out[(k - k0) * kLanes] = v; });
-  }
-}
-
-void expand_row(const Matrix& w, int64_t row, float* out) {
-  for_each_value(w, row, 0, w.cols, [out](int64_t k, float v) { out[k] = v; });
 }
 
 template <class T>

@@ -1,0 +1,91 @@
+// The bundled model on the CPU backends: prefill and decode tokens per second, and the time from nothing to the first token.
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "base/thread_pool.h"
+#include "bench/bench.h"
+#include "checkpoint/checkpoint.h"
+#include "model/sequence.h"
+#include "ops/cpu/cpu_ops.h"
+
+namespace {
+
+using namespace deepinfer;
+
+constexpr int kContext = 1024;
+
+std::unique_ptr<ops::Ops> make_ops(const std::string& backend, int threads) {
+  return backend == "plain" ? ops::make_plain_ops(threads) : ops::make_reference_ops(ops::ReferenceMode::kExact, threads);
+}
+
+std::unique_ptr<model::Model> make_model(const std::string& backend, int threads, std::shared_ptr<const checkpoint::Checkpoint> checkpoint) {
+  model::Options o;
+  o.limits.context_max = kContext;
+  o.pages = ops::KvLayout::pages_for(kContext);
+  Result<std::unique_ptr<model::Model>> m = model::Model::create(std::move(checkpoint), make_ops(backend, threads), o);
+  if (!m.ok()) std::exit((std::fprintf(stderr, "%s\n", m.status().to_string().c_str()), 1));
+  return std::move(m).value();
+}
+
+std::shared_ptr<const checkpoint::Checkpoint> open() {
+  Result<checkpoint::Checkpoint> c = checkpoint::Checkpoint::open("models/tiny");
+  if (!c.ok()) std::exit((std::fprintf(stderr, "%s\n", c.status().to_string().c_str()), 1));
+  return std::make_shared<const checkpoint::Checkpoint>(std::move(c).value());
+}
+
+std::vector<int32_t> random_tokens(int n) {
+  std::mt19937 random(1);
+  std::vector<int32_t> out(n);
+  for (int32_t& t : out) t = static_cast<int32_t>(3 + random() % 6000);
+  return out;
+}
+
+void must(const Status& s) {
+  if (!s.ok()) std::exit((std::fprintf(stderr, "%s\n", s.to_string().c_str()), 1));
+}
+
+// Tokens per second of one prefill of `rows` and of `steps` decode steps behind it.
+std::pair<double, double> measure(model::Model& m, int rows, int steps) {
+  model::KvAllocator kv(m.kv_memory().page_count, 1);
+  model::Sequence s = model::Sequence::create(m, kv).value();
+  std::vector<float> logits;
+  const std::vector<int32_t> tokens = random_tokens(rows + steps);
+  const double start = bench::wall_seconds();
+  must(s.append(std::span(tokens).first(rows), 1, &logits));
+  const double middle = bench::wall_seconds();
+  for (int i = 0; i < steps; ++i) must(s.append(std::span(tokens).subspan(rows + i, 1), 1, &logits));
+  return {rows / (middle - start), steps / (bench::wall_seconds() - middle)};
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const bench::Options options = bench::parse(argc, argv);
+  const int repeats = options.quick ? 1 : 5, rows = options.quick ? 64 : 512, steps = options.quick ? 8 : 64;
+  std::vector<double> load;
+  for (int i = 0; i < repeats; ++i) {
+    const double start = bench::wall_seconds();
+    const auto m = make_model("plain", available_cores(), open());
+    model::KvAllocator kv(m->kv_memory().page_count, 1);
+    model::Sequence s = model::Sequence::create(*m, kv).value();
+    std::vector<float> logits;
+    must(s.append(random_tokens(16), 1, &logits));
+    load.push_back(bench::wall_seconds() - start);
+  }
+  bench::report({.bench = "model", .name = "load_to_first_token", .value = bench::median(load), .unit = "s", .goal = 0.3, .higher_is_better = false});
+  const auto checkpoint = open();
+  for (const char* backend : {"plain", "reference"}) {
+    for (const int threads : {1, 2}) {
+      const auto m = make_model(backend, threads, checkpoint);
+      std::vector<double> prefill, decode;
+      for (int i = 0; i < repeats; ++i) {
+        const auto [p, d] = measure(*m, rows, steps);
+        prefill.push_back(p);
+        decode.push_back(d);
+      }
+      bench::report({.bench = "model", .name = fmt::format("{}_{}_threads_prefill", backend, threads), .value = bench::median(prefill), .unit = "tokens/s"});
+      bench::report({.bench = "model", .name = fmt::format("{}_{}_threads_decode", backend, threads), .value = bench::median(decode), .unit = "tokens/s"});
+    }
+  }
+}

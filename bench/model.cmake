@@ -1,0 +1,1 @@
+di_bench(model SOURCES bench_model.cc DEPS di_model)

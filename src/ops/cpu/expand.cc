@@ -1,0 +1,151 @@
+// Weights as stored -> panels of numbers: 8 x 8 blocks are decoded by rows and turned in registers.
+#include <algorithm>
+#include <cstring>
+
+#include "numeric/formats.h"
+#include "ops/cpu/panel.h"
+
+namespace deepinfer::ops::cpu {
+namespace {
+
+constexpr int kBlock = 8;
+typedef float F8 __attribute__((vector_size(32)));
+typedef int32_t I8 __attribute__((vector_size(32)));
+typedef uint32_t U8 __attribute__((vector_size(32)));
+typedef uint8_t B8 __attribute__((vector_size(8)));
+typedef uint16_t H8 __attribute__((vector_size(16)));
+
+const uint8_t* bytes(const std::byte* p) { return reinterpret_cast<const uint8_t*>(p); }
+
+// Codes without table: normal codes by their bits, the subnormal ones by conversion.
+[[gnu::always_inline]] inline void decode_e4m3(const U8& code, float scale, F8& out) {
+  const U8 sign = (code & 0x80u) << 24, magnitude = code & 0x7fu;
+  const U8 normal = (magnitude << 20) + (120u << 23);
+  const F8 small = __builtin_convertvector((I8)magnitude, F8) * 0x1p-9f;
+  const U8 value = (magnitude < 8u) ? (U8)small : normal;
+  const U8 nan = U8{} + 0x7fc00000u;
+  out = (F8)(((magnitude == 0x7fu) ? nan : value) | sign) * scale;
+}
+
+[[gnu::always_inline]] inline void decode_e2m1(const U8& code, float scale, F8& out) {
+  const U8 sign = (code & 8u) << 28, magnitude = code & 7u;
+  const U8 normal = (magnitude << 22) + (126u << 23);
+  const F8 small = __builtin_convertvector((I8)magnitude, F8) * 0.5f;
+  out = (F8)(((magnitude < 2u) ? (U8)small : normal) | sign) * scale;
+}
+
+template <WeightFormat F>
+[[gnu::always_inline]] inline void decode_block(const Matrix& w, int64_t row, int64_t k, F8& out) {
+  if constexpr (F == WeightFormat::kF32) {
+    std::memcpy(&out, w.data + (row * w.cols + k) * sizeof(float), sizeof out);
+  } else if constexpr (F == WeightFormat::kBf16) {
+    H8 h;
+    std::memcpy(&h, w.data + (row * w.cols + k) * sizeof(uint16_t), sizeof h);
+    out = (F8)(__builtin_convertvector(h, U8) << 16);
+  } else if constexpr (F == WeightFormat::kFp4) {
+    uint32_t packed;
+    std::memcpy(&packed, w.data + row * (w.cols / 2) + k / 2, sizeof packed);
+    const U8 code = ((U8{} + packed) >> U8{0, 4, 8, 12, 16, 20, 24, 28}) & 15u;
+    decode_e2m1(code, numeric::ue8m0_to_float(bytes(w.scale)[row * (w.cols / 32) + k / 32]), out);
+  } else {
+    B8 b;
+    std::memcpy(&b, w.data + row * w.cols + k, sizeof b);
+    const int64_t scale_row = F == WeightFormat::kFp8 ? row / 32 : row;
+    const U8 code = __builtin_convertvector(b, U8);
+    decode_e4m3(code, numeric::ue8m0_to_float(bytes(w.scale)[scale_row * (w.cols / 32) + k / 32]), out);
+  }
+}
+
+[[gnu::always_inline]] inline void transpose(F8 r[kBlock]) {
+  F8 a[kBlock], b[kBlock];
+  for (int i = 0; i < kBlock; i += 2) {
+    a[i] = __builtin_shuffle(r[i], r[i + 1], I8{0, 8, 1, 9, 4, 12, 5, 13});
+    a[i + 1] = __builtin_shuffle(r[i], r[i + 1], I8{2, 10, 3, 11, 6, 14, 7, 15});
+  }
+  for (int i = 0; i < kBlock; i += 4) {
+    b[i] = __builtin_shuffle(a[i], a[i + 2], I8{0, 1, 8, 9, 4, 5, 12, 13});
+    b[i + 1] = __builtin_shuffle(a[i], a[i + 2], I8{2, 3, 10, 11, 6, 7, 14, 15});
+    b[i + 2] = __builtin_shuffle(a[i + 1], a[i + 3], I8{0, 1, 8, 9, 4, 5, 12, 13});
+    b[i + 3] = __builtin_shuffle(a[i + 1], a[i + 3], I8{2, 3, 10, 11, 6, 7, 14, 15});
+  }
+  for (int i = 0; i < 4; ++i) {
+    r[i] = __builtin_shuffle(b[i], b[i + 4], I8{0, 1, 2, 3, 8, 9, 10, 11});
+    r[i + 4] = __builtin_shuffle(b[i], b[i + 4], I8{4, 5, 6, 7, 12, 13, 14, 15});
+  }
+}
+
+template <WeightFormat F>
+[[gnu::always_inline]] inline void expand_format(const Matrix& w, int64_t row0, int64_t count, int64_t k0, int64_t k1, float* panel) {
+  for (int64_t k = k0; k < k1; k += kBlock) {
+    for (int64_t r0 = 0; r0 < kLanes; r0 += kBlock) {
+      F8 rows[kBlock] = {};
+      const int64_t n = std::min<int64_t>(kBlock, count - r0);
+      if (n == kBlock) {
+        for (int i = 0; i < kBlock; ++i) decode_block<F>(w, row0 + r0 + i, k, rows[i]);
+        transpose(rows);
+      } else if (n > 0) {
+        for (int64_t i = 0; i < n; ++i) decode_block<F>(w, row0 + r0 + i, k, rows[i]);
+        transpose(rows);
+      }
+      for (int i = 0; i < kBlock; ++i) std::memcpy(panel + (k - k0 + i) * kLanes + r0, &rows[i], sizeof rows[i]);
+    }
+  }
+}
+
+[[gnu::always_inline]] inline void expand_body(const Matrix& w, int64_t row0, int64_t count, int64_t k0, int64_t k1, float* panel) {
+  switch (w.format) {
+    case WeightFormat::kF32: return expand_format<WeightFormat::kF32>(w, row0, count, k0, k1, panel);
+    case WeightFormat::kBf16: return expand_format<WeightFormat::kBf16>(w, row0, count, k0, k1, panel);
+    case WeightFormat::kFp8: return expand_format<WeightFormat::kFp8>(w, row0, count, k0, k1, panel);
+    case WeightFormat::kFp8Rows: return expand_format<WeightFormat::kFp8Rows>(w, row0, count, k0, k1, panel);
+    case WeightFormat::kFp4: return expand_format<WeightFormat::kFp4>(w, row0, count, k0, k1, panel);
+  }
+}
+
+using ExpandFunction = void (*)(const Matrix&, int64_t, int64_t, int64_t, int64_t, float*);
+
+#if defined(__x86_64__)
+[[gnu::target("avx2")]] void expand_avx2(const Matrix& w, int64_t row0, int64_t count, int64_t k0, int64_t k1, float* panel) { expand_body(w, row0, count, k0, k1, panel); }
+#endif
+void expand_plain(const Matrix& w, int64_t row0, int64_t count, int64_t k0, int64_t k1, float* panel) { expand_body(w, row0, count, k0, k1, panel); }
+
+ExpandFunction choose_expand() {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx2")) return expand_avx2;
+#endif
+  return expand_plain;
+}
+
+}  // namespace
+
+void expand_panel(const Matrix& w, int64_t row0, int64_t count, int64_t k0, int64_t k1, float* panel) {
+  static const ExpandFunction expand = choose_expand();
+  expand(w, row0, count, k0, k1, panel);
+}
+
+void expand_row(const Matrix& w, int64_t row, float* out) {
+  for (int64_t k = 0; k < w.cols; ++k) {
+    switch (w.format) {
+      case WeightFormat::kF32: std::memcpy(out + k, w.data + (row * w.cols + k) * sizeof(float), sizeof(float)); break;
+      case WeightFormat::kBf16: {
+        uint16_t h;
+        std::memcpy(&h, w.data + (row * w.cols + k) * sizeof h, sizeof h);
+        out[k] = numeric::bf16_to_float(h);
+        break;
+      }
+      case WeightFormat::kFp8:
+      case WeightFormat::kFp8Rows: {
+        const int64_t scale_row = w.format == WeightFormat::kFp8 ? row / 32 : row;
+        out[k] = numeric::e4m3_to_float(bytes(w.data)[row * w.cols + k]) * numeric::ue8m0_to_float(bytes(w.scale)[scale_row * (w.cols / 32) + k / 32]);
+        break;
+      }
+      case WeightFormat::kFp4: {
+        const uint8_t pair = bytes(w.data)[row * (w.cols / 2) + k / 2];
+        out[k] = numeric::e2m1_to_float(k % 2 == 0 ? numeric::e2m1_low(pair) : numeric::e2m1_high(pair)) * numeric::ue8m0_to_float(bytes(w.scale)[row * (w.cols / 32) + k / 32]);
+        break;
+      }
+    }
+  }
+}
+
+}  // namespace deepinfer::ops::cpu
