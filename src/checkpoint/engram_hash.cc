@@ -3,7 +3,6 @@
 #include <array>
 #include <bit>
 #include <cstddef>
-#include <set>
 
 namespace deepinfer::checkpoint {
 namespace {
@@ -79,18 +78,14 @@ uint64_t NumpyRng::below(uint64_t bound) {
 }
 
 std::vector<std::vector<int64_t>> engram_primes(int64_t layers, int64_t ngrams, int64_t heads, int64_t start) {
-  std::set<int64_t> used;
+  // A row that starts again at `start` passes over used primes only until it is past all of them, so one walk serves every row.
   std::vector<std::vector<int64_t>> result(static_cast<size_t>(layers));
+  int64_t p = start - 1;
   for (std::vector<int64_t>& row : result) {
-    for (int64_t n = 0; n < ngrams; ++n) {
-      int64_t p = start - 1;
-      for (int64_t head = 0; head < heads;) {
-        ++p;
-        if (used.contains(p) || !is_prime(p)) continue;
-        used.insert(p);
-        row.push_back(p);
-        ++head;
-      }
+    for (int64_t column = 0; column < ngrams * heads; ++column) {
+      do ++p;
+      while (!is_prime(p));
+      row.push_back(p);
     }
   }
   return result;

@@ -1,6 +1,6 @@
 #include "ops/cpu/cpu_ops.h"
 
-#include "ops/cpu/backend.h"
+#include "ops/cpu/stages/backend.h"
 
 namespace deepinfer::ops {
 

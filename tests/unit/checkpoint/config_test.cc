@@ -1,6 +1,7 @@
 #include "checkpoint/config.h"
 
 #include <functional>
+#include <random>
 
 #include <gtest/gtest.h>
 
@@ -201,6 +202,22 @@ TEST(Config, FirstLayers) {
   EXPECT_EQ(c->dspark_target_layer_ids, (std::vector<int64_t>{21, 22, 23}));
   EXPECT_FALSE(first_layers(official_config(), 20).ok());
   EXPECT_FALSE(first_layers(official_config(), 41).ok());
+}
+
+TEST(Config, SurvivesDamage) {
+  const std::string text = read_data("tiny-random.config.json");
+  std::mt19937 random(5);
+  int parsed = 0;
+  for (int round = 0; round < 3000; ++round) {
+    std::string damaged = text;
+    for (uint32_t n = random() % 3 + 1; n > 0; --n) damaged[random() % damaged.size()] = "0123456789-e.[]{},\""[random() % 19];
+    const Result<ModelConfig> c = ModelConfig::parse(damaged);
+    if (!c.ok()) continue;
+    ++parsed;
+    ASSERT_EQ(c->layers.size(), static_cast<size_t>(c->num_hidden_layers));
+  }
+  EXPECT_GT(parsed, 0);
+  EXPECT_LT(parsed, 3000);
 }
 
 TEST(Config, MissingFile) {

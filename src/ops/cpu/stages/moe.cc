@@ -1,7 +1,7 @@
 // Mixture of experts (spec/model.md 9).
 #include <cmath>
 
-#include "ops/cpu/backend.h"
+#include "ops/cpu/stages/backend.h"
 
 namespace deepinfer::ops::cpu {
 

@@ -3,7 +3,7 @@
 #include <cstring>
 #include <limits>
 
-#include "ops/cpu/backend.h"
+#include "ops/cpu/stages/backend.h"
 
 namespace deepinfer::ops::cpu {
 

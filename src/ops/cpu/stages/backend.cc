@@ -1,5 +1,5 @@
 // Memory, row sets and the small arithmetic that all stages share.
-#include "ops/cpu/backend.h"
+#include "ops/cpu/stages/backend.h"
 
 #include <cassert>
 #include <cmath>
@@ -164,7 +164,7 @@ Status Backend<T>::load(const checkpoint::ModelConfig& config, const ModelWeight
     v.hc_scale[1] = numbers(in.hc_ffn.scale);
     const std::vector<float> q = numbers(in.engram.q_weight), k = numbers(in.engram.k_weight);
     v.engram_qk.resize(q.size());
-    for (size_t i = 0; i < q.size(); ++i) v.engram_qk[i] = static_cast<T>(q[i]) * static_cast<T>(k[i]);
+    for (size_t i = 0; i < q.size(); ++i) v.engram_qk[i] = static_cast<double>(q[i]) * static_cast<double>(k[i]);
   }
   norm_ = numbers(w_.norm);
   main_norm_ = numbers(w_.main_norm);
@@ -281,27 +281,8 @@ Status Backend<T>::begin(Rows which, const RowBatch& batch) {
 }
 
 template <class T>
-T Backend<T>::sum_squares(const float* x, int64_t n) const {
-  // 16 lanes; every 512 elements the lanes are added to the totals. Lanes are summed in order.
-  std::array<T, kLanes> total{}, part{};
-  for (int64_t i0 = 0; i0 < n; i0 += kPanelColumns) {
-    part.fill(T{0});
-    const int64_t end = std::min<int64_t>(n, i0 + kPanelColumns);
-    int64_t i = i0;
-    for (; i + kLanes <= end; i += kLanes) {
-      for (int l = 0; l < kLanes; ++l) part[l] += static_cast<T>(x[i + l]) * static_cast<T>(x[i + l]);
-    }
-    for (int l = 0; i < end; ++i, ++l) part[l] += static_cast<T>(x[i]) * static_cast<T>(x[i]);
-    for (int l = 0; l < kLanes; ++l) total[l] += part[l];
-  }
-  T sum = 0;
-  for (T v : total) sum += v;
-  return sum;
-}
-
-template <class T>
 void Backend<T>::norm(const float* x, const float* w, int64_t n, float* out) const {
-  const T scale = T{1} / std::sqrt(sum_squares(x, n) / static_cast<T>(n) + static_cast<T>(c_.rms_norm_eps));
+  const T scale = T{1} / std::sqrt(sum_squares<T>(x, n) / static_cast<T>(n) + static_cast<T>(c_.rms_norm_eps));
   for (int64_t i = 0; i < n; ++i) out[i] = round(static_cast<T>(w[i]) * (static_cast<T>(x[i]) * scale));
 }
 

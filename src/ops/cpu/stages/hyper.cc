@@ -1,53 +1,53 @@
 // Hyper-connections (spec/model.md 5.2 - 5.4).
 #include <cmath>
 
-#include "ops/cpu/backend.h"
+#include "ops/cpu/stages/backend.h"
 
 namespace deepinfer::ops::cpu {
 namespace {
 
 constexpr int64_t kMixRows = 16;  // rows that share the expanded fn
 
-template <class T>
-T sigmoid(T x) {
-  return T{1} / (T{1} + std::exp(-x));
-}
+double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 
 }  // namespace
 
-// m: the projection times the statistic; order of m: C pre, C post, comb row-major.
+// m: the projection times the statistic; order of m: C pre, C post, comb row-major. pre, post and comb are written.
+// All of mix is in double for every T: an error here is an error of all values of the row (ORDER.md).
 template <class T>
-void Backend<T>::mix_finish(T* m, const HyperWeights& w, T* pre, T* post, T* comb) const {
+void Backend<T>::mix_finish(double* m, const HyperWeights& w, T* pre, T* post, T* comb) const {
   const int C = static_cast<int>(c_.hc_mult);
-  const T eps = static_cast<T>(c_.hc_eps);
-  const auto scale = [&](int i) { return static_cast<T>(reinterpret_cast<const float*>(w.scale.data)[i]); };
-  const auto base = [&](int i) { return static_cast<T>(reinterpret_cast<const float*>(w.base.data)[i]); };
-  for (int j = 0; j < C; ++j) pre[j] = sigmoid(m[j] * scale(0) + base(j)) + eps;
-  for (int j = 0; j < C; ++j) post[j] = T{2} * sigmoid(m[C + j] * scale(1) + base(C + j));
-  for (int i = 0; i < C * C; ++i) comb[i] = m[2 * C + i] * scale(2) + base(2 * C + i);
+  const double eps = c_.hc_eps;
+  const auto scale = [&](int i) { return double{reinterpret_cast<const float*>(w.scale.data)[i]}; };
+  const auto base = [&](int i) { return double{reinterpret_cast<const float*>(w.base.data)[i]}; };
+  for (int j = 0; j < C; ++j) pre[j] = static_cast<T>(sigmoid(m[j] * scale(0) + base(j)) + eps);
+  for (int j = 0; j < C; ++j) post[j] = static_cast<T>(2 * sigmoid(m[C + j] * scale(1) + base(C + j)));
+  double* M = m + 2 * C;
+  for (int i = 0; i < C * C; ++i) M[i] = M[i] * scale(2) + base(2 * C + i);
   for (int j = 0; j < C; ++j) {
-    T* row = comb + j * C;
-    const T top = *std::max_element(row, row + C);
-    T sum = 0;
+    double* row = M + j * C;
+    const double top = *std::max_element(row, row + C);
+    double sum = 0;
     for (int k = 0; k < C; ++k) sum += row[k] = std::exp(row[k] - top);
     for (int k = 0; k < C; ++k) row[k] = row[k] / sum + eps;
   }
   const auto columns = [&] {
     for (int k = 0; k < C; ++k) {
-      T sum = 0;
-      for (int j = 0; j < C; ++j) sum += comb[j * C + k];
-      for (int j = 0; j < C; ++j) comb[j * C + k] /= sum + eps;
+      double sum = 0;
+      for (int j = 0; j < C; ++j) sum += M[j * C + k];
+      for (int j = 0; j < C; ++j) M[j * C + k] /= sum + eps;
     }
   };
   columns();
   for (int it = 1; it < c_.hc_sinkhorn_iters; ++it) {
     for (int j = 0; j < C; ++j) {
-      T sum = 0;
-      for (int k = 0; k < C; ++k) sum += comb[j * C + k];
-      for (int k = 0; k < C; ++k) comb[j * C + k] /= sum + eps;
+      double sum = 0;
+      for (int k = 0; k < C; ++k) sum += M[j * C + k];
+      for (int k = 0; k < C; ++k) M[j * C + k] /= sum + eps;
     }
     columns();
   }
+  for (int i = 0; i < C * C; ++i) comb[i] = static_cast<T>(M[i]);
 }
 
 template <class T>
@@ -70,14 +70,14 @@ void Backend<T>::hc_enter(At where, Sublayer which) {
   const float* norm_weight = (which == Sublayer::kAttention ? v.attn_norm : v.ffn_norm).data();
   const int64_t width = c_.hc_width(), coefficients = c_.hc_coefficients(), C = c_.hc_mult;
   auto body = [&](int64_t begin, int64_t end) {
-    T* m = scratch<T>(Slot::kTile, kMixRows * coefficients);
+    double* m = scratch<double>(Slot::kTile, kMixRows * coefficients);
     T* next = scratch<T>(Slot::kScores, C);
     for (int64_t i0 = begin; i0 < end; i0 += kMixRows) {
       const int64_t n = std::min(kMixRows, end - i0);
       const float* x = at<float>(Role::kResidual, i0);
-      multiply_rows<T>(hw.fn, 0, coefficients, x, width, n, m, coefficients);
+      multiply_rows<double>(hw.fn, 0, coefficients, x, width, n, m, coefficients);
       for (int64_t i = 0; i < n; ++i) {
-        const T statistic = T{1} / std::sqrt(sum_squares(x + i * width, width) / static_cast<T>(width) + static_cast<T>(c_.rms_norm_eps));
+        const double statistic = 1 / std::sqrt(sum_squares<double>(x + i * width, width) / static_cast<double>(width) + c_.rms_norm_eps);
         for (int64_t j = 0; j < coefficients; ++j) m[i * coefficients + j] *= statistic;
         mix_finish(m + i * coefficients, hw, next, at<T>(Role::kPost, i0 + i), at<T>(Role::kComb, i0 + i));
         float* out = at<float>(Role::kSublayerIn, i0 + i);

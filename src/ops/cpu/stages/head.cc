@@ -2,7 +2,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "ops/cpu/backend.h"
+#include "ops/cpu/stages/backend.h"
 
 namespace deepinfer::ops::cpu {
 

@@ -1,7 +1,7 @@
 // Token embedding and Engram (spec/model.md 5.1, 10).
 #include <cmath>
 
-#include "ops/cpu/backend.h"
+#include "ops/cpu/stages/backend.h"
 
 namespace deepinfer::ops::cpu {
 
@@ -71,7 +71,8 @@ void Backend<T>::engram_apply(At where) {
   };
   parallel(n, gather, 8);
   linear(w.wkv, e, width, n, kv, (C + 1) * D);
-  const T *qk = vectors_[where.layer].engram_qk.data(), root = std::sqrt(static_cast<T>(D)), eps = static_cast<T>(c_.rms_norm_eps);
+  // The gate takes the root of a dot product that nearly cancels, and one gate scales D values: in double for every T (ORDER.md).
+  const double *qk = vectors_[where.layer].engram_qk.data(), root = std::sqrt(static_cast<double>(D)), eps = c_.rms_norm_eps;
   auto apply = [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const float *key = kv + i * (C + 1) * D, *value = key + C * D;
@@ -79,15 +80,15 @@ void Backend<T>::engram_apply(At where) {
       for (int64_t s = 0; s < C; ++s) {
         float* x = at<float>(Role::kResidual, i) + s * D;
         const float* k = key + s * D;
-        std::array<T, kLanes> lanes{};
-        for (int64_t j = 0; j < D; ++j) lanes[j % kLanes] += static_cast<T>(x[j]) * qk[s * D + j] * static_cast<T>(k[j]);
-        T dot = 0;
-        for (T v : lanes) dot += v;
-        dot *= T{1} / std::sqrt(sum_squares(x, D) / static_cast<T>(D) + eps);
-        dot *= T{1} / std::sqrt(sum_squares(k, D) / static_cast<T>(D) + eps);
+        std::array<double, kLanes> lanes{};
+        for (int64_t j = 0; j < D; ++j) lanes[j % kLanes] += x[j] * qk[s * D + j] * k[j];
+        double dot = 0;
+        for (double v : lanes) dot += v;
+        dot *= 1 / std::sqrt(sum_squares<double>(x, D) / static_cast<double>(D) + eps);
+        dot *= 1 / std::sqrt(sum_squares<double>(k, D) / static_cast<double>(D) + eps);
         dot /= root;
-        const T z = std::copysign(std::sqrt(std::max(std::abs(dot), static_cast<T>(1e-6))), dot);
-        gates[s] = set.image(static_cast<int>(i)) ? T{0} : T{1} / (T{1} + std::exp(-z));
+        const double z = std::copysign(std::sqrt(std::max(std::abs(dot), 1e-6)), dot);
+        gates[s] = set.image(static_cast<int>(i)) ? T{0} : static_cast<T>(1 / (1 + std::exp(-z)));
         for (int64_t j = 0; j < D; ++j) x[j] = round(static_cast<T>(x[j]) + gates[s] * static_cast<T>(value[j]));
       }
     }

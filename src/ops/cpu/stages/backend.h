@@ -2,8 +2,8 @@
 //
 // T is the type of everything between two rounding points: double gives the numeric mode `exact` (or, without rounding, `off`),
 // float the plain variant. bf16 values are held as float. The members of each file have one reason to change:
-//   backend.cc (memory, row sets), backend_hyper.cc (mHC), backend_attention.cc, backend_global.cc (compressor, keys),
-//   backend_select.cc (indexer), backend_moe.cc, backend_engram.cc (embedding, Engram), backend_head.cc (head, drafter)
+//   backend.cc (memory, row sets), hyper.cc (mHC), attention.cc, global.cc (compressor, keys), select.cc (indexer), moe.cc,
+//   engram.cc (embedding, Engram), head.cc (head, drafter)
 //
 // Every loop over rows may run on any thread: bodies write only their own rows.
 #pragma once
@@ -107,7 +107,8 @@ class Backend : public Ops {
   float round(T v) const { return rounding_ ? static_cast<float>(numeric::round_bf16(v)) : static_cast<float>(v); }
   // w * x / rms(x), rounded; x and out may be the same.
   void norm(const float* x, const float* w, int64_t n, float* out) const;
-  T sum_squares(const float* x, int64_t n) const;
+  template <class U>
+  static U sum_squares(const float* x, int64_t n);
   // RoPE on the last channels of n heads of width d.
   void rotate(float* x, int64_t n, int64_t d, const float* cos, const float* sin, bool inverse) const;
   // x quantised as a linear with this weight format wants it: x itself, or a copy in `quantised_`.
@@ -122,7 +123,7 @@ class Backend : public Ops {
     pool_.parallel_for(n, std::function<void(int64_t, int64_t)>(std::ref(body)), grain);
   }
   void collapse_and_norm(int row, const T* pre, const float* norm_weight, float* collapsed, float* out) const;
-  void mix_finish(T* m, const HyperWeights& w, T* pre, T* post, T* comb) const;
+  void mix_finish(double* m, const HyperWeights& w, T* pre, T* post, T* comb) const;
   void ffn_rows(const ExpertWeights& w, const float* x, int64_t n, const T* weight, float* out);
 
   // ---- KV
@@ -174,11 +175,31 @@ class Backend : public Ops {
   struct LayerVectors {
     std::vector<float> attn_norm, ffn_norm, q_norm, kv_norm, sink, compressor_norm, k_norm, bias, bias_vl;
     std::vector<float> hc_base[2], hc_scale[2];
-    std::vector<T> engram_qk;  // q_weight * k_weight [C, D]
+    std::vector<double> engram_qk;  // q_weight * k_weight [C, D]
   };
   std::vector<LayerVectors> vectors_;
   std::vector<float> norm_, main_norm_, draft_norm_, confidence_;
 };
+
+// kLanes lanes; every kPanelColumns elements they are added to the totals, which are summed lane by lane at the end.
+template <class T>
+template <class U>
+U Backend<T>::sum_squares(const float* x, int64_t n) {
+  std::array<U, kLanes> total{}, part{};
+  for (int64_t i0 = 0; i0 < n; i0 += kPanelColumns) {
+    part.fill(U{0});
+    const int64_t end = std::min<int64_t>(n, i0 + kPanelColumns);
+    int64_t i = i0;
+    for (; i + kLanes <= end; i += kLanes) {
+      for (int l = 0; l < kLanes; ++l) part[l] += static_cast<U>(x[i + l]) * static_cast<U>(x[i + l]);
+    }
+    for (int l = 0; i < end; ++i, ++l) part[l] += static_cast<U>(x[i]) * static_cast<U>(x[i]);
+    for (int l = 0; l < kLanes; ++l) total[l] += part[l];
+  }
+  U sum = 0;
+  for (U v : total) sum += v;
+  return sum;
+}
 
 template <class T>
 template <class Sink>
