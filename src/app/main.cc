@@ -56,7 +56,7 @@ int main(int argc, char** argv) {
   try {
     return deepinfer::app::run_main(argc, argv);
   } catch (const std::bad_alloc&) {
-    fmt::print(stderr, "deepinfer: out of memory\n");
+    return deepinfer::app::fail("There is not enough memory for this. End other programs, or raise the limit (ulimit -v, control group).");
   } catch (const std::exception& e) {
     fmt::print(stderr, "deepinfer: internal error: {}\n", e.what());
   }

@@ -24,6 +24,7 @@ namespace {
 
 constexpr uint64_t kHistoryBytesMax = 16u << 20;
 constexpr wchar_t kReplacement = 0xFFFD;
+constexpr char kCtrlD = 4;
 
 // libedit converts by the locale's character set; only that category, so that numbers stay as they are.
 void use_utf8() {
@@ -58,6 +59,8 @@ struct LineEditor::Impl {
       if (::poll(&ready, 1, 100) <= 0) continue;
       const ssize_t n = ::read(STDIN_FILENO, byte, 1);
       if (n < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+      // A Ctrl-D that was typed before libedit took the terminal over (during an answer) arrives as a zero byte.
+      if (n == 1 && *byte == '\0') *byte = kCtrlD;
       return n < 0 ? 0 : static_cast<int>(n);
     }
   }
@@ -122,6 +125,7 @@ LineEditor::Event LineEditor::read(const std::string& prompt, std::string* line)
   impl_->prompt = prompt;
   impl_->interrupt.clear();
   el_resize(impl_->edit);
+  el_set(impl_->edit, EL_PREP_TERM, 1);  // before the prompt shows, so that no key meets a terminal in line mode
   int count = 0;
   const char* text = el_gets(impl_->edit, &count);
   if (impl_->interrupt.flag()) {

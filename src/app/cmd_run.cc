@@ -1,0 +1,204 @@
+// deepinfer run [MODEL]: a chat in the terminal, or one answer.
+#include <signal.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <cctype>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include "app/commands.h"
+#include "app/environment.h"
+#include "app/run/chat.h"
+#include "app/run/find_model.h"
+#include "app/run/load.h"
+#include "app/run/options.h"
+#include "app/run/printer.h"
+#include "app/run/report.h"
+#include "app/run/session.h"
+#include "app/terminal/interrupt.h"
+#include "app/terminal/terminal.h"
+#include "checkpoint/checkpoint.h"
+
+namespace deepinfer::app {
+namespace {
+
+constexpr int kExitInterrupted = 130;
+constexpr size_t kInputBytesMax = 64u << 20;
+
+struct Flags {
+  RunOptions options;
+  std::string model_flag, thinking, effort, prefill = "tail";
+  bool no_thinking = false;
+};
+
+int fail(const Status& status) {
+  if (status.code() == Code::kCancelled) return kExitInterrupted;
+  const int code = app::fail(status.message());
+  return status.code() == Code::kInternal ? kExitFailure : code;
+}
+
+// A mapped weight file that shrinks or cannot be read ends the program by SIGBUS; at least it says so.
+void on_bus_error(int) {
+  constexpr char kMessage[] = "deepinfer: A file of the model could not be read while it was in use: it was changed, or its disk failed.\n";
+  [[maybe_unused]] const ssize_t n = ::write(STDERR_FILENO, kMessage, sizeof kMessage - 1);
+  ::_exit(kExitBadInput);
+}
+
+uint64_t random_seed() {
+  uint64_t seed = 0;
+  if (::getrandom(&seed, sizeof seed, 0) != sizeof seed) seed = static_cast<uint64_t>(std::chrono::system_clock::now().time_since_epoch().count());
+  return seed;
+}
+
+Result<std::string> read_input() {
+  std::string text;
+  char buffer[1 << 16];
+  while (true) {
+    const ssize_t n = ::read(STDIN_FILENO, buffer, sizeof buffer);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return make_error(Code::kIo, "Cannot read standard input: {}.", std::strerror(errno));
+    if (n == 0) break;
+    text.append(buffer, static_cast<size_t>(n));
+    if (text.size() > kInputBytesMax) return make_error(Code::kResourceExhausted, "The prompt is longer than {} MiB.", kInputBytesMax >> 20);
+  }
+  if (text.ends_with('\n')) text.pop_back();
+  if (text.ends_with('\r')) text.pop_back();
+  if (text.empty()) return Status(Code::kInvalidArgument, "The prompt is empty: standard input has no text. Use --prompt TEXT, or start in a terminal to chat.");
+  return text;
+}
+
+Status apply_flags(Flags& flags) {
+  RunOptions& o = flags.options;
+  if (!flags.model_flag.empty()) o.model = flags.model_flag;
+  o.thinking = flags.thinking != "off" && !flags.no_thinking;
+  o.prefill = flags.prefill == "full" ? engine::Prefill::kFull : engine::Prefill::kTail;
+  if (flags.effort == "low") o.effort = recipe::Effort::kLow;
+  if (flags.effort == "high") o.effort = recipe::Effort::kHigh;
+  if (flags.effort == "max") o.effort = recipe::Effort::kMax;
+  if (!flags.effort.empty() && std::isdigit(static_cast<unsigned char>(flags.effort.front()))) {
+    o.effort = recipe::Effort::kNumber;
+    o.effort_number = std::stoi(flags.effort);
+  }
+  if (o.json && !o.prompt && is_terminal(STDIN_FILENO)) return Status(Code::kInvalidArgument, "--json prints one answer; give a prompt with --prompt or on standard input.");
+  if (o.prompt && o.prompt->empty()) return Status(Code::kInvalidArgument, "The prompt is empty.");
+  for (const std::string& s : o.stop) DI_RETURN_IF_ERROR(check_utf8(s, "A --stop text"));
+  if (o.prompt) DI_RETURN_IF_ERROR(check_utf8(*o.prompt, "The prompt"));
+  return check_utf8(o.system, "The --system text");
+}
+
+SessionSettings make_settings(const RunOptions& o, const checkpoint::Checkpoint& checkpoint) {
+  const checkpoint::GenerationConfig& defaults = checkpoint.generation();
+  SessionSettings s;
+  s.sampling.temperature = o.temperature.value_or(defaults.do_sample ? defaults.temperature : 0.0);
+  s.sampling.top_p = o.top_p.value_or(defaults.top_p);
+  s.sampling.top_k = static_cast<int32_t>(std::min<int64_t>(o.top_k.value_or(defaults.top_k.value_or(-1)), INT32_MAX));
+  s.seed = o.seed ? *o.seed : random_seed();
+  s.max_tokens = o.max_tokens;
+  s.stop = o.stop;
+  s.stop_tokens.assign(defaults.eos_token_ids.begin(), defaults.eos_token_ids.end());
+  if (s.stop_tokens.empty()) s.stop_tokens = {static_cast<int32_t>(checkpoint.config().eos_token_id)};
+  s.prefill = o.prefill;
+  return s;
+}
+
+recipe::Conversation make_conversation(const RunOptions& o) {
+  recipe::Conversation c;
+  c.thinking = o.thinking;
+  c.effort = o.thinking ? std::optional(o.effort) : std::nullopt;
+  c.effort_number = o.effort_number;
+  if (!o.system.empty()) c.messages.push_back({.role = recipe::Role::kSystem, .content = {.text = o.system}});
+  return c;
+}
+
+int answer_once(Session& session, const RunOptions& o, const std::string& prompt, const ReportContext& context, const Interrupt& interrupt) {
+  recipe::Conversation c = make_conversation(o);
+  c.messages.push_back({.role = recipe::Role::kUser, .content = {.text = prompt}});
+  Printer printer(STDOUT_FILENO);
+  SilentSink silent;
+  AnswerSink& sink = o.json ? static_cast<AnswerSink&>(silent) : printer;
+  const Result<Answer> answer = o.raw ? session.complete(prompt, sink, &interrupt.flag()) : session.chat(c, sink, &interrupt.flag());
+  if (answer.ok() && o.json) printer.on_content(recipe::to_python_json(answer_json(answer.value(), context)));
+  printer.finish();
+  if (printer.write_error() != 0) return app::fail(fmt::format("Cannot write the answer: {}.", std::strerror(printer.write_error())));
+  if (!answer.ok()) return fail(answer.status());
+  if (const std::string why = why_cut(answer.value()); !why.empty() && !o.quiet) write_out(STDERR_FILENO, why + "\n");
+  if (!o.quiet) {
+    Totals totals;
+    totals.add(answer.value().figures);
+    write_out(STDERR_FILENO, fmt::format("{}; loaded in {:.2f} s, first token after {:.2f} s more, seed {}\n", totals.to_string(), context.load_s,
+                                         answer.value().figures.prefill_s, context.seed));
+  }
+  return answer.value().cancelled ? kExitInterrupted : kExitOk;
+}
+
+int run_model(Flags& flags) {
+  const auto begin = std::chrono::steady_clock::now();
+  ::signal(SIGBUS, &on_bus_error);
+  ::signal(SIGXFSZ, SIG_IGN);  // a file size limit shows as a failed write, which has a message
+  if (const Status status = apply_flags(flags); !status.ok()) return fail(status);
+  RunOptions& o = flags.options;
+  const bool chat = !o.prompt && is_terminal(STDIN_FILENO);
+  const Result<std::string> dir = find_model(o.model);
+  if (!dir.ok()) return fail(dir.status());
+  if (!o.prompt && !chat) {
+    Result<std::string> input = read_input();
+    if (!input.ok()) return fail(input.status());
+    o.prompt = std::move(input).value();
+  }
+  Interrupt interrupt;
+  Result<LoadedModel> loaded = load_model(dir.value(), o, &interrupt.flag());
+  if (!loaded.ok()) return fail(loaded.status());
+  LoadedModel& model = loaded.value();
+  Session session(*model.model, model.tokenizer, make_settings(o, *model.checkpoint));
+  const std::chrono::duration<double> load_time = std::chrono::steady_clock::now() - begin;
+  if (!chat) {
+    return answer_once(session, o, *o.prompt, {.model = dir.value(), .seed = session.settings().seed, .load_s = load_time.count()}, interrupt);
+  }
+  const std::string state = state_dir();
+  return Chat(session, interrupt, {.conversation = make_conversation(o), .model = dir.value(), .history_path = state.empty() ? "" : state + "/history",
+                                   .raw = o.raw, .quiet = o.quiet}).run();
+}
+
+std::string check_effort(const std::string& text) {
+  if (text == "low" || text == "high" || text == "max") return "";
+  const bool digits = !text.empty() && text.size() <= 3 && text.find_first_not_of("0123456789") == std::string::npos;
+  return digits && std::stoi(text) >= 1 && std::stoi(text) <= 100 ? "" : "is low, high, max or a number from 1 to 100";
+}
+
+void setup_run(CLI::App& app, Run* run) {
+  auto flags = std::make_shared<Flags>();
+  RunOptions& o = flags->options;
+  app.option_defaults()->take_last();
+  app.add_option("model", o.model, "Folder of a model, or the name of one that was pulled; default: DEEPINFER_HF_MODEL_DIR, else the bundled model");
+  app.add_option("--model", flags->model_flag, "The same as MODEL");
+  app.add_option("-p,--prompt", o.prompt, "Answer this and end (also: text on standard input)");
+  app.add_option("--system", o.system, "System text");
+  app.add_flag("--raw", o.raw, "Continue the text as it is, without the chat format; special tokens may be spelled out");
+  app.add_option("--thinking", flags->thinking, "on (default) or off")->check(CLI::IsMember({"on", "off"}));
+  app.add_flag("--no-thinking", flags->no_thinking, "The same as --thinking off");
+  app.add_option("--effort", flags->effort, "How much to think: low, high (default), max, or 1 to 100")->check(CLI::Validator(check_effort, "EFFORT"));
+  app.add_option("--temperature", o.temperature, "0 picks the likeliest token; default: generation_config.json")->check(CLI::Range(0.0, 2.0));
+  app.add_option("--top-p", o.top_p, "Keep the likeliest tokens up to this probability mass")->check(CLI::Range(1e-9, 1.0));
+  app.add_option("--top-k", o.top_k, "Keep this many of the likeliest tokens; -1: all")->check(CLI::Range(int64_t{-1}, int64_t{1} << 31));
+  app.add_option("--seed", o.seed, "The same seed gives the same answer; default: random");
+  app.add_option("--max-tokens", o.max_tokens, "End the answer after so many tokens")->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
+  app.add_option("--stop", o.stop, "End the answer before this text; may be given several times")
+      ->allow_extra_args(false)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  app.add_option("--context", o.context, "Tokens that prompt and answer may have together")->check(CLI::Range(int64_t{2}, int64_t{1} << 30));
+  app.add_option("--prefill", flags->prefill, "tail (default): the decoder half reads only the prompt's end; full: all of it")->check(CLI::IsMember({"tail", "full"}));
+  app.add_option("--backend", o.backend, "plain (default) or reference")->check(CLI::IsMember({"plain", "reference"}));
+  app.add_option("--threads", o.threads, "Default: all cores")->check(CLI::Range(1, 1024));
+  app.add_flag("--json", o.json, "Print the answer, its reasoning and figures as one JSON object");
+  app.add_flag("-q,--quiet", o.quiet, "No figures at the end");
+  *run = [flags] { return run_model(*flags); };
+}
+
+const Command kRun("run", "Talk to a model in the terminal, or get one answer", &setup_run);
+
+}  // namespace
+}  // namespace deepinfer::app

@@ -1,0 +1,32 @@
+// Opens a model folder and makes it ready to generate, with a progress bar when that takes over a second.
+//
+//   DI_ASSIGN_OR_RETURN(LoadedModel loaded, load_model(dir, options, &stop));
+//
+// Weights stay mapped; they are read once ahead if they fit into memory, so that the first answer does not wait for single pages.
+// Errors say what is wrong with the folder, that tokenizer.json is another model's, or how much memory is needed and there is.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+
+#include "app/run/options.h"
+#include "base/status.h"
+#include "engine/generator.h"
+#include "text/tokenizer.h"
+
+namespace deepinfer::checkpoint {
+class Checkpoint;
+}
+
+namespace deepinfer::app {
+
+struct LoadedModel {
+  std::shared_ptr<const checkpoint::Checkpoint> checkpoint;
+  text::Tokenizer tokenizer;
+  std::unique_ptr<engine::SequenceModel> model;
+};
+
+Result<LoadedModel> load_model(const std::string& dir, const RunOptions& options, const std::atomic<bool>* stop);
+
+}  // namespace deepinfer::app
