@@ -4,9 +4,9 @@
 //   if (!full) GTEST_SKIP() << kFullTokenizerHint;
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
-#include <utility>
 
 #include "base/file.h"
 #include "text/tokenizer.h"
@@ -16,25 +16,36 @@ namespace deepinfer::testing {
 inline constexpr const char* kFullTokenizerHint =
     "needs DeepSeek-V3's tokenizer.json in build/test-data (tools/fetch_test_tokenizer.sh)";
 
-inline std::optional<text::Tokenizer> load_full_tokenizer(const std::string& root) {
+// The file's text, with the changes; a benchmark's peer loads it too.
+inline std::optional<std::string> full_tokenizer_json(const std::string& root) {
   Result<std::string> file = read_file(root + "/build/test-data/deepseek_v3/tokenizer.json", text::Tokenizer::kMaxFileBytes);
   if (!file.ok()) return std::nullopt;
   std::string json = std::move(file).value();
-  const std::string renamed = "<｜place▁holder▁no▁799｜>", list = "\"added_tokens\": [";
-  const size_t at = json.find(renamed), list_at = json.find(list);
-  if (at == std::string::npos || list_at == std::string::npos) return std::nullopt;
-  json.replace(at, renamed.size(), "<｜System｜>");
-  const std::pair<int, const char*> added[] = {{128821, "<think>"},
-                                               {128822, "</think>"},
-                                               {128825, "｜DSML｜"},
-                                               {128828, "<｜latest_reminder｜>"},
-                                               {129264, "<｜deepseek_image｜>"}};
+  const std::string renamed = "<｜place▁holder▁no▁799｜>", list_end = "\n    ],\n    \"normalizer\"";
+  const size_t at = json.find(renamed), end = json.find(list_end);
+  if (at == std::string::npos || end == std::string::npos) return std::nullopt;
+  const std::map<int, std::string> added = {{128821, "<think>"},
+                                            {128822, "</think>"},
+                                            {128825, "｜DSML｜"},
+                                            {128828, "<｜latest_reminder｜>"},
+                                            {129264, "<｜deepseek_image｜>"}};
+  // Other readers number added tokens by their place in the list, so the gaps are filled.
   std::string entries;
-  for (const auto& [id, content] : added) {
-    entries += "{\"id\": " + std::to_string(id) + ", \"content\": \"" + content + "\", \"normalized\": false, \"special\": false},\n";
+  for (int id = 128815; id <= 129264; ++id) {
+    const auto known = added.find(id);
+    const std::string content = known != added.end() ? known->second : "<｜unused▁" + std::to_string(id) + "｜>";
+    entries += ",\n{\"id\": " + std::to_string(id) + ", \"content\": \"" + content +
+               "\", \"single_word\": false, \"lstrip\": false, \"rstrip\": false, \"normalized\": false, \"special\": false}";
   }
-  json.insert(list_at + list.size(), entries);
-  Result<text::Tokenizer> tokenizer = text::Tokenizer::parse(json);
+  json.insert(end, entries);
+  json.replace(at, renamed.size(), "<｜System｜>");
+  return json;
+}
+
+inline std::optional<text::Tokenizer> load_full_tokenizer(const std::string& root) {
+  const std::optional<std::string> json = full_tokenizer_json(root);
+  if (!json) return std::nullopt;
+  Result<text::Tokenizer> tokenizer = text::Tokenizer::parse(*json);
   if (!tokenizer.ok()) return std::nullopt;
   return std::move(tokenizer).value();
 }

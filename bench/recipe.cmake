@@ -1,0 +1,1 @@
+di_bench(recipe SOURCES bench_recipe.cc DEPS di_recipe)
