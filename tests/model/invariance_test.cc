@@ -19,7 +19,7 @@ using ops::Role;
 
 constexpr int kPages = 32, kSlots = 8, kTokens = 150;
 
-enum class Kind { kReference, kPlain };
+using testing::Kind;
 
 std::unique_ptr<Model> make_model(const std::string& name, Kind kind, int threads, int rows_max = 256) {
   model::Options o;
@@ -29,8 +29,7 @@ std::unique_ptr<Model> make_model(const std::string& name, Kind kind, int thread
   o.limits.context_max = 512;
   o.pages = kPages;
   o.slots = kSlots;
-  auto ops = kind == Kind::kReference ? ops::make_reference_ops(ops::ReferenceMode::kExact, threads) : ops::make_plain_ops(threads);
-  Result<std::unique_ptr<Model>> m = Model::create(testing::open_checkpoint(name), std::move(ops), o);
+  Result<std::unique_ptr<Model>> m = Model::create(testing::open_checkpoint(name), testing::make_ops(kind, threads), o);
   EXPECT_TRUE(m.ok()) << m.status().to_string();
   return std::move(m).value();
 }
@@ -176,13 +175,20 @@ TEST_P(Invariance, RejectedRows) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, Invariance,
-                         ::testing::Values(std::tuple{"tiny-random", Kind::kReference}, std::tuple{"tiny-random", Kind::kPlain}, std::tuple{"tiny-trained", Kind::kPlain}),
-                         [](const auto& info) {
-                           std::string name = std::get<0>(info.param);
-                           std::replace(name.begin(), name.end(), '-', '_');
-                           return name + (std::get<1>(info.param) == Kind::kReference ? "_reference" : "_plain");
-                         });
+#ifdef DEEPINFER_TEST_CUDA
+const auto kBackends = ::testing::Values(std::tuple{"tiny-random", Kind::kCuda}, std::tuple{"tiny-trained", Kind::kCuda}, std::tuple{"tiny-wide-random", Kind::kCuda});
+#else
+const auto kBackends = ::testing::Values(std::tuple{"tiny-random", Kind::kReference}, std::tuple{"tiny-random", Kind::kPlain}, std::tuple{"tiny-trained", Kind::kPlain});
+#endif
+
+std::string case_name(const ::testing::TestParamInfo<std::tuple<const char*, Kind>>& info) {
+  constexpr const char* kNames[] = {"_reference", "_plain", "_cuda"};
+  std::string name = std::get<0>(info.param);
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name + kNames[static_cast<int>(std::get<1>(info.param))];
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, Invariance, kBackends, case_name);
 
 }  // namespace
 }  // namespace deepinfer

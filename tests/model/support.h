@@ -7,6 +7,10 @@
 #include <string>
 
 #include "checkpoint/checkpoint.h"
+#include "ops/cpu/cpu_ops.h"
+#ifdef DEEPINFER_TEST_CUDA
+#include "ops/cuda/make.h"
+#endif
 #include "tests/support/checkpoints.h"
 
 namespace deepinfer::testing {
@@ -20,6 +24,23 @@ inline std::shared_ptr<const checkpoint::Checkpoint> open_checkpoint(const std::
     std::abort();
   }
   return std::make_shared<const checkpoint::Checkpoint>(std::move(c).value());
+}
+
+// kCuda exists in programs built with DEEPINFER_TEST_CUDA.
+enum class Kind { kReference, kPlain, kCuda };
+
+inline std::unique_ptr<ops::Ops> make_ops(Kind kind, int threads) {
+#ifdef DEEPINFER_TEST_CUDA
+  if (kind == Kind::kCuda) {
+    Result<std::unique_ptr<ops::Ops>> made = ops::cuda::make(0);
+    if (!made.ok()) {
+      std::fprintf(stderr, "%s\n", made.status().to_string().c_str());
+      std::abort();
+    }
+    return std::move(made).value();
+  }
+#endif
+  return kind == Kind::kReference ? ops::make_reference_ops(ops::ReferenceMode::kExact, threads) : ops::make_plain_ops(threads);
 }
 
 }  // namespace deepinfer::testing

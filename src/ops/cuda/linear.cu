@@ -457,6 +457,7 @@ void dispatch(const LinearWeights& w, Problem p, const LinearOutput& y, int toke
     case WeightFormat::kBf16:
       return bf16 ? launch_format<WeightFormat::kBf16, Output::kBf16>(p, tokens_per_tile, stream)
                   : launch_format<WeightFormat::kBf16, Output::kFp32>(p, tokens_per_tile, stream);
+    default: assert(false);
   }
 }
 

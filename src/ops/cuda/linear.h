@@ -17,11 +17,12 @@
 
 #include <cuda_runtime.h>
 
+#include "ops/weights.h"
+
 namespace deepinfer::ops::cuda {
 
 inline constexpr int kChunk = 128;  // columns of K that are handled together
 
-enum class WeightFormat : int { kFp8, kFp4, kBf16 };
 enum class Output : int { kBf16, kFp32 };
 
 // Up to kStreamRows rows weights are the traffic: they stream through registers. Beyond, tiles share what they load.
@@ -30,7 +31,8 @@ inline constexpr int kStreamRows = 16;
 // How activations lie in memory: K in chunks of 128, columns in the order of the weight format (weights.cuh).
 struct Packing {
   WeightFormat format;
-  bool stream;  // rows of 2 x (k up to a multiple of 128) bytes; else [8 rows][chunk][16 cores][8 rows][16 bytes]
+  bool stream;           // rows of 2 x (k up to a multiple of 128) bytes; else [8 rows][chunk][16 cores][8 rows][16 bytes]
+  bool quantise = true;  // FQ8 for FP8 and FP4 weights; false: the values as they are (wo_a, spec 4.5)
 };
 constexpr Packing packing_of(WeightFormat format, int rows) { return {format, rows <= kStreamRows}; }
 
@@ -62,7 +64,9 @@ size_t packed_bytes(int64_t rows, int k);
 
 // x: bf16 [rows][k] -> packed, zeros up to a multiple of 128 columns; FQ8 unless the format is bf16. source_row (optional, device): packed row i is x row
 // source_row[i]; -1 gives zeros.
-void pack_activations(const void* x, int64_t rows, int k, Packing packing, const int32_t* source_row, void* packed, cudaStream_t stream);
+// x_stride: elements between rows of x (0: k).
+void pack_activations(const void* x, int64_t rows, int k, Packing packing, const int32_t* source_row, void* packed, cudaStream_t stream,
+                      int64_t x_stride = 0);
 
 // packed: by packing_of(w.format, rows).
 void linear(const LinearWeights& w, const void* packed, int rows, const LinearOutput& y, cudaStream_t stream);

@@ -1,6 +1,6 @@
 #include <cuda_bf16.h>
-#include <cuda_fp8.h>
 
+#include "ops/cuda/common.cuh"
 #include "ops/cuda/linear.h"
 #include "ops/cuda/weights.cuh"
 
@@ -9,27 +9,16 @@ namespace {
 
 constexpr int kTileRows = 128;  // tiles are copied whole, so rows are padded to the largest
 
-// FQ8 (spec 4.2) of one value, given its group's largest magnitude: bf16 in, bf16 value out.
-__device__ __forceinline__ float fake_quantise_fp8(float x, float amax) {
-  const float t = fmaxf(amax, 1e-4f) * (1.0f / 448.0f);
-  const uint32_t bits = __float_as_uint(t);
-  const int exponent = static_cast<int>(bits >> 23) + ((bits & 0x7fffff) != 0);  // biased; t is normal
-  const float scale = __uint_as_float(static_cast<uint32_t>(exponent) << 23);
-  const float inverse = __uint_as_float(static_cast<uint32_t>(254 - exponent) << 23);
-  const float q = fminf(fmaxf(x * inverse, -448.0f), 448.0f);
-  return static_cast<float>(__nv_fp8_e4m3(q)) * scale;
-}
-
 // One warp packs one row, 32 columns at a time: lane l holds column 32 g + l of group g.
-__global__ void pack_kernel(const __nv_bfloat16* x, int64_t rows, int k, int chunks, Packing packing, const int32_t* source_row, uint8_t* packed) {
+__global__ void pack_kernel(const __nv_bfloat16* x, int64_t rows, int k, int chunks, Packing packing, const int32_t* source_row, uint8_t* packed, int64_t stride) {
   const int64_t row = static_cast<int64_t>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
   const int lane = threadIdx.x % 32;
   if (row >= rows) return;
   const int64_t source = source_row != nullptr ? source_row[row] : row;
   for (int g = 0; g < chunks * 4; ++g) {
     const int column = 32 * g + lane, in_chunk = column % kChunk;
-    float v = source >= 0 && column < k ? __bfloat162float(x[source * k + column]) : 0.0f;
-    if (packing.format != WeightFormat::kBf16) {
+    float v = source >= 0 && column < k ? __bfloat162float(x[source * stride + column]) : 0.0f;
+    if (packing.format != WeightFormat::kBf16 && packing.quantise) {
       float amax = fabsf(v);
 #pragma unroll
       for (int o = 16; o > 0; o /= 2) amax = fmaxf(amax, __shfl_xor_sync(0xffffffffu, amax, o));
@@ -57,10 +46,11 @@ size_t packed_bytes(int64_t rows, int k) {
   return static_cast<size_t>((rows + kTileRows - 1) / kTileRows * kTileRows) * ((k + kChunk - 1) / kChunk) * kChunk * 2;
 }
 
-void pack_activations(const void* x, int64_t rows, int k, Packing packing, const int32_t* source_row, void* packed, cudaStream_t stream) {
+void pack_activations(const void* x, int64_t rows, int k, Packing packing, const int32_t* source_row, void* packed, cudaStream_t stream,
+                      int64_t x_stride) {
   constexpr int kWarps = 4;
   pack_kernel<<<static_cast<unsigned>((rows + kWarps - 1) / kWarps), 32 * kWarps, 0, stream>>>(
-      static_cast<const __nv_bfloat16*>(x), rows, k, (k + kChunk - 1) / kChunk, packing, source_row, static_cast<uint8_t*>(packed));
+      static_cast<const __nv_bfloat16*>(x), rows, k, (k + kChunk - 1) / kChunk, packing, source_row, static_cast<uint8_t*>(packed), x_stride != 0 ? x_stride : k);
 }
 
 }  // namespace deepinfer::ops::cuda

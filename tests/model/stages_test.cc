@@ -1,4 +1,4 @@
-// The plain fp32 variant: stage by stage against stored and reference values, and end to end on the bundled model
+// A backend with fp32 sums (the plain variant; in the CUDA build the CUDA backend): stage by stage against stored and reference values, and end to end on the bundled model
 // (spec/model.md 4.10: on random weights a whole run of any fp32 engine drifts, so there only stages are judged).
 #include <gtest/gtest.h>
 
@@ -21,9 +21,22 @@ struct Bound {
   double rate, far, worst;
 };
 
+#ifdef DEEPINFER_TEST_CUDA
+constexpr testing::Kind kJudged = testing::Kind::kCuda;
+constexpr double kDivergence = 5e-3;
+#else
+constexpr testing::Kind kJudged = testing::Kind::kPlain;
+constexpr double kDivergence = 2e-3;
+#endif
+
 constexpr double kFlip = 0x1p-6;  // fixtures/model/README.md: a flipped value, over the row's largest magnitude
 
 Bound bound_of(const std::string& stage) {
+#ifdef DEEPINFER_TEST_CUDA
+  // Tensor cores cut what lies below the largest addend instead of rounding it: sums are right to about 1e-7 of their magnitudes.
+  if (stage == "attention_heads") return {4e-4, 1e-4, kFlip};
+  if (stage == "latent") return {1e-3, 1e-5, kFlip};
+#endif
   if (stage == "attention_heads" || stage == "attention_out" || stage == "engram_out") return {4e-4, 3e-5, kFlip};  // a rounding inside
   if (stage == "entries" || stage == "index_keys" || stage == "index_queries") return {1e-4, 1e-5, 1.0 / 3};         // e2m1: one code
   if (stage == "window_entry") return {1e-4, 1e-5, 1.0 / 8};                                                         // e4m3: one code
@@ -69,7 +82,7 @@ void judge(const std::string& name, std::unique_ptr<ops::Ops> ops, bool exact) {
 class Stages : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(Stages, ReferenceIsEqual) { judge(GetParam(), ops::make_reference_ops(ops::ReferenceMode::kExact, 1), true); }
-TEST_P(Stages, PlainFlipsRarely) { judge(GetParam(), ops::make_plain_ops(available_cores()), false); }
+TEST_P(Stages, FlipsAreRare) { judge(GetParam(), testing::make_ops(kJudged, available_cores()), false); }
 
 INSTANTIATE_TEST_SUITE_P(Models, Stages, ::testing::Values("tiny-random", "tiny-trained", "tiny-wide-random"), [](const auto& info) {
   std::string name = info.param;
@@ -135,7 +148,7 @@ struct Agreement {
   }
 };
 
-TEST(Plain, AgreesWithTheReferenceOnTheBundledModel) {
+TEST(Agreement, WithTheReferenceOnTheBundledModel) {
   const Result<testing::GoldenFile> golden = testing::GoldenFile::open(std::string(DEEPINFER_TEST_DATA) + "/model/tiny-trained");
   const Result<std::vector<testing::GreedyPrompt>> prompts = testing::read_greedy(std::string(DEEPINFER_TEST_DATA) + "/model/greedy.json");
   ASSERT_TRUE(golden.ok() && prompts.ok());
@@ -146,7 +159,7 @@ TEST(Plain, AgreesWithTheReferenceOnTheBundledModel) {
     texts.back().insert(texts.back().end(), p.continuation.begin(), p.continuation.end());
   }
   const auto want = all_logits(ops::make_reference_ops(ops::ReferenceMode::kExact, available_cores()), texts);
-  const auto got = all_logits(ops::make_plain_ops(available_cores()), texts);
+  const auto got = all_logits(testing::make_ops(kJudged, available_cores()), texts);
   const size_t vocabulary = want[0].size() / texts[0].size();
   Agreement all;
   for (const bool greedy : {false, true}) {
@@ -159,7 +172,7 @@ TEST(Plain, AgreesWithTheReferenceOnTheBundledModel) {
   }
   all.print("both");
   EXPECT_GE(all.same, 0.99 * all.rows);
-  EXPECT_LE(all.kl / all.rows, 2e-3);
+  EXPECT_LE(all.kl / all.rows, kDivergence);
   EXPECT_GE(all.cosine / all.rows, 0.997);
 }
 

@@ -1,0 +1,165 @@
+// The CUDA backend: ops.h on one Hopper GPU (internal to ops/cuda). Kernels of a stage stand in the file named after it:
+//   backend.cu (memory, weights, row sets, graphs), hyper.cu (mHC), attention.cu (projections, window, output), attend.cu (core),
+//   global.cu (compressor, keys), select.cu (indexer), moe.cu, engram.cu (embedding, Engram), head.cu (head, drafter)
+//
+// All work of a step is queued on one stream; nothing waits for the device but read(), kv_read() and synchronize().
+#pragma once
+
+#include <array>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <cuda_runtime.h>
+
+#include "checkpoint/config.h"
+#include "ops/cuda/common.cuh"
+#include "ops/cuda/linear.h"
+#include "ops/ops.h"
+#include "ops/rope.h"
+
+namespace deepinfer::ops::cuda {
+
+// Device memory that is freed with the backend: one list of allocations.
+class Arena {
+ public:
+  ~Arena();
+  Status take(size_t bytes, void** p);  // zeroed, 256-byte aligned
+  uint64_t bytes() const { return bytes_; }
+
+ private:
+  std::vector<void*> blocks_;
+  uint64_t bytes_ = 0;
+};
+
+class Backend : public Ops {
+ public:
+  static Result<std::unique_ptr<Backend>> create(int device);
+  ~Backend() override;
+
+  const Capabilities& capabilities() const override { return capabilities_; }
+  uint64_t workspace_bytes(const checkpoint::ModelConfig& config, const Limits& limits) const override;
+  Status load(const checkpoint::ModelConfig& config, const ModelWeights& weights, const Limits& limits) override;
+  Result<KvMemory> allocate_kv(const KvLayout& layout, int pages, int slots) override;
+  void kv_copy(std::byte* to, const std::byte* from, size_t bytes) override;
+  Status kv_read(const std::byte* from, std::span<std::byte> to) override;
+  Status kv_write(std::byte* to, std::span<const std::byte> from) override;
+  Buffer buffer(Role role) const override { return buffers_[static_cast<int>(role)]; }
+  Status read(Role role, int64_t first_row, int64_t rows, std::span<double> values) override;
+  Status write(Role role, int64_t first_row, int64_t rows, std::span<const double> values) override;
+  Status begin(Rows set, const RowBatch& batch) override;
+  void run(const GraphKey& key, const std::function<void()>& stages) override;
+  Status synchronize() override;
+  int row_count(Rows set) const override { return sets_[static_cast<int>(set)].rows; }
+  int experts_per_row(int layer) const override;
+
+  void embed(Rows set) override;
+  void engram_lookup(Rows set) override;
+  void engram_apply(At at) override;
+  void hc_enter(At at, Sublayer which) override;
+  void hc_leave(At at, Sublayer which) override;
+  void hc_collapse(At at) override;
+  void keep_decoder_rows() override;
+  void attention_project(At at, uint32_t parts) override;
+  void write_global(At at) override;
+  void select(At at) override;
+  void attend(At at) override;
+  void store_window(At at) override;
+  void attention_output(At at) override;
+  void route(At at) override;
+  void experts(At at, const ExpertRows& rows) override;
+  void shared_expert(At at) override;
+  void combine(At at) override;
+  void tap(At at, int index) override;
+  void head() override;
+  void fill_draft_rings(Rows set) override;
+  void draft_base() override;
+  void draft_logits(int index) override;
+  void draft_argmax(int index) override;
+
+ private:
+  struct RowSet {
+    int rows = 0, sequences = 0, outputs = 0;
+    RowView view{};
+    uint8_t* device = nullptr;
+    uint8_t* staging = nullptr;  // pinned
+    cudaEvent_t copied = nullptr;
+  };
+  struct Layer {
+    LinearWeights wq_a, wq_b, wkv, wo_a, wo_b, compressor_wkv, compressor_wgate, index_wk, index_wq_b, weights_proj, gate;
+    LinearWeights w1, w3, w2, shared_w1, shared_w3, shared_w2, engram_wkv;
+    const float *attn_norm, *ffn_norm, *q_norm, *kv_norm, *sink, *compressor_norm, *k_norm, *bias, *bias_vl;
+    const float *hc_fn[2], *hc_base[2], *hc_scale[2];
+    const float* engram_qk;  // [C, D]
+    const uint8_t *engram_codes, *engram_scales;
+    int experts = 0;
+  };
+
+  Backend() = default;
+  std::array<Buffer, kRoles> plan_buffers(const checkpoint::ModelConfig& c, const Limits& limits) const;
+  size_t scratch_bytes(const checkpoint::ModelConfig& c, const Limits& limits) const;
+  Status upload(const void* from, size_t bytes, const void** to);
+  Status upload_matrix(const Matrix& m, LinearWeights* out);
+  Status upload_stack(const std::vector<ExpertWeights>& experts, Matrix ExpertWeights::*which, LinearWeights* out);
+  Status upload_vector(const Matrix& m, const float** out);
+  Status load_layer(const LayerWeights& in, Layer* out);
+
+  template <class T>
+  T* at(Role role, int64_t row = 0) const {
+    const Buffer& b = buffers_[static_cast<int>(role)];
+    return static_cast<T*>(b.data) + row * b.cols;
+  }
+  const RowSet& set_of(Rows set) const { return sets_[static_cast<int>(set)]; }
+  const RowView& view_of(Rows set) const { return sets_[static_cast<int>(set)].view; }
+  bool is_draft(int layer) const { return layer >= c_.num_hidden_layers; }
+  int ratio_of(int layer) const { return is_draft(layer) ? 0 : c_.layers[layer].ratio; }
+  int half() const { return static_cast<int>(c_.qk_rope_head_dim / 2); }
+  float eps() const { return static_cast<float>(c_.rms_norm_eps); }
+  // Packs x for w and multiplies. quantise: FQ8 before FP8 and FP4 weights.
+  void project(const LinearWeights& w, const bf16* x, int64_t x_stride, int rows, const LinearOutput& y, bool quantise = true);
+  void window_rows(int layer, Rows set, const bf16* x);
+  void start_drafts();  // column 0 of kDraftTokens
+  void note(cudaError_t e);
+
+  int device_ = 0;
+  Capabilities capabilities_;
+  cudaStream_t stream_ = nullptr;
+  Arena arena_;
+  checkpoint::ModelConfig c_;
+  Limits limits_;
+  KvLayout layout_;
+  KvMemory kv_;
+  std::array<Buffer, kRoles> buffers_{};
+  std::array<RowSet, kRowSets> sets_;
+  std::array<RopeFrequencies, 2> rope_;
+  std::vector<Layer> layers_;
+  LinearWeights head_, main_proj_, markov_head_;
+  const bf16* embed_ = nullptr;
+  const bf16* markov_embed_ = nullptr;
+  const float *norm_ = nullptr, *main_norm_ = nullptr, *draft_norm_ = nullptr, *confidence_ = nullptr;
+  const int32_t* classes_ = nullptr;
+  const int64_t* engram_constants_ = nullptr;  // per Engram layer: multipliers, primes, offsets
+  // Scratch of a stage.
+  uint8_t* packed_ = nullptr;
+  bf16* wide_ = nullptr;          // [rows, widest intermediate]
+  bf16* narrow_ = nullptr;        // a second one
+  float* mix_ = nullptr;          // [rows, slices, coefficients + 1]
+  float* gate_scores_ = nullptr;  // [rows, experts]
+  float* base_logits_ = nullptr;  // draft: Markov term
+  uint16_t* scores_ = nullptr;    // [score rows, entries] ordered keys of bf16 scores
+  int score_rows_ = 0;
+  int64_t score_columns_ = 0;
+  uint16_t* block_scores_ = nullptr;
+  int32_t* expert_source_ = nullptr;  // packed row -> input row, -1 padding
+  int32_t* expert_pair_ = nullptr;    // packed row -> row * columns + column, -1 padding
+  GroupTile* expert_tiles_ = nullptr;
+  int32_t* expert_tile_count_ = nullptr;
+  int expert_rows_max_ = 0;
+  bf16 *expert_gate_ = nullptr, *expert_up_ = nullptr, *expert_out_ = nullptr;
+  std::map<std::pair<int, int>, cudaGraphExec_t> graphs_;
+  bool recording_ = false;
+  cudaError_t error_ = cudaSuccess;
+};
+
+}  // namespace deepinfer::ops::cuda

@@ -1,0 +1,24 @@
+// Opens the CUDA backend, a shared object beside the program (libdeepinfer_cuda.so), at run time: the program itself needs no
+// CUDA library and starts on machines without a GPU.
+//
+//   Result<std::unique_ptr<Ops>> ops = open_cuda_ops(0, directory_of_the_program);
+//
+// kUnavailable: no shared object, no driver, no GPU; kUnsupported: a GPU of another architecture. The message says which.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "ops/ops.h"
+
+namespace deepinfer::ops {
+
+// What the shared object fills in.
+struct CudaBackend {
+  Status status;
+  std::unique_ptr<Ops> ops;
+};
+
+Result<std::unique_ptr<Ops>> open_cuda_ops(int device, const std::string& directory);
+
+}  // namespace deepinfer::ops
