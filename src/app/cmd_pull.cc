@@ -1,6 +1,9 @@
 // deepinfer pull REPO[@REVISION]: fetches a model from a Hugging Face hub into the local cache.
+#include <unistd.h>
+
+#include <cerrno>
 #include <csignal>
-#include <cstdio>
+#include <cstring>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
@@ -37,6 +40,7 @@ int pull_model(const PullFlags& flags) {
   const Result<checkpoint::ModelId> id = checkpoint::ModelId::parse(flags.model);
   if (!id.ok()) return fail(id.status().message());
   std::signal(SIGXFSZ, SIG_IGN);  // a file size limit shows as a failed write, which has a message
+  std::signal(SIGPIPE, SIG_IGN);  // a TLS connection that the peer closed is a failed write, too
   const Interrupt interrupt;
   ProgressBar bar(id.value().to_string(), 0ms);
   const auto on_progress = [&](const checkpoint::PullProgress& p) {
@@ -49,7 +53,7 @@ int pull_model(const PullFlags& flags) {
     return kExitInterrupted;
   }
   if (!dir.ok()) return fail(dir.status().message());
-  fmt::print("{}\n", dir.value());
+  if (!write_out(STDOUT_FILENO, dir.value() + "\n")) return fail(fmt::format("Cannot write the answer: {}.", std::strerror(errno)));
   return kExitOk;
 }
 

@@ -179,7 +179,7 @@ void setup_run(CLI::App& app, Run* run) {
   app.add_option("-p,--prompt", o.prompt, "Answer this and end (also: text on standard input)");
   app.add_option("--system", o.system, "System text");
   app.add_flag("--raw", o.raw, "Continue the text as it is, without the chat format; special tokens may be spelled out");
-  app.add_option("--thinking", flags->thinking, "on (default) or off")->check(CLI::IsMember({"on", "off"}));
+  app.add_option("--thinking", flags->thinking, "on (default; shown on a terminal and in --json only) or off")->check(CLI::IsMember({"on", "off"}));
   app.add_flag("--no-thinking", flags->no_thinking, "The same as --thinking off");
   app.add_option("--effort", flags->effort, "How much to think: low, high (default), max, or 1 to 100")->check(CLI::Validator(check_effort, "EFFORT"));
   app.add_option("--temperature", o.temperature, "0 picks the likeliest token; default: generation_config.json")->check(CLI::Range(0.0, 2.0));

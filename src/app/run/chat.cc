@@ -175,6 +175,10 @@ void Chat::save(const std::string& path) const {
     say("Name the file: /save FILE");
     return;
   }
+  if (options_.raw) {
+    say("Raw texts are no conversation; there is nothing to save.");
+    return;
+  }
   recipe::Json root = recipe::Json::object();
   root.set("model", options_.model);
   root.set("seed", session_.settings().seed);
