@@ -5,57 +5,46 @@
 namespace deepinfer::recipe {
 
 TokenOutput::TokenOutput(const ParserOptions& options, const OutputVocabulary* vocabulary, OutputSink* sink, bool logprobs)
-    : vocabulary_(vocabulary),
-      sink_(sink),
-      parser_(options, logprobs ? static_cast<OutputSink*>(this) : sink),
-      plain_(options.plain),
-      logprobs_(logprobs) {}
-
-void TokenOutput::push_one(int32_t id) {
-  const OutputToken token = vocabulary_->at(id);
-  ++completion_tokens_;
-  switch (token.kind) {
-    case TokenKind::kSilent:
-      return;
-    case TokenKind::kText:
-      if (parser_.in_reasoning()) ++reasoning_tokens_;
-      return parser_.feed(token.bytes);
-    case TokenKind::kLiteral:
-      if (parser_.in_reasoning()) ++reasoning_tokens_;
-      return parser_.feed_literal(token.bytes);
-    case TokenKind::kThinkClose:
-      return plain_ ? parser_.feed_literal(token.bytes) : parser_.feed_marker(Marker::kThinkClose);
-    case TokenKind::kDsml:
-      return plain_ ? parser_.feed_literal(token.bytes) : parser_.feed_marker(Marker::kDsml);
-  }
-}
+    : vocabulary_(vocabulary), sink_(sink), parser_(options, this), plain_(options.plain), logprobs_(logprobs) {}
 
 void TokenOutput::push_ids(std::span<const int32_t> ids) {
   if (stopped()) return;
-  for (const int32_t id : ids) push_one(id);
+  for (const int32_t id : ids) push_one({id, 0, {}});
 }
 
 void TokenOutput::push(std::span<const TokenLogprob> tokens) {
   if (stopped()) return;
-  for (const TokenLogprob& token : tokens) {
-    if (logprobs_) {
-      push_with_logprob(token);
-    } else {
-      push_one(token.id);
-    }
-  }
+  for (const TokenLogprob& token : tokens) push_one(token);
 }
 
-void TokenOutput::push_with_logprob(const TokenLogprob& token) {
-  const OutputToken text = vocabulary_->at(token.id);
-  if (text.kind == TokenKind::kSilent) return push_one(token.id);
-  // Must wait before the token is fed, since it may come out at once. A marker is one byte to the parser; as markup it
-  // never comes out.
-  const bool marker = !plain_ && (text.kind == TokenKind::kThinkClose || text.kind == TokenKind::kDsml);
-  waiting_.push_back({token.id, token.logprob, {token.top.begin(), token.top.end()}, marker ? 1 : text.bytes.size(), std::nullopt});
-  push_one(token.id);
+void TokenOutput::push_one(const TokenLogprob& token) {
+  ++completion_tokens_;
+  OutputToken text = vocabulary_->at(token.id);
+  if (text.kind == TokenKind::kSilent) return;
+  if (plain_ && text.kind != TokenKind::kText) text.kind = TokenKind::kLiteral;
+  if (!logprobs_ && !parser_.in_reasoning()) return feed(text);
+  // The token waits before it is fed, since it may come out at once. To the parser a marker is one byte.
+  const bool marker = text.kind == TokenKind::kThinkClose || text.kind == TokenKind::kDsml;
+  Waiting& waiting = waiting_.emplace_back();
+  waiting.id = token.id;
+  waiting.size = marker ? 1 : text.bytes.size();
+  if (logprobs_) {
+    waiting.logprob = token.logprob;
+    waiting.top.assign(token.top.begin(), token.top.end());
+  }
+  feed(text);
   if (!waiting_.empty()) waiting_.back().begin = parser_.piece_begin();
   while (!waiting_.empty() && *waiting_.front().begin + waiting_.front().size <= parser_.settled()) waiting_.pop_front();
+}
+
+void TokenOutput::feed(const OutputToken& token) {
+  switch (token.kind) {
+    case TokenKind::kSilent: return;
+    case TokenKind::kText: return parser_.feed(token.bytes);
+    case TokenKind::kLiteral: return parser_.feed_literal(token.bytes);
+    case TokenKind::kThinkClose: return parser_.feed_marker(Marker::kThinkClose);
+    case TokenKind::kDsml: return parser_.feed_marker(Marker::kDsml);
+  }
 }
 
 void TokenOutput::push_text(std::string_view text, int64_t tokens) {
@@ -71,7 +60,11 @@ std::optional<int64_t> TokenOutput::reasoning_tokens() const {
 }
 
 FinishReason TokenOutput::finish(FinishReason engine_reason) {
+  const bool reasoning = parser_.in_reasoning();
+  const uint64_t end = parser_.position();
   const FinishReason reason = parser_.finish(engine_reason);
+  // Tokens of a character that never became whole count although nothing of them comes out.
+  if (reasoning) reasoning_tokens_ += std::count_if(waiting_.begin(), waiting_.end(), [&](const Waiting& w) { return *w.begin >= end; });
   waiting_.clear();
   return reason;
 }
@@ -83,7 +76,7 @@ void TokenOutput::on_reasoning(std::string_view text, SourceRange source) {
 
 void TokenOutput::on_content(std::string_view text, SourceRange source) {
   sink_->on_content(text, source);
-  release(source, false);
+  if (!waiting_.empty()) release(source, false);
 }
 
 void TokenOutput::release(SourceRange source, bool reasoning) {
@@ -91,7 +84,10 @@ void TokenOutput::release(SourceRange source, bool reasoning) {
     const Waiting& w = waiting_.front();
     const uint64_t begin = w.begin.value_or(parser_.piece_begin());
     if (begin >= source.end) return;
-    if (begin + w.size > source.begin) sink_->on_logprob({w.id, w.logprob, w.top}, reasoning);
+    if (begin + w.size > source.begin) {
+      if (reasoning) ++reasoning_tokens_;
+      if (logprobs_) sink_->on_logprob({w.id, w.logprob, w.top}, reasoning);
+    }
     waiting_.pop_front();
   }
 }

@@ -6,8 +6,8 @@
 //   FinishReason reason = output.finish(FinishReason::kStop);
 //
 // Every token counts as completion, also those of markup and an end-of-sequence id if it is pushed. Reasoning tokens are
-// those whose text was parsed as reasoning; </think> is none of them. A push that holds a stop match counts as a whole;
-// later ones are ignored.
+// those of which at least one byte came out as reasoning, so neither markup nor dropped newlines. A push that holds a stop
+// match counts as a whole; later ones are ignored.
 #pragma once
 
 #include <cstdint>
@@ -43,11 +43,12 @@ class TokenOutput : private OutputSink {
   std::optional<int64_t> reasoning_tokens() const;
 
  private:
+  // A token of which nothing has come out yet.
   struct Waiting {
-    int32_t id;
-    double logprob;
+    int32_t id = 0;
+    double logprob = 0;
     std::vector<TopLogprob> top;
-    size_t size;
+    size_t size = 0;                // in bytes of the parser's SourceRange
     std::optional<uint64_t> begin;  // none while the token is being fed
   };
 
@@ -58,8 +59,8 @@ class TokenOutput : private OutputSink {
   void on_call_end(int call, bool complete) override { sink_->on_call_end(call, complete); }
   void on_call_part(int call, CallPart part) override { sink_->on_call_part(call, part); }
 
-  void push_one(int32_t id);
-  void push_with_logprob(const TokenLogprob& token);
+  void push_one(const TokenLogprob& token);
+  void feed(const OutputToken& token);
   void release(SourceRange source, bool reasoning);
 
   const OutputVocabulary* vocabulary_;
@@ -69,7 +70,7 @@ class TokenOutput : private OutputSink {
   const bool logprobs_;
   bool text_pushed_ = false;
   int64_t completion_tokens_ = 0, reasoning_tokens_ = 0;
-  std::deque<Waiting> waiting_;  // in order; log-probabilities of tokens not yet seen in any output
+  std::deque<Waiting> waiting_;  // in order; without log-probabilities only tokens of reasoning
 };
 
 }  // namespace deepinfer::recipe

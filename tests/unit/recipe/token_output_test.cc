@@ -101,6 +101,15 @@ TEST(TokenOutputTest, AMarkerThatPrintsHasAnEntry) {
   EXPECT_EQ(r.heard.text, "c:｜DSML｜ ");
 }
 
+TEST(TokenOutputTest, ReasoningTokensAreThoseThatComeOutAsReasoning) {
+  for (bool in_one_push : {false, true}) {
+    // Leading and trailing newlines and the markup of a call do not count.
+    EXPECT_EQ(decode({kNewline, kA, kNewline, kLess, kDsml, kB}, InitialStage::kReasoningStart, in_one_push).reasoning, 1);
+    EXPECT_EQ(decode({kA, kNewline, kB, kDsml, kNewline, kClose, kB}, InitialStage::kReasoningStart, in_one_push).reasoning, 4);
+    EXPECT_EQ(decode({kClose, kA}, InitialStage::kReasoningStart, in_one_push).reasoning, 0);
+  }
+}
+
 TEST(TokenOutputTest, PartsOfACharacterComeWithTheWhole) {
   const Outcome r = decode({kA, kEmoji1, kEmoji2, kEmoji3}, InitialStage::kContent, false);
   EXPECT_EQ(r.heard.text, "c:a c:😀! ");
