@@ -1,0 +1,140 @@
+#include "kv/host_store.h"
+
+#include <algorithm>
+
+#include "kv/record.h"
+
+namespace deepinfer::kv {
+
+bool HostStore::make_room(uint64_t bytes) {
+  if (bytes > options_.bytes_max) return false;
+  while (bytes_used_ + bytes > options_.bytes_max) {
+    int first = kNoEntry;
+    for (const auto& [key, id] : by_key_) {
+      const Entry& e = entries_[id];
+      if (e.pins > 0 || !e.sealed) continue;
+      const Entry* f = first == kNoEntry ? nullptr : &entries_[first];
+      if (f == nullptr || e.value < f->value || (e.value == f->value && e.order < f->order)) first = id;
+    }
+    if (first == kNoEntry) return false;
+    clock_ = std::max(clock_, entries_[first].value);
+    ++counters_.evicted;
+    withdraw(first);
+  }
+  return true;
+}
+
+int HostStore::reserve(size_t bytes, double cost) {
+  if (options_.faults.fails(FaultPoint::kHostReserve) || !make_room(bytes)) {
+    ++counters_.refused;
+    return kNoEntry;
+  }
+  int id;
+  if (unused_.empty()) {
+    id = static_cast<int>(entries_.size());
+    entries_.emplace_back();
+  } else {
+    id = unused_.back();
+    unused_.pop_back();
+  }
+  Entry& e = entries_[id];
+  e = Entry{};
+  e.size = bytes;
+  if (options_.keep_bytes) e.bytes.resize(bytes);
+  e.cost = cost;
+  e.order = next_order_++;
+  e.pins = 1;
+  e.live = true;
+  bytes_used_ += bytes;
+  ++live_;
+  ++counters_.reserved;
+  return id;
+}
+
+void HostStore::seal(int id) {
+  Entry& e = entries_[id];
+  if (!e.live) return;
+  e.checksum = kv_checksum(e.bytes);
+  e.sealed = true;
+  free_if_unused(id);
+}
+
+bool HostStore::verify(int id) {
+  Entry& e = entries_[id];
+  if (e.sealed && e.checksum == kv_checksum(e.bytes) && !options_.faults.fails(FaultPoint::kHostVerify)) return true;
+  ++counters_.damaged;
+  return false;
+}
+
+void HostStore::publish(int id, const BlockKey& key, double expires_s, uint8_t tag) {
+  if (const auto it = by_key_.find(key); it != by_key_.end()) withdraw(it->second);
+  Entry& e = entries_[id];
+  e.key = key;
+  e.published = true;
+  e.expires_s = expires_s;
+  e.tag = tag;
+  use(e);
+  by_key_[key] = id;
+  --e.pins;
+}
+
+int HostStore::find(const BlockKey& key, double now_s) {
+  const auto it = by_key_.find(key);
+  if (it == by_key_.end() || !entries_[it->second].sealed || entries_[it->second].expires_s <= now_s) {
+    ++counters_.misses;
+    return kNoEntry;
+  }
+  const int id = it->second;
+  if (!verify(id)) {
+    withdraw(id);
+    ++counters_.misses;
+    return kNoEntry;
+  }
+  ++counters_.hits;
+  use(entries_[id]);
+  ++entries_[id].pins;
+  return id;
+}
+
+void HostStore::unpin(int id) {
+  --entries_[id].pins;
+  free_if_unused(id);
+}
+
+void HostStore::withdraw(int id) {
+  Entry& e = entries_[id];
+  by_key_.erase(e.key);
+  e.published = false;
+  free_if_unused(id);
+}
+
+void HostStore::free_if_unused(int id) {
+  Entry& e = entries_[id];
+  // A snapshot that is still being written keeps its buffer until seal(), even if nobody can find it any more.
+  if (!e.live || e.published || e.pins > 0 || !e.sealed) return;
+  bytes_used_ -= e.size;
+  --live_;
+  e = Entry{};
+  unused_.push_back(id);
+}
+
+void HostStore::supersede(const BlockKey& key) {
+  const auto it = by_key_.find(key);
+  if (it == by_key_.end()) return;
+  ++counters_.superseded;
+  withdraw(it->second);
+}
+
+int HostStore::expire(double now_s) {
+  int n = 0;
+  for (auto it = by_key_.begin(); it != by_key_.end();) {
+    const int id = (it++)->second;
+    if (entries_[id].expires_s > now_s || entries_[id].pins > 0 || !entries_[id].sealed) continue;
+    ++counters_.expired;
+    ++n;
+    withdraw(id);
+  }
+  return n;
+}
+
+}  // namespace deepinfer::kv

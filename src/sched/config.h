@@ -1,0 +1,82 @@
+// What the scheduler is told once: sizes of memory, shape of the model, limits and policy. check() refuses what cannot work.
+//
+//   SchedulerConfig c;
+//   c.blocks = options.pages;  c.slots = options.slots;  c.window = model.window;  c.keep = c.window + 12;  ...
+//   DI_RETURN_IF_ERROR(check(c));
+//
+// Every limit has a name (limit_name), a counter in SchedulerStats, and an error that says the name and how to change it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "base/status.h"
+#include "kv/block_pool.h"
+#include "kv/cache_key.h"
+#include "kv/faults.h"
+
+namespace deepinfer::sched {
+
+// Seconds that a step takes, as the engine measured them; zeros switch the latency budget off.
+struct StepCost {
+  double base_s = 0;
+  double decode_row_s = 0;
+  double prefill_row_s = 0;
+};
+
+struct SchedulerConfig {
+  // Memory.
+  int blocks = 0;                    // blocks of global KV on the device
+  int slots = 0;                     // state slots; a running sequence has one
+  int block_tokens = kv::kBlockTokens;
+  size_t block_bytes = 0;            // of one block, when it is spilled
+  size_t slot_bytes = 0;             // of one slot, when it is spilled
+  size_t snapshot_bytes = 0;         // of the encoder windows at a border; 0: no snapshots
+  uint64_t host_bytes_max = 0;       // host memory for snapshots and spilled sequences; 0: neither
+  bool host_keeps_bytes = true;      // false: account only (simulator)
+
+  // Model.
+  int window = 128;
+  int encoder_layers = 20;
+  int ring_slots = 134;              // rows that a window ring holds
+  int backtrack = 6;                 // rows that a sequence may be stepped back
+  int history_tokens = 3;            // tokens before a row that Engram needs
+  int keep = 140;                    // prompt rows that the decoder half runs: window + 12
+
+  // Limits of a step (ops::Limits).
+  int rows_max = 512;
+  int sequences_max = 1;             // sequences of a step, and running sequences
+  int outputs_max = 1;               // rows with logits
+  int blocks_per_step_max = 0;       // block ids of a step; 0: no limit
+
+  // Limits of requests.
+  int context_max = 4096;            // prompt and output together
+  int waiting_max = 4096;            // sequences that wait for admission
+  int tenants_max = 1024;
+  int samples_max = 16;              // answers to one prompt
+  int drafts_max = 0;                // draft rows of a sequence in a step
+
+  // Policy.
+  double step_target_s = 0;          // prefill beside decode is cut so that a step takes no longer; 0: rows_max only
+  int prefill_rows_min = 32;         // but a step that has prefill work runs at least so many rows of it
+  int skip_ahead_max = 8;            // requests that may be looked at behind one that does not fit
+  int skips_max = 64;                // how often a request may be passed over before others wait for it
+  int preemptions_max = 3;           // after so many preemptions a sequence is preempted last
+  bool spill = true;                 // preemption to host memory; else, and without room, by computing again
+
+  // Cache.
+  kv::CacheScope scope;              // `tenant` is filled in a tenant
+  bool prefix_cache = true;
+  double snapshot_ttl_s = 600;
+  double attention_tokens = 65536;   // kv::PrefixIndexOptions
+  kv::Faults faults;
+};
+
+Status check(const SchedulerConfig& config);
+
+enum class Limit : uint8_t { kWaiting, kTenants, kSamples, kContext, kBlocks, kSlots, kDrafts };
+inline constexpr int kLimits = 7;
+std::string_view limit_name(Limit limit);
+
+}  // namespace deepinfer::sched
