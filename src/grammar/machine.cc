@@ -144,6 +144,42 @@ void Machine::append_raw(NodeId node, Items& to) {
   to.insert(to.end(), items_.begin() + n.items, items_.begin() + n.items + n.count);
 }
 
+uint32_t Machine::next_stamp() {
+  if (++stamp_ == 0) {
+    for (Node& n : nodes_) n.visit = n.popped = 0;
+    stamp_ = 1;
+  }
+  return stamp_;
+}
+
+bool Machine::surely_nullable(uint32_t symbol) const {
+  if (kind_of(symbol) == kState) return grammar_.exprs.rx().nullable(symbol);
+  if (kind_of(symbol) != kExpr) return false;
+  const ExprNode& n = grammar_.exprs.node(index_of(symbol));
+  return n.kind == ExprKind::kRepeat && n.b == 0;
+}
+
+// Drops positions to which another one leads without any text: what fits there fits there too. Otherwise the readings of an ambiguous
+// text would pile up.
+void Machine::drop_covered(std::vector<NodeId>& rests) {
+  const uint32_t stamp = next_stamp();
+  for (size_t i = rests.size(); i-- > 0;) {
+    if (nodes_[rests[i]].visit == stamp) continue;
+    std::vector<NodeId> stack{rests[i]};
+    while (!stack.empty()) {
+      const Node n = nodes_[stack.back()];
+      stack.pop_back();
+      for (uint32_t k = n.items; k < n.items + n.count; ++k) {
+        const NodeId rest = items_[k].rest;
+        if (!surely_nullable(items_[k].symbol) || nodes_[rest].visit == stamp) continue;
+        nodes_[rest].visit = stamp;
+        stack.push_back(rest);
+      }
+    }
+  }
+  std::erase_if(rests, [&](NodeId rest) { return nodes_[rest].visit == stamp; });
+}
+
 // The union of the rests of items with one symbol (sorted by rest).
 NodeId Machine::unite(std::span<const Item> same_symbol) {
   const NodeId first = same_symbol.front().rest, last = same_symbol.back().rest;
@@ -158,11 +194,17 @@ NodeId Machine::unite(std::span<const Item> same_symbol) {
     return kNodeDead;
   }
   ++depth_;
-  Items items;
-  for (size_t i = 0; i < same_symbol.size(); ++i) {
-    if (i == 0 || same_symbol[i].rest != same_symbol[i - 1].rest) append_raw(same_symbol[i].rest, items);
+  std::vector<NodeId> rests;
+  for (const Item& i : same_symbol) {
+    if (rests.empty() || rests.back() != i.rest) rests.push_back(i.rest);
   }
-  const NodeId made = make(items);
+  drop_covered(rests);
+  NodeId made = rests[0];
+  if (rests.size() > 1) {
+    Items items;
+    for (NodeId rest : rests) append_raw(rest, items);
+    made = make(items);
+  }
   --depth_;
   if (pair && error_.ok()) {
     unions_[key] = made;
@@ -256,8 +298,8 @@ void Machine::open(NodeId node) {
   if (nodes_[node].is_open) return;
   Items pending, done;
   append_raw(node, pending);
-  const uint32_t stamp = ++stamp_;
-  nodes_[node].visit = stamp;
+  const uint32_t stamp = next_stamp();
+  nodes_[node].popped = stamp;
   bool accepts = false;
   // Rounds: all readings of one expression are merged before it is opened, so that their number stays polynomial.
   while (!pending.empty() && error_.ok()) {
@@ -281,8 +323,8 @@ void Machine::open(NodeId node) {
             if (rest.is_open) {
               accepts |= rest.accepts;
               done.insert(done.end(), items_.begin() + rest.open, items_.begin() + rest.open + rest.open_count);
-            } else if (rest.visit != stamp) {
-              rest.visit = stamp;
+            } else if (rest.popped != stamp) {
+              rest.popped = stamp;
               append_raw(item.rest, next);
             }
           }

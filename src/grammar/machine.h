@@ -57,7 +57,8 @@ class Machine {
     uint32_t items, count;            // raw, in items_
     uint32_t open = 0, open_count = 0;  // only states and tokens, all of them; valid if is_open
     uint32_t depth = 0;
-    uint32_t visit = 0;               // stamp of the last opening that passed here
+    uint32_t visit = 0;               // stamp of the last walk of drop_covered that passed here
+    uint32_t popped = 0;              // stamp of the last opening that passed here
     uint32_t first = 0;               // index in firsts_, plus 1
     uint32_t mask = 0;                // index in masks_, plus 1
     bool is_open = false, accepts = false;
@@ -73,6 +74,9 @@ class Machine {
   NodeId find_or_add(std::span<const Item> items);
   void append_raw(NodeId node, Items& to);
   NodeId unite(std::span<const Item> same_symbol);
+  uint32_t next_stamp();
+  bool surely_nullable(uint32_t symbol) const;
+  void drop_covered(std::vector<NodeId>& rests);
   void merge(Items& items);
   void open(NodeId node);
   void expand(ExprId e, NodeId rest, Items& to);
