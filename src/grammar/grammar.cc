@@ -88,6 +88,7 @@ uint32_t GrammarBuilder::Impl::add_text(TextNode node, std::string_view key) {
 }
 
 GrammarBuilder::GrammarBuilder(const Limits& limits) : impl_(std::make_unique<Impl>(limits)) {
+  impl_->grammar->exprs.rx().set_budget(&impl_->budget);
   impl_->texts.push_back({TextKind::kNone, 0, 0, 0, kUnbounded, 0});
   impl_->texts.push_back({TextKind::kEmpty, 0, 0, 0, 0, 0});
 }
@@ -400,7 +401,7 @@ bool GrammarBuilder::is_empty(Text a) {
   const RxId r = impl_->lower(a.id, Encoding::kUtf8);
   const bool alive = rx.alive(r);
   if (rx.error()) {
-    fail(make_error(Code::kResourceExhausted, "a condition on a string takes too many states to decide (limit 50000); make it simpler"));
+    impl_->fail_search();
     return true;
   }
   return !alive;
@@ -412,13 +413,22 @@ bool GrammarBuilder::contains(Text a, std::string_view value) {
 
 // --- Expressions ------------------------------------------------------------------------------------------------------------------------
 
+// A search for a string that a Text allows was given up.
+void GrammarBuilder::Impl::fail_search() {
+  if (!status.ok()) return;
+  status = budget.spend(0);
+  if (status.ok()) {
+    status = make_error(Code::kResourceExhausted, "a condition on a string takes too many states to decide (limit {}); make it simpler",
+                        kRxSearchStatesMax);
+  }
+}
+
 ExprId GrammarBuilder::Impl::regular(RxId r) {
   if (!charge()) return kExprNone;
   RxArena& rx = grammar->exprs.rx();
   const bool alive = rx.alive(r);
   if (rx.error()) {
-    status = make_error(Code::kResourceExhausted,
-                        "a condition on a string takes too many states to decide (limit 50000); make it simpler");
+    fail_search();
     return kExprNone;
   }
   return alive ? grammar->exprs.regular(r) : kExprNone;
@@ -563,6 +573,7 @@ Result<Grammar> GrammarBuilder::finish(Expr root, bool strict_rules) {
   if (!impl_->status.ok()) return impl_->status;
   impl_->grammar->root = root.id;
   DI_RETURN_IF_ERROR(prepare(*impl_->grammar, strict_rules, impl_->budget));
+  impl_->grammar->exprs.rx().set_budget(nullptr);
   Grammar grammar(std::move(impl_->grammar));
   impl_->grammar = std::make_unique<Grammar::Impl>();
   fail(make_error(Code::kInternal, "a grammar builder was used after finish()"));

@@ -38,6 +38,7 @@ struct GrammarBuilder::Impl {
   RxId lower_node(const TextNode& n, Encoding encoding);
   // The expression of a lowered Text, none if it is empty.
   ExprId regular(RxId r);
+  void fail_search();
   std::vector<uint32_t> drop_implied_lengths(std::vector<uint32_t> parts);
   const std::string* single(uint32_t text);
 

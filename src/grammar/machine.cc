@@ -70,10 +70,10 @@ NodeId Machine::start() { return push(grammar_.root, kNodeEnd); }
 NodeId Machine::find_or_add(std::span<const Item> items) {
   uint64_t h = items.size();
   for (const Item& i : items) h = mix_bits(h ^ (static_cast<uint64_t>(i.symbol) << 32 | i.rest));
-  size_t slot = h & (table_.size() - 1);
+  size_t slot = static_cast<uint32_t>(h >> 32) & (table_.size() - 1);
   for (; table_[slot] != UINT32_MAX; slot = (slot + 1) & (table_.size() - 1)) {
     const Node& n = nodes_[table_[slot]];
-    if (n.count == items.size() && std::equal(items.begin(), items.end(), items_.begin() + n.items)) return table_[slot];
+    if (n.hash == static_cast<uint32_t>(h >> 32) && n.count == items.size() && std::equal(items.begin(), items.end(), items_.begin() + n.items)) return table_[slot];
   }
   const auto id = static_cast<NodeId>(nodes_.size());
   Node node{static_cast<uint32_t>(items_.size()), static_cast<uint32_t>(items.size())};
@@ -94,6 +94,7 @@ NodeId Machine::find_or_add(std::span<const Item> items) {
                     limits_.memory_bytes_max));
     return kNodeDead;
   }
+  node.hash = static_cast<uint32_t>(h >> 32);
   table_[slot] = id;
   items_.insert(items_.end(), items.begin(), items.end());
   nodes_.push_back(node);
@@ -101,12 +102,7 @@ NodeId Machine::find_or_add(std::span<const Item> items) {
   if (nodes_.size() * 2 > table_.size()) {
     table_.assign(table_.size() * 2, UINT32_MAX);
     for (NodeId k = 0; k < nodes_.size(); ++k) {
-      uint64_t hk = nodes_[k].count;
-      for (uint32_t i = 0; i < nodes_[k].count; ++i) {
-        const Item& item = items_[nodes_[k].items + i];
-        hk = mix_bits(hk ^ (static_cast<uint64_t>(item.symbol) << 32 | item.rest));
-      }
-      size_t s = hk & (table_.size() - 1);
+      size_t s = nodes_[k].hash & (table_.size() - 1);
       while (table_[s] != UINT32_MAX) s = (s + 1) & (table_.size() - 1);
       table_[s] = k;
     }
@@ -394,7 +390,8 @@ NodeId Machine::step_slow(NodeId node, uint8_t byte) {
     }
   }
   if (rx.error()) {
-    fail(make_error(Code::kResourceExhausted, "a condition on a string takes too many states to decide (limit 50000); make it simpler"));
+    fail(make_error(Code::kResourceExhausted, "a condition on a string takes too many states to decide (limit {}); make it simpler",
+                    kRxSearchStatesMax));
   }
   return make(items);
 }
@@ -479,7 +476,7 @@ LocalMask& Machine::make_local(RxId state, int part) {
     else made = masks_of_.make(cut, part);
     made.state = cut;
     memory_ += made.memory_bytes();
-    if (rx.error()) fail(make_error(Code::kResourceExhausted, "a condition on a string takes too many states (limit 50000)"));
+    if (rx.error()) fail(make_error(Code::kResourceExhausted, "a condition on a string takes too many states (limit {})", kRxSearchStatesMax));
   }
   local_index_[state][static_cast<size_t>(part)] = index;
   return *locals_[index - 1];

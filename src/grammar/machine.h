@@ -57,6 +57,7 @@ class Machine {
     uint32_t items, count;            // raw, in items_
     uint32_t open = 0, open_count = 0;  // only states and tokens, all of them; valid if is_open
     uint32_t depth = 0;
+    uint32_t hash = 0;
     uint32_t visit = 0;               // stamp of the last walk of drop_covered that passed here
     uint32_t popped = 0;              // stamp of the last opening that passed here
     uint32_t first = 0;               // index in firsts_, plus 1

@@ -20,6 +20,7 @@
 #include "grammar/byte_set.h"
 #include "grammar/char_set.h"
 #include "grammar/flat_map.h"
+#include "grammar/limits.h"
 
 namespace deepinfer::grammar {
 
@@ -28,6 +29,7 @@ inline constexpr RxId kRxNone = 0;      // nothing
 inline constexpr RxId kRxEmpty = 1;     // the empty string
 inline constexpr RxId kRxAnything = 2;  // every byte string
 inline constexpr uint32_t kRxUnbounded = UINT32_MAX;
+inline constexpr size_t kRxSearchStatesMax = 20'000;  // looked at to find out whether a language is empty
 
 // A small deterministic automaton whose accepting states may have no edges left; state 0 starts.
 struct ByteDfa {
@@ -116,7 +118,9 @@ class RxArena {
   // A state with the same behaviour on all texts of at most `length` bytes; counts beyond are forgotten, so that states can share masks.
   RxId truncate(RxId r, uint32_t length);
 
-  // Looking for a text took too many states, or an expression was too deep; steps return 0 then.
+  // Searches for a text of a language charge `budget` (which may be null) and stop when it is spent.
+  void set_budget(Budget* budget) { budget_ = budget; }
+  // Looking for a text took too many states or too long, or an expression was too deep; steps return 0 then.
   bool error() const { return error_; }
   void clear_error() { error_ = false; }
   uint64_t memory_bytes() const { return memory_; }
@@ -175,6 +179,7 @@ class RxArena {
   RxId universe_[2] = {kRxAnything, kRxAnything};
   uint64_t memory_ = 0, work_ = 0;
   bool error_ = false;
+  Budget* budget_ = nullptr;
 };
 
 // The expressions that nearly every grammar uses, with all their states worked out once per process. Their ids are the same in every

@@ -5,12 +5,6 @@
 #include "grammar/rx.h"
 
 namespace deepinfer::grammar {
-namespace {
-
-constexpr size_t kSearchStatesMax = 50'000;
-
-}  // namespace
-
 const std::vector<RxId>& RxArena::successors(RxId r) {
   auto it = successors_.find(r);
   if (it != successors_.end()) return it->second;
@@ -125,7 +119,8 @@ bool RxArena::alive(RxId r) {
       }
       queue.push_back(t);
     }
-    if (error_ || parent.size() > kSearchStatesMax) {
+    if (budget_ != nullptr && !budget_->spend(1 + successors(s).size()).ok()) error_ = true;
+    if (error_ || parent.size() > kRxSearchStatesMax) {
       error_ = true;
       return true;
     }
