@@ -13,14 +13,18 @@ namespace deepinfer::ops::cpu {
 
 enum class Slot : uint8_t { kPanel, kAccumulator, kTile, kInput, kGate, kUp, kKeys, kScores, kProbabilities, kOrder, kQueries, kCount };
 
-template <class T>
-T* scratch(Slot slot, size_t n) {
+inline std::byte* scratch_bytes(Slot slot, size_t bytes) {
   thread_local std::array<std::vector<std::byte>, static_cast<size_t>(Slot::kCount)> memory;
   std::vector<std::byte>& m = memory[static_cast<size_t>(slot)];
   constexpr size_t kAlign = 64;
-  if (m.size() < n * sizeof(T) + kAlign) m.resize(n * sizeof(T) + kAlign);
+  if (m.size() < bytes + kAlign) m.resize(bytes + kAlign);
   const auto address = reinterpret_cast<uintptr_t>(m.data());
-  return reinterpret_cast<T*>((address + kAlign - 1) & ~uintptr_t{kAlign - 1});
+  return reinterpret_cast<std::byte*>((address + kAlign - 1) & ~uintptr_t{kAlign - 1});
+}
+
+template <class T>
+T* scratch(Slot slot, size_t n) {
+  return reinterpret_cast<T*>(scratch_bytes(slot, n * sizeof(T)));
 }
 
 }  // namespace deepinfer::ops::cpu

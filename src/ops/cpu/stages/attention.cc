@@ -172,9 +172,8 @@ void Backend<T>::attend_row(const float* q, const float* keys, int64_t n, const 
 template <class T>
 void Backend<T>::attend(At where) {
   const RowSet& set = set_of(where.rows);
-  const int64_t keys_max = c_.sliding_window + std::max<int64_t>(c_.index_topk, drafts_max());
   auto body = [&](int64_t begin, int64_t end) {
-    float* keys = scratch<float>(Slot::kKeys, keys_max * c_.head_dim);
+    float* keys = scratch<float>(Slot::kKeys, keys_max() * c_.head_dim);
     for (int64_t i = begin; i < end; ++i) {
       const int64_t n = gather_keys(where, set, static_cast<int>(i), keys);
       attend_row(at<float>(Role::kQuery, i), keys, n, vectors_[where.layer].sink.data(), at<float>(Role::kHeads, i));

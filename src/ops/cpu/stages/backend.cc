@@ -1,10 +1,12 @@
 // Memory, row sets and the small arithmetic that all stages share.
 #include "ops/cpu/stages/backend.h"
 
-#include <cassert>
+#include <atomic>
+#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <new>
+#include <thread>
 #include <type_traits>
 
 namespace deepinfer::ops::cpu {
@@ -96,9 +98,20 @@ std::array<Buffer, kRoles> Backend<T>::plan_buffers(const checkpoint::ModelConfi
 }
 
 template <class T>
+typename Backend<T>::StageRows Backend<T>::plan_stage_rows(const checkpoint::ModelConfig& c, const std::array<Buffer, kRoles>& buffers) const {
+  const auto of = [&buffers](Role role) { return buffers[static_cast<int>(role)]; };
+  const int64_t rows = std::max(of(Role::kResidual).rows, of(Role::kLogits).rows), groups = c.o_groups * c.o_lora_rank;
+  const int64_t input = std::max({c.hidden_size, c.q_lora_rank, groups, c.engram_width(), of(Role::kTaps).cols});
+  const int64_t widest = std::max({c.hidden_size * (c.hc_mult + 1), c.num_attention_heads * c.head_dim, groups, c.engram_width(), c.dspark_markov_rank});
+  return {rows * input, rows * widest};
+}
+
+template <class T>
 uint64_t Backend<T>::workspace_bytes(const checkpoint::ModelConfig& config, const Limits& limits) const {
-  uint64_t sum = 0;
-  for (const Buffer& b : plan_buffers(config, limits)) sum += b.rows * b.cols * element_bytes(b.element);
+  const std::array<Buffer, kRoles> buffers = plan_buffers(config, limits);
+  const StageRows rows = plan_stage_rows(config, buffers);
+  uint64_t sum = (rows.quantised + 2 * rows.stage) * sizeof(float);
+  for (const Buffer& b : buffers) sum += b.rows * b.cols * element_bytes(b.element);
   return sum;
 }
 
@@ -111,6 +124,7 @@ Status Backend<T>::load(const checkpoint::ModelConfig& config, const ModelWeight
   if (limits_.blocks_max == 0) limits_.blocks_max = limits_.sequences_max * KvLayout::pages_for(limits_.context_max);
   rope_ = {RopeFrequencies::make(c_, false), RopeFrequencies::make(c_, true)};
   buffers_ = plan_buffers(c_, limits_);
+  bool fits = true;
   try {
     for (int i = 0; i < kRoles; ++i) {
       Buffer& b = buffers_[i];
@@ -118,13 +132,10 @@ Status Backend<T>::load(const checkpoint::ModelConfig& config, const ModelWeight
       b.data = memory_[i].data();
     }
     const int64_t rows = buffers_[static_cast<int>(Role::kResidual)].rows;
-    const int64_t outputs = buffers_[static_cast<int>(Role::kLogits)].rows;
-    const int64_t groups = c_.o_groups * c_.o_lora_rank;
-    const int64_t widest_input = std::max({c_.hidden_size, c_.q_lora_rank, groups, c_.engram_width(), static_cast<int64_t>(c_.dspark_target_layer_ids.size()) * c_.hidden_size});
-    const int64_t widest = std::max({c_.hidden_size * (c_.hc_mult + 1), c_.num_attention_heads * c_.head_dim, groups, c_.engram_width(), 2 * c_.head_dim, c_.hc_coefficients()});
-    quantised_.resize(std::max(rows, outputs) * widest_input);
-    wide_rows_.resize(std::max(rows, outputs) * widest * (sizeof(T) / sizeof(float)));
-    stage_rows_.resize(std::max(rows, outputs) * widest);
+    const StageRows stage = plan_stage_rows(c_, buffers_);
+    quantised_.resize(stage.quantised);
+    wide_rows_.resize(stage.stage);
+    stage_rows_.resize(stage.stage);
     const int64_t pairs = rows * buffers_[static_cast<int>(Role::kExpertIds)].cols;
     const int64_t experts = std::max(c_.n_routed_experts, c_.dspark_n_routed_experts);
     expert_order_.reserve(pairs);
@@ -141,7 +152,11 @@ Status Backend<T>::load(const checkpoint::ModelConfig& config, const ModelWeight
         s.sin[i].resize(rows * c_.qk_rope_head_dim / 2);
       }
     }
+    fits = reserve_scratch();
   } catch (const std::bad_alloc&) {
+    fits = false;
+  }
+  if (!fits) {
     return make_error(Code::kResourceExhausted, "the model's activations need {} MiB of memory, which is not available; lower the rows or the context of a step",
                       workspace_bytes(c_, limits_) >> 20);
   }
@@ -171,6 +186,41 @@ Status Backend<T>::load(const checkpoint::ModelConfig& config, const ModelWeight
   draft_norm_ = numbers(w_.draft_norm);
   confidence_ = numbers(w_.confidence);
   return {};
+}
+
+template <class T>
+bool Backend<T>::reserve_scratch() {
+  const int64_t keys = keys_max(), experts = std::max(c_.n_routed_experts, c_.dspark_n_routed_experts), context = limits_.context_max;
+  const std::pair<Slot, int64_t> bytes[] = {
+      {Slot::kPanel, std::max<int64_t>(kPanelColumns, c_.index_head_dim) * kLanes * sizeof(float)},
+      {Slot::kAccumulator, std::max<int64_t>(kRowChunk, c_.index_n_heads) * kLanes * sizeof(double)},
+      {Slot::kTile, std::max<int64_t>(kRowChunk * kLanes, kMixRows * c_.hc_coefficients()) * sizeof(double)},
+      {Slot::kInput, std::max<int64_t>(kExpertRows * c_.hidden_size, c_.qk_rope_head_dim) * sizeof(float)},
+      {Slot::kGate, kExpertRows * c_.moe_intermediate_size * sizeof(float)},
+      {Slot::kUp, kExpertRows * kLanes * sizeof(T)},
+      {Slot::kKeys, std::max({keys * c_.head_dim, kExpertRows * c_.hidden_size, c_.index_head_dim}) * sizeof(float)},
+      {Slot::kScores, std::max({keys * kLanes, context, kMixRows * experts}) * sizeof(T)},
+      {Slot::kProbabilities, std::max({keys * kLanes, context, experts}) * sizeof(T)},
+      {Slot::kOrder, std::max(context, experts) * sizeof(int32_t)},
+      {Slot::kQueries, c_.head_dim * kLanes * sizeof(float)},
+  };
+  // A thread that has grown its memory waits for the others, so that each of them gets an item; not for ever, since a busy
+  // machine may start a thread late, which then grows its memory in a step.
+  constexpr auto kPatience = std::chrono::milliseconds(200);
+  std::atomic<int> arrived{0};
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  std::atomic<bool> failed{false};
+  auto body = [&](int64_t, int64_t) {
+    try {
+      for (const auto& [slot, n] : bytes) scratch_bytes(slot, n);
+    } catch (const std::bad_alloc&) {
+      failed = true;
+    }
+    ++arrived;
+    while (arrived < pool_.threads() && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+  };
+  parallel(pool_.threads(), body);
+  return !failed;
 }
 
 template <class T>

@@ -90,8 +90,13 @@ class Backend : public Ops {
   };
   static constexpr int kExpertRows = 64;
   static constexpr int kRowChunk = 128;  // rows that share an expanded panel
+  static constexpr int kMixRows = 16;    // rows that share the expanded fn of mHC, or a router
 
   // ---- buffers
+  struct StageRows {
+    int64_t quantised, stage;  // floats of quantised_, and of wide_rows_ and stage_rows_ each
+  };
+  StageRows plan_stage_rows(const checkpoint::ModelConfig& c, const std::array<Buffer, kRoles>& buffers) const;
   std::array<Buffer, kRoles> plan_buffers(const checkpoint::ModelConfig& c, const Limits& limits) const;
   template <class U>
   U* at(Role role, int64_t row = 0) const {
@@ -100,6 +105,9 @@ class Backend : public Ops {
   }
   const RowSet& set_of(Rows set) const { return sets_[static_cast<int>(set)]; }
   int drafts_max() const;
+  int64_t keys_max() const { return c_.sliding_window + std::max<int64_t>(c_.index_topk, drafts_max()); }
+  // Lets every thread of the pool grow its scratch memory now instead of in a step.
+  bool reserve_scratch();  // false: no memory
   bool is_draft(int layer) const { return layer >= c_.num_hidden_layers; }
   int ratio_of(int layer) const { return is_draft(layer) ? 0 : c_.layers[layer].ratio; }
 

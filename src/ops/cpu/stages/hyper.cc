@@ -6,8 +6,6 @@
 namespace deepinfer::ops::cpu {
 namespace {
 
-constexpr int64_t kMixRows = 16;  // rows that share the expanded fn
-
 double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 
 }  // namespace
@@ -73,7 +71,7 @@ void Backend<T>::hc_enter(At where, Sublayer which) {
     double* m = scratch<double>(Slot::kTile, kMixRows * coefficients);
     T* next = scratch<T>(Slot::kScores, C);
     for (int64_t i0 = begin; i0 < end; i0 += kMixRows) {
-      const int64_t n = std::min(kMixRows, end - i0);
+      const int64_t n = std::min<int64_t>(kMixRows, end - i0);
       const float* x = at<float>(Role::kResidual, i0);
       multiply_rows<double>(hw.fn, 0, coefficients, x, width, n, m, coefficients);
       for (int64_t i = 0; i < n; ++i) {

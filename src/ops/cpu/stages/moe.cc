@@ -11,13 +11,12 @@ void Backend<T>::route(At where) {
   const MoeWeights& w = w_.layers[where.layer].moe;
   const LayerVectors& v = vectors_[where.layer];
   const int64_t experts = w.gate.rows, k = experts_per_row(where.layer), stride = buffer(Role::kExpertIds).cols;
-  constexpr int64_t kRows = 16;
   auto body = [&](int64_t begin, int64_t end) {
-    T* s = scratch<T>(Slot::kScores, kRows * experts);
+    T* s = scratch<T>(Slot::kScores, kMixRows * experts);
     T* biased = scratch<T>(Slot::kProbabilities, experts);
     int32_t* order = scratch<int32_t>(Slot::kOrder, experts);
-    for (int64_t i0 = begin; i0 < end; i0 += kRows) {
-      const int64_t n = std::min(kRows, end - i0);
+    for (int64_t i0 = begin; i0 < end; i0 += kMixRows) {
+      const int64_t n = std::min<int64_t>(kMixRows, end - i0);
       multiply_rows<T>(w.gate, 0, experts, at<float>(Role::kSublayerIn, i0), c_.hidden_size, n, s, experts);
       for (int64_t i = 0; i < n; ++i) {
         T* score = s + i * experts;
@@ -41,7 +40,7 @@ void Backend<T>::route(At where) {
       }
     }
   };
-  parallel(set.rows, body, kRows);
+  parallel(set.rows, body, kMixRows);
 }
 
 // n <= kExpertRows rows through one expert; weight is null for the shared one. x is already quantised.
