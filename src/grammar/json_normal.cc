@@ -69,8 +69,11 @@ ConjId Normaliser::conj_and(ConjId conj, Literal literal) {
   const std::vector<Literal>& have = literals(conj);
   if (std::find(have.begin(), have.end(), literal) != have.end()) return conj;
   if (std::find(have.begin(), have.end(), Literal{literal.code ^ 1}) != have.end() && !literal.is_value()) return kNothing;
-  std::vector<Literal> key = have;
-  key.push_back(literal);
+  // The first literal leads (its members are written first); the others are sorted, so that their order makes no new conjunctions.
+  std::vector<Literal> key;
+  key.reserve(have.size() + 1);
+  key = have;
+  key.insert(key.empty() ? key.end() : std::lower_bound(key.begin() + 1, key.end(), literal), literal);
   auto [it, fresh] = conj_of_.try_emplace(std::move(key), static_cast<ConjId>(conjunctions_.size()));
   if (fresh) {
     conjunctions_.emplace_back().literals = it->first;
