@@ -75,18 +75,25 @@ class ObjectEmitter {
   };
   struct Alternative {
     std::vector<Slot> slots;
-    // Behind the slots, in any order: members that only negations and dependencies name, and others, one of which must be a
-    // witness if has_witness.
+    // Behind the slots, in any order: members that only negations and dependencies name, witnesses of rules that must be broken,
+    // and others.
     std::vector<Expr> free;
     std::vector<bool> free_required;
-    Expr others, witness;
-    bool has_witness = false;
+    Expr others;
+    SchemaId node = 0;
     int64_t min = 0;
     std::optional<int64_t> max;
   };
 
+  using Witnessed = std::vector<const ObjectShape::Some*>;
   Alternative alternative(const ObjectShape& shape);
-  Expr other_members(const ObjectShape& shape, const ObjectShape::Some* some);
+  // The ways to share the rules that must be broken among witnesses.
+  void add_witnesses(const ObjectShape& shape, Alternative a, std::vector<Witnessed> groups, size_t next, std::vector<Alternative>& out);
+  Expr other_members(const ObjectShape& shape, const Witnessed& some);
+  static bool is_closed(const ObjectShape& shape);
+  // The set of names that the shape's rules about names allow (kAnything: all), with those that a witness breaks.
+  ConjId name_rules(const ObjectShape& shape, const Witnessed& some);
+  Text names_text(ConjId names);
   Expr any_order(const Alternative& a);
   Expr slot(const Slot& s, bool first);
   Expr rest(const Alternative& a, int64_t count);

@@ -9,6 +9,7 @@ namespace {
 constexpr size_t kStatesMax = 50'000;       // of one object's counted or merged members
 constexpr size_t kNameClassesMax = 1'000;   // combinations of patterns that a further name can match
 constexpr size_t kAnyOrderMax = 64;
+constexpr size_t kWitnessesMax = 3;
 
 uint32_t clipped(int64_t n) { return n >= kUnbounded ? kUnbounded : static_cast<uint32_t>(n); }
 
@@ -16,7 +17,13 @@ uint32_t clipped(int64_t n) { return n >= kUnbounded ? kUnbounded : static_cast<
 
 Expr ObjectEmitter::run(const std::vector<const ObjectShape*>& shapes) {
   std::vector<Alternative> all;
-  for (const ObjectShape* s : shapes) all.push_back(alternative(*s));
+  for (const ObjectShape* s : shapes) {
+    if (s->some.size() > kWitnessesMax) {
+      e_.refuse(s->node, "not", "more than 3 negated rules about further members are not supported in one alternative");
+      return b_.none();
+    }
+    add_witnesses(*s, alternative(*s), {}, 0, all);
+  }
   std::vector<Expr> ways;
   std::vector<bool> done(all.size());
   for (size_t i = 0; i < all.size(); ++i) {
@@ -45,132 +52,155 @@ Expr ObjectEmitter::run(const std::vector<const ObjectShape*>& shapes) {
 }
 
 bool ObjectEmitter::mergeable(const Alternative& a, const Alternative& b) {
-  if (a.has_witness || b.has_witness || a.free != b.free || a.free_required != b.free_required || a.others != b.others || a.min != b.min || a.max != b.max) return false;
+  if (a.free != b.free || a.free_required != b.free_required || a.others != b.others || a.min != b.min || a.max != b.max) return false;
   return std::equal(a.slots.begin(), a.slots.end(), b.slots.begin(), b.slots.end(), [](const Slot& x, const Slot& y) { return x.name == y.name; });
 }
 
 ObjectEmitter::Alternative ObjectEmitter::alternative(const ObjectShape& shape) {
   Alternative a;
+  a.node = shape.node;
   a.min = shape.min;
   a.max = shape.max;
   for (const ObjectShape::Member& m : shape.members) {
     const bool unplaced = m.order_class == kUnplaced;
     if (unplaced && m.presence == Presence::kForbidden) continue;
-    if (unplaced && shape.some.empty() && a.free.size() < kAnyOrderMax) {
+    if (unplaced && a.free.size() + shape.some.size() < kAnyOrderMax) {
       a.free.push_back(e_.parts_.member(e_.parts_.name(m.name), e_.value(m.value)));
       a.free_required.push_back(m.presence == Presence::kRequired);
     } else {
       a.slots.push_back({m.name, m.value, m.presence});
     }
   }
-  a.others = other_members(shape, nullptr);
-  if (shape.some.size() > 1 || (!shape.some.empty() && (a.min > 0 || a.max))) {
-    e_.refuse(shape.some[0].node, "not", "this combination of negated rules about further members is not supported");
-  } else if (!shape.some.empty()) {
-    a.has_witness = true;
-    a.witness = other_members(shape, &shape.some[0]);
-  }
+  a.others = other_members(shape, {});
   return a;
 }
 
-// A member that is none of the shape's named ones; with `some`, one that it speaks of.
-Expr ObjectEmitter::other_members(const ObjectShape& shape, const ObjectShape::Some* some) {
-  std::vector<ObjectShape::Rule> rules = shape.rules;
-  if (!some && std::any_of(rules.begin(), rules.end(), [](const ObjectShape::Rule& r) {
-        return !r.pattern && r.value == kNothing && r.scope->patterns.empty();
-      })) {
-    return b_.none();  // a closed object: the names of the scope are members here
+void ObjectEmitter::add_witnesses(const ObjectShape& shape, Alternative a, std::vector<Witnessed> groups, size_t next,
+                                  std::vector<Alternative>& out) {
+  if (next < shape.some.size()) {
+    const ObjectShape::Some* some = &shape.some[next];
+    for (size_t g = 0; g < groups.size(); ++g) {
+      std::vector<Witnessed> joined = groups;
+      joined[g].push_back(some);
+      add_witnesses(shape, a, std::move(joined), next + 1, out);
+    }
+    groups.push_back({some});
+    return add_witnesses(shape, std::move(a), std::move(groups), next + 1, out);
   }
-  if (some && !some->name) rules.push_back(some->rule);
-  // Every pattern and every set of names that a rule excludes is a question; each way to answer all of them is a class of names.
+  for (const Witnessed& g : groups) {
+    a.free.push_back(other_members(shape, g));
+    a.free_required.push_back(true);
+  }
+  out.push_back(std::move(a));
+}
+
+bool ObjectEmitter::is_closed(const ObjectShape& shape) {
+  // The names of such a rule's scope are members of the shape.
+  return std::any_of(shape.rules.begin(), shape.rules.end(), [](const ObjectShape::Rule& r) {
+    return !r.pattern && r.value == kNothing && r.scope->patterns.empty();
+  });
+}
+
+ConjId ObjectEmitter::name_rules(const ObjectShape& shape, const Witnessed& some) {
+  std::vector<Literal> literals = shape.names;
+  for (const ObjectShape::Some* s : some) {
+    if (s->name) literals.push_back(*s->name);
+  }
+  return normal_.of_literals(literals);
+}
+
+Text ObjectEmitter::names_text(ConjId names) {
+  auto form = normal_.expand(names);
+  if (!form.ok()) return b_.no_text();
+  std::vector<Text> allowed;
+  for (const Shape& s : form.value()->shapes) {
+    if (s.type == TypeClass::kString) allowed.push_back(normal_.string_text(s.string));
+  }
+  std::vector<std::string> listed;
+  for (const JsonValue* v : form.value()->values) {
+    if (v->is_string()) listed.emplace_back(v->text());
+  }
+  if (!listed.empty()) allowed.push_back(b_.one_of(listed));
+  return b_.any_of(allowed);
+}
+
+// A member that is none of the shape's named ones, and of which every one of `some` speaks.
+//
+// Every pattern, and every name that a rule excludes, is a question about a name; each way to answer all of them is a class of
+// names with one value.
+Expr ObjectEmitter::other_members(const ObjectShape& shape, const Witnessed& some) {
+  if (is_closed(shape)) return b_.none();
+  std::vector<ObjectShape::Rule> rules = shape.rules;
+  const size_t must_cover = rules.size();  // from here on
+  for (const ObjectShape::Some* s : some) {
+    if (!s->name) rules.push_back(s->rule);
+  }
   std::vector<std::string_view> patterns;
-  std::vector<std::string> extra;
-  std::vector<std::string> taken;
+  std::vector<std::string> taken, singles;
   for (const ObjectShape::Member& m : shape.members) taken.emplace_back(m.name);
   std::sort(taken.begin(), taken.end());
-  auto ask = [&](std::string_view p) {
-    if (std::find(patterns.begin(), patterns.end(), p) == patterns.end()) patterns.push_back(p);
-  };
   for (const ObjectShape::Rule& r : rules) {
+    auto ask = [&](std::string_view p) {
+      if (std::find(patterns.begin(), patterns.end(), p) == patterns.end()) patterns.push_back(p);
+    };
     if (r.pattern) {
       ask(*r.pattern);
       continue;
     }
     for (std::string_view p : r.scope->patterns) ask(p);
     for (std::string_view n : r.scope->names) {
-      if (!std::binary_search(taken.begin(), taken.end(), std::string(n))) extra.emplace_back(n);
+      if (!std::binary_search(taken.begin(), taken.end(), n)) singles.emplace_back(n);
     }
   }
-  std::sort(extra.begin(), extra.end());
-  extra.erase(std::unique(extra.begin(), extra.end()), extra.end());
-  std::vector<Text> base;
-  std::vector<std::string> not_free = taken;
-  not_free.insert(not_free.end(), extra.begin(), extra.end());
-  if (!not_free.empty()) base.push_back(b_.complement(b_.one_of(not_free)));
-  std::vector<Literal> name_rules = shape.names;
-  if (some && some->name) name_rules.push_back(*some->name);
-  ConjId names = normal_.of_literals(name_rules);
-  if (names != kAnything) {
-    std::vector<Text> allowed;
-    auto form = normal_.expand(names);
-    if (!form.ok()) return b_.none();
-    for (const Shape& s : form.value()->shapes) {
-      if (s.type == TypeClass::kString) allowed.push_back(normal_.string_text(s.string));
-    }
-    std::vector<std::string> listed;
-    for (const JsonValue* v : form.value()->values) {
-      if (v->is_string()) listed.emplace_back(v->text());
-    }
-    if (!listed.empty()) allowed.push_back(b_.one_of(listed));
-    base.push_back(b_.any_of(allowed));
-  }
+  std::sort(singles.begin(), singles.end());
+  singles.erase(std::unique(singles.begin(), singles.end()), singles.end());
+
   std::vector<Expr> ways;
-  auto covers = [&](const ObjectShape::Rule& r, const std::vector<bool>& answers) {
-    auto yes = [&](std::string_view p) { return answers[static_cast<size_t>(std::find(patterns.begin(), patterns.end(), p) - patterns.begin())]; };
-    if (r.pattern) return static_cast<bool>(yes(*r.pattern));
-    return std::none_of(r.scope->patterns.begin(), r.scope->patterns.end(), yes);
+  auto add = [&](Text names, const auto& covers) {
+    ConjId value = kAnything;
+    for (size_t i = 0; i < rules.size(); ++i) {
+      const bool covered = covers(rules[i]);
+      if (i >= must_cover && !covered) return;
+      if (covered) value = normal_.conj_and(value, rules[i].value);
+    }
+    if (value == kNothing || b_.is_empty(names)) return;
+    ways.push_back(e_.parts_.member(b_.json_string(names), e_.value(value)));
   };
+  std::vector<std::string> named = taken;
+  named.insert(named.end(), singles.begin(), singles.end());
+  std::vector<Text> base;
+  if (!named.empty()) base.push_back(b_.complement(b_.one_of(named)));
+  const ConjId names = name_rules(shape, some);
+  if (names == kNothing) return b_.none();
+  if (names != kAnything) base.push_back(names_text(names));
+
   size_t classes = 0;
   std::vector<bool> answers;
-  auto visit = [&](auto& self, std::vector<Text> parts, bool checked) -> void {
-    if (++classes > kNameClassesMax) {
-      e_.refuse(0, "patternProperties", "the patterns overlap in too many ways");
-      return;
-    }
+  auto visit = [&](auto& self, std::vector<Text> parts) -> void {
+    if (++classes > kNameClassesMax) e_.refuse(shape.node, "patternProperties", "the patterns overlap in too many ways");
     if (!normal_.status().ok() || !b_.ok()) return;
-    if (answers.size() < patterns.size()) {
-      Text p = normal_.pattern_text(patterns[answers.size()], 0, "patternProperties");
-      std::vector<Text> with = parts, without = std::move(parts);
-      with.push_back(p);
-      answers.push_back(true);
-      if (!b_.is_empty(b_.all_of(with))) self(self, std::move(with), true);
-      answers.back() = false;
-      without.push_back(b_.complement(p));
-      self(self, std::move(without), false);
-      answers.pop_back();
-      return;
+    if (answers.size() == patterns.size()) {
+      return add(b_.all_of(parts), [&](const ObjectShape::Rule& r) {
+        auto yes = [&](std::string_view p) -> bool {
+          return answers[static_cast<size_t>(std::find(patterns.begin(), patterns.end(), p) - patterns.begin())];
+        };
+        return r.pattern ? yes(*r.pattern) : std::none_of(r.scope->patterns.begin(), r.scope->patterns.end(), yes);
+      });
     }
-    ConjId value = kAnything;
-    for (const ObjectShape::Rule& r : rules) {
-      if (covers(r, answers)) value = normal_.conj_and(value, r.value);
-    }
-    if (some && !some->name && !covers(some->rule, answers)) return;
-    if (value == kNothing) return;
-    Text text = parts.empty() ? b_.any_text() : b_.all_of(parts);
-    if (!checked && parts.size() > (not_free.empty() ? 0u : 1u) && b_.is_empty(text)) return;
-    ways.push_back(e_.parts_.member(b_.json_string(text), e_.value(value)));
+    Text p = normal_.pattern_text(patterns[answers.size()], shape.node, "patternProperties");
+    std::vector<Text> with = parts;
+    with.push_back(p);
+    answers.push_back(true);
+    if (patterns.size() == 1 || !b_.is_empty(b_.all_of(with))) self(self, std::move(with));
+    answers.back() = false;
+    parts.push_back(b_.complement(p));
+    self(self, std::move(parts));
+    answers.pop_back();
   };
-  visit(visit, base, false);
-  // Names that a rule excludes one by one, though they are no members of the shape.
-  for (const std::string& n : extra) {
-    bool allowed = true;
-    for (Literal l : name_rules) allowed = allowed && normal_.holds(normal_.of_literals({l}), JsonValue::of_text(JsonKind::kString, n));
-    if (!allowed || (some && !some->name && !normal_.rule_covers(some->rule, n))) continue;
-    ConjId value = kAnything;
-    for (const ObjectShape::Rule& r : rules) {
-      if (normal_.rule_covers(r, n)) value = normal_.conj_and(value, r.value);
-    }
-    if (value != kNothing) ways.push_back(e_.parts_.member(b_.json_string(b_.text(n)), e_.value(value)));
+  visit(visit, base);
+  for (const std::string& n : singles) {
+    if (!normal_.holds(names, JsonValue::of_text(JsonKind::kString, n))) continue;
+    add(b_.text(n), [&](const ObjectShape::Rule& r) { return normal_.rule_covers(r, n); });
   }
   return b_.choice(ways);
 }
@@ -183,8 +213,8 @@ Expr ObjectEmitter::any_order(const Alternative& a) {
     items.push_back(e_.parts_.member(e_.parts_.name(s.name), e_.value(s.value)));
     required.push_back(s.presence == Presence::kRequired);
   }
-  if (items.size() > kAnyOrderMax || a.has_witness) {
-    e_.refuse(0, "properties", "members in any order are supported for at most 64 named members and without negated rules about others");
+  if (items.size() > kAnyOrderMax) {
+    e_.refuse(a.node, "properties", "members in any order are supported for at most 64 named members");
     return b_.none();
   }
   return b_.any_order(items, required, e_.parts_.comma(), a.others, clipped(a.min), a.max ? clipped(*a.max) : kUnbounded);
@@ -207,17 +237,11 @@ Expr ObjectEmitter::slot(const Slot& s, bool first) {
 }
 
 Expr ObjectEmitter::rest(const Alternative& a, int64_t count) {
-  Expr comma = e_.parts_.comma();
-  Expr more = b_.sequence({comma, a.others});
-  if (a.has_witness) {
-    Expr any = b_.repeat(more, 0, kUnbounded);
-    Expr after = b_.sequence({any, comma, a.witness, any});
-    return count > 0 ? after : b_.choice({b_.sequence({a.witness, any}), b_.sequence({a.others, after})});
-  }
   int64_t low = std::max<int64_t>(0, a.min - count);
   std::optional<int64_t> high = a.max ? std::optional(*a.max - count) : std::nullopt;
   if (high && *high < low) return b_.none();
   if (!a.free.empty()) return free_rest(a, low, high, count == 0);
+  Expr more = b_.sequence({e_.parts_.comma(), a.others});
   if (count > 0) return b_.repeat(more, clipped(low), high ? clipped(*high) : kUnbounded);
   if (high && *high == 0) return b_.empty();
   Expr some = b_.sequence({a.others, b_.repeat(more, clipped(std::max<int64_t>(low, 1) - 1), high ? clipped(*high - 1) : kUnbounded)});
@@ -243,7 +267,7 @@ Expr ObjectEmitter::members(const Alternative& a, size_t i, std::vector<uint32_t
   auto key = std::make_tuple(i, set, count);
   if (auto it = memo_.find(key); it != memo_.end()) return it->second;
   if (memo_.size() > kStatesMax) {
-    e_.refuse(0, counted ? "minProperties" : "anyOf", "this object has too many combinations of members and counts");
+    e_.refuse(a.node, a.max ? "maxProperties" : counted ? "minProperties" : "anyOf", "this object has too many combinations of members and counts");
     return b_.none();
   }
   // Ways to go on by the value that the member must have, and without the member.

@@ -7,9 +7,6 @@
 namespace deepinfer::grammar {
 namespace {
 
-// Order in which the parts of a schema write their members (README of the structured fixtures).
-enum Step : uint8_t { kStepRef = 1, kStepAllOf, kStepAnyOf, kStepOneOf, kStepIf, kStepThen, kStepElse, kStepDependent, kStepNot };
-
 TypeClass class_of(const JsonValue& v) {
   switch (v.kind()) {
     case JsonKind::kNull: return TypeClass::kNull;
@@ -45,9 +42,10 @@ void Expansion::run() {
   for (Literal l : literals) {
     if (!l.negated() && !needs_work(normal_.model().node(l.index()))) return;
   }
-  Branch b{Shape(type_), {}, {}};
+  track_ = must_track();
+  Branch b{Shape(type_), {}, {}, {}};
   for (size_t i = 0; i < literals.size(); ++i) {
-    places_.push_back(std::string(1, static_cast<char>(i)));
+    places_.push_back({static_cast<char>(i >> 8), static_cast<char>(i)});
     b.todo.push_back({literals[i], static_cast<Place>(i)});
   }
   std::reverse(b.todo.begin(), b.todo.end());
@@ -56,10 +54,12 @@ void Expansion::run() {
 
 void Expansion::run(Branch b) {
   if (!normal_.status_.ok()) return;
-  if (++normal_.work_ > normal_.limits_.work_max || ++branches_ > normal_.limits_.alternatives_max * 4 ||
+  if (choices_.empty()) {
+    ++normal_.work_;
+  } else if (++normal_.work_ > normal_.limits_.work_max || ++branches_ > normal_.limits_.alternatives_max * 4 ||
       out_.shapes.size() > normal_.limits_.alternatives_max) {
-    const Choice* why = b.choices.empty() ? nullptr : &choices_[b.choices[0]];
-    refuse(why ? why->node : normal_.literals(conj_)[0].index(), why ? why->keyword : "type",
+    const Choice& why = b.choices.empty() ? choices_.back() : choices_[b.choices[0]];
+    refuse(why.node, why.keyword,
            "the alternatives that have to be combined here are too many; make them differ in a required property or state fewer",
            Code::kResourceExhausted);
     return;
@@ -134,6 +134,7 @@ bool Expansion::take_node(Branch& b, SchemaId id, Place place) {
     }
     return false;
   }
+  if (track_) b.applied.emplace_back(id, place);
   bool good = true;
   switch (type_) {
     case TypeClass::kNumber: good = !node.number || take_number(b, id); break;
@@ -195,10 +196,6 @@ bool Expansion::take_array(Branch& b, SchemaId id) {
     a.contains.push_back({normal_.of_node(k.contains), 0, k.min_contains, k.max_contains, id});
   }
   if (k.unique) a.unique = id;
-  if (k.unevaluated != kNoNode && !normal_.model().node(k.unevaluated).trivial()) {
-    refuse(id, "unevaluatedItems", "is supported only with the value true; state items instead");
-    return false;
-  }
   return !a.max || a.min <= *a.max;
 }
 
@@ -216,6 +213,7 @@ ObjectShape::Member& Expansion::member(ObjectShape& o, std::string_view name, ui
 bool Expansion::take_object(Branch& b, SchemaId id, Place place) {
   const ObjectKeywords& k = *normal_.model().node(id).object;
   ObjectShape& o = *b.shape.object;
+  o.node = id;
   bool first = o.members.empty();
   if (first) o.members.reserve(k.properties.size());
   for (uint32_t i = 0; i < k.properties.size(); ++i) {
@@ -244,10 +242,6 @@ bool Expansion::take_object(Branch& b, SchemaId id, Place place) {
   if (k.names != kNoNode && normal_.of_node(k.names) != kAnything) o.names.push_back(positive(k.names));
   if (k.min_properties) o.min = std::max(o.min, *k.min_properties);
   if (k.max_properties) raise(o.max, *k.max_properties);
-  if (k.unevaluated != kNoNode && !normal_.model().node(k.unevaluated).trivial()) {
-    refuse(id, "unevaluatedProperties", "is supported only with the value true; state additionalProperties instead");
-    return false;
-  }
   for (const NameList& d : k.dependent_required) {
     Option with{{.op = Atom::kRequire, .text = d.name}};
     for (std::string_view name : d.names) with.push_back({.op = Atom::kRequire, .text = name});
@@ -269,7 +263,9 @@ bool Expansion::take_applicators(Branch& b, SchemaId id, Place place) {
   if (a.ref != kNoNode) push(a.ref, false, kStepRef, 0);
   for (uint32_t i = 0; i < a.all_of.size(); ++i) push(a.all_of[i], false, kStepAllOf, i);
   if (a.negated != kNoNode) push(a.negated, true, kStepNot, 0);
-  if (!a.any_of.empty()) {
+  if (track_ && !a.any_of.empty()) {
+    if (!choose_any_of_exactly(b, id, place)) return false;
+  } else if (!a.any_of.empty()) {
     Choice choice{{}, place, id, "anyOf"};
     for (uint32_t i = 0; i < a.any_of.size(); ++i) {
       const SchemaNode& sub = normal_.model().node(a.any_of[i]);
@@ -280,7 +276,7 @@ bool Expansion::take_applicators(Branch& b, SchemaId id, Place place) {
     if (!choose(b, std::move(choice))) return false;
   }
   if (!a.one_of.empty() && !take_one_of(b, id, place)) return false;
-  if (a.condition != kNoNode && (a.consequence != kNoNode || a.alternative != kNoNode)) {
+  if (a.condition != kNoNode && (track_ || a.consequence != kNoNode || a.alternative != kNoNode)) {
     Option yes{{.op = Atom::kLiteral, .literal = positive(a.condition), .step = kStepIf}};
     Option no{{.op = Atom::kLiteral, .literal = negative(a.condition), .step = kStepIf}};
     if (a.consequence != kNoNode) yes.push_back({.op = Atom::kLiteral, .literal = positive(a.consequence), .step = kStepThen});
@@ -420,6 +416,7 @@ void Expansion::emit(Shape shape) {
 
 void Expansion::finish(Branch& b) {
   Shape& s = b.shape;
+  if (track_ && !apply_unevaluated(b)) return;
   if (type_ == TypeClass::kArray && !finish_array(*s.array)) return;
   if (type_ == TypeClass::kObject) {
     if (!finish_object(*s.object)) return;
@@ -443,6 +440,13 @@ bool Expansion::finish_array(ArrayShape& a) {
 
 bool Expansion::finish_object(ObjectShape& o) {
   int64_t required = 0;
+  if (!o.names.empty()) {
+    // Few possible names become members by name: so none of them can be written twice.
+    constexpr size_t kNamesMax = 64;
+    if (auto names = normal_.few_strings(normal_.of_literals(o.names), kNamesMax)) {
+      for (uint32_t i = 0; i < names->size(); ++i) member(o, (*names)[i], kUnplaced, 0, i);
+    }
+  }
   for (ObjectShape::Member& m : o.members) {
     if (m.presence == Presence::kForbidden) continue;
     for (const ObjectShape::Rule& rule : o.rules) {

@@ -11,13 +11,16 @@
 
 namespace deepinfer::grammar {
 
+// The parts of a schema in the order in which they write their members (README of the structured fixtures).
+enum Step : uint8_t { kStepRef = 1, kStepAllOf, kStepAnyOf, kStepOneOf, kStepIf, kStepThen, kStepElse, kStepDependent, kStepNot };
+
 class Expansion {
  public:
   Expansion(Normaliser& normal, ConjId conj, TypeClass type, NormalForm& out) : normal_(normal), conj_(conj), type_(type), out_(out) {}
   void run();
 
  private:
-  // Where a literal stands in the schema, as a sortable key: members are written in this order (see kStep... in the source).
+  // Where a literal stands in the schema, as a key that sorts as members are written.
   using Place = uint32_t;
 
   // One thing that must hold.
@@ -52,6 +55,7 @@ class Expansion {
     Shape shape;
     std::vector<Todo> todo;
     std::vector<uint32_t> choices;
+    std::vector<std::pair<SchemaId, Place>> applied;  // positive nodes, where unevaluated* is to be obeyed
   };
 
   void run(Branch branch);
@@ -79,6 +83,12 @@ class Expansion {
   void negate_object(const ObjectKeywords& k, SchemaId id, std::vector<Option>& out);
   void negate_applicators(const Applicators& a, SchemaId id, std::vector<Option>& out);
 
+  // unevaluatedProperties and unevaluatedItems: rules about what no schema below the same node has spoken of.
+  bool must_track() const;
+  bool apply_unevaluated(Branch& b);
+  bool apply_unevaluated(Branch& b, SchemaId node, std::string_view place);
+  bool choose_any_of_exactly(Branch& b, SchemaId id, Place place);
+
   void finish(Branch& b);
   bool finish_array(ArrayShape& a);
   bool finish_object(ObjectShape& o);
@@ -100,6 +110,7 @@ class Expansion {
   std::deque<Choice> choices_;
   std::vector<std::string> places_;
   size_t branches_ = 0;
+  bool track_ = false;
 };
 
 }  // namespace deepinfer::grammar

@@ -7,7 +7,6 @@
 namespace deepinfer::grammar {
 namespace {
 
-constexpr uint8_t kStepNegated = 9;  // after everything that the schema states itself
 constexpr size_t kOneOfNegatedMax = 64;
 
 }  // namespace
@@ -37,7 +36,7 @@ std::optional<std::vector<Expansion::Option>> Expansion::negation(Literal litera
     for (uint32_t i = 0; i < node.choices->size(); ++i) {
       const JsonValue& v = (*node.choices)[i];
       if (v.is_array() || v.is_object()) {
-        none_of_them.push_back({.op = Atom::kLiteral, .literal = Literal::not_value(normal_.value_index(v)), .step = kStepNegated});
+        none_of_them.push_back({.op = Atom::kLiteral, .literal = Literal::not_value(normal_.value_index(v)), .step = kStepNot});
       } else if (auto options = negation_of_value(v); !options) {
         possible = false;
       } else if (!options->front().empty()) {
@@ -165,14 +164,14 @@ void Expansion::negate_object(const ObjectKeywords& k, SchemaId id, std::vector<
     }
   }
   for (const NamedNode& d : k.dependent_schemas) {
-    out.push_back({{.op = Atom::kRequire, .text = d.name}, {.op = Atom::kLiteral, .literal = negative(d.node), .step = kStepNegated}});
+    out.push_back({{.op = Atom::kRequire, .text = d.name}, {.op = Atom::kLiteral, .literal = negative(d.node), .step = kStepNot}});
   }
   if (can_fail(k.unevaluated)) refuse(id, "unevaluatedProperties", "the negation of unevaluatedProperties is not supported");
 }
 
 void Expansion::negate_applicators(const Applicators& a, SchemaId id, std::vector<Option>& out) {
   auto literal = [&](SchemaId sub, bool negated, uint32_t index) {
-    return Atom{.op = Atom::kLiteral, .literal = Literal::of_node(sub, negated), .n = index, .step = kStepNegated};
+    return Atom{.op = Atom::kLiteral, .literal = Literal::of_node(sub, negated), .n = index, .step = kStepNot};
   };
   if (a.ref != kNoNode) out.push_back({literal(a.ref, true, 0)});
   for (SchemaId sub : a.all_of) out.push_back({literal(sub, true, 0)});

@@ -26,7 +26,7 @@ Shape::Shape(const Shape& o)
 }
 
 Normaliser::Normaliser(std::shared_ptr<const SchemaModel> model, GrammarBuilder& builder, const NormalLimits& limits)
-    : model_(model), builder_(builder), limits_(limits), validator_(model) {
+    : model_(model), builder_(builder), limits_(limits), validator_(model, builder.budget().limits()) {
   conjunctions_.resize(2);
   conj_of_[{}] = kAnything;
   single_.assign(model_->size() * 4, -1);
@@ -35,6 +35,8 @@ Normaliser::Normaliser(std::shared_ptr<const SchemaModel> model, GrammarBuilder&
 Status Normaliser::refusal(SchemaId node, std::string_view keyword, std::string_view why, Code code) const {
   std::string path = model_->path(node);
   append_pointer(keyword, path);
+  constexpr size_t kLong = 300;
+  if (path.size() > kLong) path.replace(kLong / 2, path.size() - kLong, "...");
   return make_error(code, "JSON Schema keyword \"{}\" at {}: {}", keyword, path, why);
 }
 
@@ -186,6 +188,11 @@ const JsonValue kFalseValue = JsonValue::of_kind(JsonKind::kFalse);
 
 }  // namespace
 
+const JsonValue* Normaliser::integer(int64_t n) {
+  const std::string& text = integer_texts_.emplace_back(std::to_string(n));
+  return &integers_.emplace_back(JsonValue::of_text(JsonKind::kNumber, text));
+}
+
 std::optional<std::vector<const JsonValue*>> Normaliser::few_values(ConjId conj, size_t max) {
   if (conj == kAnything) return std::nullopt;
   auto form = expand(conj);
@@ -200,6 +207,15 @@ std::optional<std::vector<const JsonValue*>> Normaliser::few_values(ConjId conj,
     } else if (s.type == TypeClass::kBoolean) {
       if (s.can_be_true) add(&kTrueValue);
       if (s.can_be_false) add(&kFalseValue);
+    } else if (s.type == TypeClass::kNumber && s.number.types == kInteger && s.number.low && s.number.high) {
+      // A short range of integers.
+      auto low = s.number.low->to_int64_floor(), high = s.number.high->to_int64_floor();
+      if (!low || !high) return std::nullopt;
+      if (*low <= *high && static_cast<uint64_t>(*high) - static_cast<uint64_t>(*low) > max * 16) return std::nullopt;
+      for (int64_t n = *low; n <= *high; ++n) {
+        const JsonValue* v = integer(n);
+        if (holds(conj, *v)) add(v);
+      }
     } else if (!surely_empty(s)) {
       return std::nullopt;
     }
@@ -209,6 +225,21 @@ std::optional<std::vector<const JsonValue*>> Normaliser::few_values(ConjId conj,
     add(v);
   }
   if (out.size() > max) return std::nullopt;
+  return out;
+}
+
+std::optional<std::vector<std::string_view>> Normaliser::few_strings(ConjId conj, size_t max) {
+  auto form = expand(conj);
+  if (!form.ok()) return std::nullopt;
+  for (const Shape& s : form.value()->shapes) {
+    if (s.type == TypeClass::kString && !surely_empty(s)) return std::nullopt;
+  }
+  std::vector<std::string_view> out;
+  for (const JsonValue* v : form.value()->values) {
+    if (!v->is_string() || std::find(out.begin(), out.end(), v->text()) != out.end()) continue;
+    if (out.size() == max) return std::nullopt;
+    out.push_back(v->text());
+  }
   return out;
 }
 
@@ -250,15 +281,6 @@ Text Normaliser::string_text(const StringShape& s) {
     parts.push_back(builder_.complement(builder_.one_of(values)));
   }
   return parts.empty() ? builder_.any_text() : parts.size() == 1 ? parts[0] : builder_.all_of(parts);
-}
-
-Text Normaliser::rule_names(const ObjectShape::Rule& rule) {
-  if (rule.pattern) return pattern_text(*rule.pattern, 0, "patternProperties");
-  std::vector<Text> taken;
-  std::vector<std::string> names(rule.scope->names.begin(), rule.scope->names.end());
-  if (!names.empty()) taken.push_back(builder_.one_of(names));
-  for (std::string_view p : rule.scope->patterns) taken.push_back(pattern_text(p, 0, "patternProperties"));
-  return taken.empty() ? builder_.any_text() : builder_.complement(builder_.any_of(taken));
 }
 
 bool Normaliser::rule_covers(const ObjectShape::Rule& rule, std::string_view name) {

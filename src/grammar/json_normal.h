@@ -112,6 +112,7 @@ struct ObjectShape {
     std::optional<Literal> name;
     SchemaId node = kNoNode;
   };
+  SchemaId node = 0;  // one that speaks of these members, for messages
   std::vector<Member> members;
   std::vector<Rule> rules;
   std::vector<Literal> names;  // conjunction about every name
@@ -166,13 +167,14 @@ class Normaliser {
   bool surely_empty(const Shape& shape);
   // All values of the conjunction, if they are known to be few.
   std::optional<std::vector<const JsonValue*>> few_values(ConjId conj, size_t max);
+  // The strings that a conjunction allows, if const or enum list all of them and they are few.
+  std::optional<std::vector<std::string_view>> few_strings(ConjId conj, size_t max);
   // Whether a value satisfies the conjunction.
   bool holds(ConjId conj, const JsonValue& value);
 
   // Sets of strings, and of the magnitudes that numbers are written with (json_number_text.h).
   Text string_text(const StringShape& shape);
-  // Names of the members that a rule speaks of, and whether it speaks of one.
-  Text rule_names(const ObjectShape::Rule& rule);
+  // Whether a rule about members speaks of one.
   bool rule_covers(const ObjectShape::Rule& rule, std::string_view name);
   Text pattern_text(std::string_view source, SchemaId node, std::string_view keyword);
 
@@ -197,6 +199,7 @@ class Normaliser {
   SchemaId canonical(SchemaId node) const;
   const NameScope* scope_of(SchemaId node);
   int32_t value_index(const JsonValue& value);
+  const JsonValue* integer(int64_t n);
   bool disjoint(SchemaId a, SchemaId b, TypeClass type);
 
   std::shared_ptr<const SchemaModel> model_;
@@ -209,6 +212,9 @@ class Normaliser {
   std::vector<const JsonValue*> values_;
   std::unordered_map<const JsonValue*, int32_t> value_index_;
   std::unordered_map<SchemaId, std::unique_ptr<NameScope>> scopes_;
+  std::vector<std::unique_ptr<NameScope>> more_scopes_;
+  std::deque<std::string> integer_texts_;
+  std::deque<JsonValue> integers_;
   std::unordered_map<std::string_view, Text> patterns_;
   std::map<std::tuple<SchemaId, SchemaId, TypeClass>, bool> disjoint_;
   size_t work_ = 0;

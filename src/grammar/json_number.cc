@@ -100,6 +100,16 @@ std::optional<int64_t> Decimal::to_int64() const {
   return negative_ ? -v : v;
 }
 
+std::optional<int64_t> Decimal::to_int64_floor() const {
+  if (is_integer()) return to_int64();
+  Decimal whole = *this;
+  whole.digits_.resize(static_cast<size_t>(std::max<int64_t>(0, exponent_)));
+  while (!whole.digits_.empty() && whole.digits_.back() == '0') whole.digits_.pop_back();
+  if (whole.digits_.empty()) whole = Decimal();
+  auto n = whole.to_int64();
+  return n && negative_ ? *n - 1 : n;
+}
+
 std::string Decimal::to_plain() const {
   if (is_zero()) return "0";
   std::string out = negative_ ? "-" : "";

@@ -37,8 +37,9 @@ class Decimal {
   bool is_multiple_of(const Decimal& divisor) const;
   static constexpr size_t kDivisorDigitsMax = 18;
 
-  // The value as int64, if it is an integer that fits.
+  // The value as int64, if it is an integer that fits; the largest integer that is not above it, if that fits.
   std::optional<int64_t> to_int64() const;
+  std::optional<int64_t> to_int64_floor() const;
   // Plain text without exponent; only for |exponent| up to a few thousand (the caller checks).
   std::string to_plain() const;
 

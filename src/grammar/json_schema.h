@@ -4,9 +4,9 @@
 //
 // Meaning: drafts 2020-12 and 7 (json_schema_model.h), known formats enforced (json_format.h), `pattern` searches, lengths count
 // code points, numbers are exact. A keyword that cannot be obeyed exactly is refused with its name and JSON pointer, never
-// dropped; so is a schema without any valid document. Refused today: uniqueItems over more than 64 possible values,
-// unevaluatedProperties / unevaluatedItems other than true, negated counts of contains, and products of alternatives beyond the
-// limits of NormalLimits.
+// dropped; so is a schema without any valid document. Refused today: uniqueItems unless the items are one of at most 64 known
+// values, unevaluatedItems beside contains, the negations of uniqueItems, unevaluated* and counted contains, and products of
+// alternatives beyond the limits of NormalLimits.
 //
 // Member order: the order of `properties`; then names that only `required` lists; then others. A schema's own properties come
 // before those of $ref, allOf, anyOf, oneOf, if, then/else, dependentSchemas, in this order. `any_order` lifts that for objects

@@ -108,8 +108,30 @@ TEST(JsonSchema, UniqueItemsOverListedValues) {
   expect(CompiledSchema(R"({"type": "array", "items": {"enum": ["a", "b", 3]}, "uniqueItems": true, "minItems": 1})"),
          {R"(["a"])", R"(["b", "a"])", R"([3, "a", "b"])"}, {"[]", R"(["a", "a"])", R"([3, "b", 3])", R"(["c"])"});
   expect(CompiledSchema(R"({"items": {"type": ["boolean", "null"]}, "uniqueItems": true})"), {"[]", "[true, null, false]"}, {"[true, true]"});
+  expect(CompiledSchema(R"({"items": {"type": "integer", "minimum": -1.5, "exclusiveMaximum": 3}, "uniqueItems": true, "maxItems": 3})"),
+         {"[2, -1, 0]", "[]"}, {"[1, 1]", "[3]", "[-2]", "[-1, 0, 1, 2]"});
   EXPECT_NE(refusal(R"({"properties": {"t": {"items": {"type": "string"}, "uniqueItems": true}}})").find("\"uniqueItems\" at #/properties/t/uniqueItems"),
             std::string::npos);
+}
+
+TEST(JsonSchema, FewNamesAreMembersAndOccurOnce) {
+  expect(CompiledSchema(R"({"propertyNames": {"enum": ["a", "b"]}, "additionalProperties": {"type": "integer"}})"),
+         {"{}", R"({"b": 1, "a": 2})", R"({"a": 1})"}, {R"({"a": 1, "a": 2})", R"({"c": 1})", R"({"a": "x"})"});
+}
+
+TEST(JsonSchema, BrokenRulesAboutFurtherMembers) {
+  const CompiledSchema g(R"({"type": "object", "properties": {"p": {}}, "not": {"additionalProperties": {"type": "string"}}, "maxProperties": 3,
+    "allOf": [{"not": {"patternProperties": {"^x": {"minimum": 5}}}}]})");
+  expect(g, {R"({"x": 1})", R"({"p": "s", "x1": 1, "b": "s"})", R"({"x": 4, "b": 2})", R"({"b": "s", "x": 4})"},
+         {R"({"x": 5})", R"({"b": 1})", "{}", R"({"x": "s"})", R"({"p": 1, "x": 6, "y": 1})", R"({"x": 1, "a": 1, "b": 1, "c": 1})"});
+}
+
+TEST(JsonSchema, UnevaluatedKeywords) {
+  expect(CompiledSchema(R"({"anyOf": [{"properties": {"a": {"type": "null"}}, "required": ["a"]}, {"properties": {"b": {}}, "required": ["b"]}],
+    "unevaluatedProperties": false})"),
+         {R"({"a": null, "b": 1})", R"({"b": 1})", R"({"a": null})"}, {R"({"a": 1, "b": 1})", R"({"a": null, "c": 1})", "{}"});
+  expect(CompiledSchema(R"({"allOf": [{"prefixItems": [{"type": "null"}]}], "unevaluatedItems": {"type": "string"}})"), {"[]", "[null]", R"([null, "s"])"},
+         {"[1]", "[null, null]"});
 }
 
 TEST(JsonSchema, ContradictionsAreRefused) {
