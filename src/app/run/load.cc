@@ -4,6 +4,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <filesystem>
+#include <mutex>
+#include <thread>
 
 #include "app/terminal/progress_bar.h"
 #include "base/memory.h"
@@ -40,9 +45,49 @@ Status check_tokenizer(const text::Tokenizer& tokenizer, const checkpoint::Model
   return Status();
 }
 
+// Draws the bar from a thread of its own, because opening a folder reports nothing while it runs.
+class LoadingBar {
+ public:
+  explicit LoadingBar(uint64_t total) : total_(total), drawer_([this] { draw(); }) {}
+  ~LoadingBar() {
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      ended_ = true;
+    }
+    changed_.notify_one();
+    drawer_.join();
+  }
+  void add(uint64_t bytes) { done_ += bytes; }
+
+ private:
+  void draw() {
+    ProgressBar bar("Loading", 1000ms);
+    std::unique_lock<std::mutex> lock(mutex_);
+    while (!changed_.wait_for(lock, 100ms, [this] { return ended_; })) bar.update(done_, total_, "");
+  }
+
+  const uint64_t total_;
+  std::atomic<uint64_t> done_{0};
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool ended_ = false;
+  std::thread drawer_;
+};
+
+uint64_t weight_bytes(const std::string& dir) {
+  uint64_t total = 0;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(dir, error)) {
+    if (entry.path().extension() != ".safetensors") continue;
+    const uint64_t size = entry.file_size(error);
+    if (!error) total += size;
+  }
+  return total;
+}
+
 // Touches every page once. Nothing waits for it but the first answer, so that it is left out where the weights do not fit.
-void read_ahead(const checkpoint::Checkpoint& checkpoint, ProgressBar& bar, const std::atomic<bool>* stop) {
-  uint64_t total = 0, done = 0;
+void read_ahead(const checkpoint::Checkpoint& checkpoint, LoadingBar& bar, const std::atomic<bool>* stop) {
+  uint64_t total = 0;
   for (const checkpoint::SafetensorsFile& file : checkpoint.files()) total += file.bytes().size();
   if (total > available_memory().bytes) return;
   const size_t page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
@@ -53,8 +98,7 @@ void read_ahead(const checkpoint::Checkpoint& checkpoint, ProgressBar& bar, cons
     for (size_t begin = 0; begin < bytes.size() && !stop->load(); begin += kReadAheadStep) {
       const size_t end = std::min(begin + kReadAheadStep, bytes.size());
       for (size_t at = begin; at < end; at += page) sink = bytes[at];
-      done += end - begin;
-      bar.update(done, total, "");
+      bar.add(end - begin);
     }
   }
   (void)sink;
@@ -70,7 +114,7 @@ Result<std::unique_ptr<ops::Ops>> make_ops(const RunOptions& options) {
 }  // namespace
 
 Result<LoadedModel> load_model(const std::string& dir, const RunOptions& options, const std::atomic<bool>* stop) {
-  ProgressBar bar("Loading", 1000ms);
+  LoadingBar bar(weight_bytes(dir));
   DI_ASSIGN_OR_RETURN(checkpoint::Checkpoint opened, checkpoint::Checkpoint::open(dir));
   auto checkpoint = std::make_shared<const checkpoint::Checkpoint>(std::move(opened));
   const checkpoint::ModelConfig& config = checkpoint->config();

@@ -23,7 +23,7 @@ std::string without_controls(std::string_view text) {
       text::append_utf8(0x2400 + c, &out);
     } else if (c == 0x7F) {
       text::append_utf8(0x2421, &out);
-    } else if (c >= 0x80 && c < 0xA0) {
+    } else if (c == 0xFFFD || (c >= 0x80 && c < 0xA0)) {
       text::append_utf8(0xFFFD, &out);
     } else {
       out += text.substr(at, step.length);

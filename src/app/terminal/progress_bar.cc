@@ -13,7 +13,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr int kBarWidth = 24;
+constexpr size_t kBarWidthMax = 24, kBarWidthMin = 6;
 
 std::string duration_text(double seconds) {
   const int64_t s = static_cast<int64_t>(seconds + 0.5);
@@ -46,10 +46,14 @@ void ProgressBar::update(uint64_t done, uint64_t total, std::string_view note) {
     write_out(STDERR_FILENO, fmt::format("{}: {}\n", label_, line));
     return;
   }
-  const int filled = static_cast<int>(part * kBarWidth);
-  line = fmt::format("{} [{}{}] {}", label_, std::string(filled, '='), std::string(kBarWidth - filled, ' '), line);
   const size_t width = static_cast<size_t>(std::max(columns(STDERR_FILENO) - 1, 20));
-  write_out(STDERR_FILENO, fmt::format("\r{}\x1b[K", line.substr(0, width)));
+  const size_t text = label_.size() + line.size() + 4;  // with brackets and spaces
+  const size_t bar = std::min(width > text ? width - text : 0, kBarWidthMax);
+  if (bar >= kBarWidthMin) {
+    const size_t filled = static_cast<size_t>(part * static_cast<double>(bar));
+    line = fmt::format("[{}{}] {}", std::string(filled, '='), std::string(bar - filled, ' '), line);
+  }
+  write_out(STDERR_FILENO, fmt::format("\r{}\x1b[K", fmt::format("{} {}", label_, line).substr(0, width)));
   drawn_ = true;
 }
 
