@@ -1,5 +1,5 @@
-// Parsing speed: output text to parser events and to server-sent events of the three APIs, beside deepseek-recipe; and that
-// one large chunk takes linear time. All on one core, thread CPU time, medians of interleaved rounds.
+// Parsing speed: output text to parser events and to server-sent events of the three APIs, beside deepseek-recipe; and
+// that one large chunk takes linear time. All on one core, thread CPU time, medians of interleaved rounds.
 #include <csignal>
 #include <filesystem>
 #include <fstream>
@@ -38,7 +38,8 @@ std::string english(size_t bytes) {
 }
 
 std::string chinese(size_t bytes) {
-  const std::string paragraph = "今天早上，七号站的水位是三点四米，比昨天低了十二厘米。\n如果水位低于四米，下游的闸门保持关闭；否则打开。\n\n";
+  const std::string paragraph =
+      "今天早上，七号站的水位是三点四米，比昨天低了十二厘米。\n如果水位低于四米，下游的闸门保持关闭；否则打开。\n\n";
   return repeat(paragraph, bytes / 2) + "</think>\n\n" + repeat(paragraph, bytes / 2);
 }
 
@@ -85,7 +86,8 @@ double parse_seconds(const std::vector<std::string_view>& pieces) {
   return seconds;
 }
 
-std::unique_ptr<recipe::ApiStream> open_stream(Protocol protocol, bool ids, const recipe::OutputVocabulary& vocabulary, bool logprobs) {
+std::unique_ptr<recipe::ApiStream> open_stream(Protocol protocol, bool ids, const recipe::OutputVocabulary& vocabulary,
+                                               bool logprobs) {
   recipe::ApiStreamOptions o;
   o.protocol = protocol;
   o.parser = parser_options();
@@ -118,7 +120,8 @@ struct PeerTime {
 
 std::optional<PeerTime> ask(std::optional<bench::Peer>& peer, const std::string& file, size_t chunk, bool json) {
   if (!peer) return std::nullopt;
-  const std::string answer = peer->ask(fmt::format(R"({{"file":"{}","chunk":{},"thinking":true,"json":{}}})", file, chunk, json));
+  const std::string answer =
+      peer->ask(fmt::format(R"({{"file":"{}","chunk":{},"thinking":true,"json":{}}})", file, chunk, json));
   Result<recipe::Json> value = recipe::parse_json(answer);
   if (!value.ok()) {
     fmt::print(stderr, "NO PEER: it ended: {}\n", answer);
@@ -135,7 +138,8 @@ std::optional<double> rate(double amount, const std::vector<double>& seconds) {
 
 constexpr char kPeerName[] = "deepseek-recipe 0.2.0";
 
-void text_case(const char* name, const std::string& text, const std::string& file, std::optional<bench::Peer>& peer, int rounds) {
+void text_case(const char* name, const std::string& text, const std::string& file, std::optional<bench::Peer>& peer,
+               int rounds) {
   std::ofstream(file, std::ios::binary) << text;
   const std::vector<std::string_view> pieces = cut(text, 64);
   std::vector<double> parse, sse, theirs;
@@ -147,8 +151,10 @@ void text_case(const char* name, const std::string& text, const std::string& fil
     }
   }
   const double mb = static_cast<double>(text.size()) * 1e-6;
-  bench::report({"parser", fmt::format("{}_parsed", name), mb / bench::median(parse), "MB/s", rate(mb, theirs), kPeerName, 100});
-  bench::report({"parser", fmt::format("{}_to_sse", name), mb / bench::median(sse), "MB/s", rate(mb, theirs), kPeerName, 100});
+  bench::report(
+      {"parser", fmt::format("{}_parsed", name), mb / bench::median(parse), "MB/s", rate(mb, theirs), kPeerName, 100});
+  bench::report(
+      {"parser", fmt::format("{}_to_sse", name), mb / bench::median(sse), "MB/s", rate(mb, theirs), kPeerName, 100});
 }
 
 // One chunk of thousands of calls. The peer takes quadratic time, so it gets a small one.
@@ -167,11 +173,12 @@ void one_chunk_case(const std::string& file, std::optional<bench::Peer>& peer, i
   bench::report({"parser", "one_chunk_16MB", speed, "MB/s", rate(static_cast<double>(for_peer.size()) * 1e-6, theirs),
                  "deepseek-recipe 0.2.0 on 0.25 MB", 100});
   const double small_speed = static_cast<double>(small.size()) * 1e-6 / bench::median(small_time);
-  bench::report({"parser", "time_per_byte_16MB_over_2MB", small_speed / speed, "ratio", std::nullopt, "", 1.25, false, false});
+  bench::report(
+      {"parser", "time_per_byte_16MB_over_2MB", small_speed / speed, "ratio", std::nullopt, "", 1.25, false, false});
 }
 
-double token_seconds(Protocol protocol, const std::vector<recipe::TokenLogprob>& tokens, const recipe::OutputVocabulary& vocabulary,
-                     bool logprobs, size_t* frames) {
+double token_seconds(Protocol protocol, const std::vector<recipe::TokenLogprob>& tokens,
+                     const recipe::OutputVocabulary& vocabulary, bool logprobs, size_t* frames) {
   auto stream = open_stream(protocol, true, vocabulary, logprobs);
   std::string out;
   *frames = 0;
@@ -235,8 +242,10 @@ void token_cases(const std::string& file, std::optional<bench::Peer>& peer, int 
     }
   }
   for (int k = 0; k < 4; ++k) {
-    const std::optional<double> ceiling = k == 0 && !theirs.empty() ? std::optional(bench::median(theirs)) : std::nullopt;
-    bench::report({"parser", kinds[k].name, bench::median(ours[k]), "events/s", ceiling, k == 0 ? "deepseek-recipe 0.2.0 with JSON" : "", 50'000});
+    const std::optional<double> ceiling =
+        k == 0 && !theirs.empty() ? std::optional(bench::median(theirs)) : std::nullopt;
+    bench::report({"parser", kinds[k].name, bench::median(ours[k]), "events/s", ceiling,
+                   k == 0 ? "deepseek-recipe 0.2.0 with JSON" : "", 50'000});
   }
 }
 
@@ -249,7 +258,8 @@ int main(int argc, char** argv) {
   const int rounds = options.quick ? 3 : 15;
   std::optional<bench::Peer> peer =
       bench::Peer::start("build/test-data/recipe-venv", "deepseek-recipe==0.2.0", "bench/peers/recipe_parser.py");
-  const std::string file = (std::filesystem::temp_directory_path() / fmt::format("bench-parser-{}.txt", getpid())).string();
+  const std::string file =
+      (std::filesystem::temp_directory_path() / fmt::format("bench-parser-{}.txt", getpid())).string();
   text_case("english_64", english(bytes), file, peer, rounds);
   text_case("chinese_64", chinese(bytes), file, peer, rounds);
   text_case("calls_64", calls(bytes), file, peer, rounds);

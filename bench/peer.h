@@ -51,7 +51,9 @@ class Peer {
   }
 
   Peer(Peer&& other) noexcept
-      : pid_(std::exchange(other.pid_, -1)), in_(std::exchange(other.in_, nullptr)), out_(std::exchange(other.out_, nullptr)) {}
+      : pid_(std::exchange(other.pid_, -1)),
+        in_(std::exchange(other.in_, nullptr)),
+        out_(std::exchange(other.out_, nullptr)) {}
   Peer& operator=(Peer&&) = delete;
   ~Peer() {
     if (pid_ < 0) return;

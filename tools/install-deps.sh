@@ -17,6 +17,7 @@ packages=(
 )
 tests=(
   libgtest-dev
+  python3-venv      # SDKs and peer libraries below build/
 )
 
 if [ "${1:-}" = "--tests" ]; then packages+=("${tests[@]}"); fi

@@ -1,4 +1,5 @@
-// deepinfer decode [FILE]: a model's output, as token ids or text, to the message it holds or to an API's events or body.
+// deepinfer decode [FILE]: a model's output, as token ids or text, to the message it holds or to an API's events or
+// body.
 #include <charconv>
 #include <cstdio>
 #include <memory>
@@ -60,7 +61,8 @@ Result<std::string> read_input(const std::string& path) {
   while (const size_t n = std::fread(buffer, 1, sizeof buffer, stdin)) {
     text.append(buffer, n);
     if (text.size() > kInputBytesMax) {
-      return make_error(Code::kResourceExhausted, "The input is larger than {} MiB, the limit of this command.", kInputBytesMax >> 20);
+      return make_error(Code::kResourceExhausted, "The input is larger than {} MiB, the limit of this command.",
+                        kInputBytesMax >> 20);
     }
   }
   return text;
@@ -79,7 +81,8 @@ Result<std::vector<int32_t>> parse_ids(std::string_view text) {
     const auto parsed = std::from_chars(text.data() + at, text.data() + text.size(), id);
     const size_t end = parsed.ptr - text.data();
     if (parsed.ec != std::errc() || (end < text.size() && !is_separator(text[end]))) {
-      return make_error(Code::kInvalidArgument, "The input has something that is no token id at byte {}: \"{}\".", at, text.substr(at, 20));
+      return make_error(Code::kInvalidArgument, "The input has something that is no token id at byte {}: \"{}\".", at,
+                        text.substr(at, 20));
     }
     ids.push_back(id);
     at = end;
@@ -98,7 +101,9 @@ struct Message : recipe::OutputSink {
     call.set("arguments", "");
     calls.as_array().push_back(std::move(call));
   }
-  void on_call_arguments(int call, std::string_view json) override { calls.as_array()[call].find("arguments")->as_string() += json; }
+  void on_call_arguments(int call, std::string_view json) override {
+    calls.as_array()[call].find("arguments")->as_string() += json;
+  }
   void on_call_end(int call, bool complete) override { calls.as_array()[call].set("complete", complete); }
 };
 
@@ -224,21 +229,28 @@ void setup_decode(CLI::App& app, Run* run) {
   app.add_option("input", flags->input, "File with the model's output; - for standard input")->capture_default_str();
   app.add_flag("--ids", flags->ids, "The input is token ids (separated by spaces, commas or line ends), not text");
   app.add_option("--tokenizer", flags->tokenizer, "tokenizer.json for --ids; by default the bundled model's");
-  app.add_option("--api", flags->api, "Print this API's body instead of the parsed message")->transform(CLI::IsMember(kApis));
+  app.add_option("--api", flags->api, "Print this API's body instead of the parsed message")
+      ->transform(CLI::IsMember(kApis));
   app.add_flag("--events", flags->events, "Print the API's server-sent events instead of the whole body");
   app.add_option("--step", flags->step, "Tokens (or characters of text) in each step of --events; 0 for all at once")
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber);
-  auto* request = app.add_option("--request", flags->request, "Request body that the output answers: sets thinking, tools, stop sequences");
+  auto* request = app.add_option("--request", flags->request,
+                                 "Request body that the output answers: sets thinking, tools, stop sequences");
   for (CLI::Option* o : {
-           app.add_option("--start", flags->start, "Where the output begins")->capture_default_str()->transform(CLI::IsMember(kStarts)),
+           app.add_option("--start", flags->start, "Where the output begins")
+               ->capture_default_str()
+               ->transform(CLI::IsMember(kStarts)),
            app.add_flag("--tools", flags->tools, "Tools are in effect: parse calls"),
            app.add_flag("--json-mode", flags->json_mode, "The answer is JSON (response_format json_object)"),
-           app.add_option("--stop", flags->stops, "A stop sequence; may be given several times")->allow_extra_args(false),
+           app.add_option("--stop", flags->stops, "A stop sequence; may be given several times")
+               ->allow_extra_args(false),
        }) {
     o->excludes(request);
   }
-  app.add_option("--finish", flags->finish, "Why the engine ended")->capture_default_str()->transform(CLI::IsMember(kFinishes));
+  app.add_option("--finish", flags->finish, "Why the engine ended")
+      ->capture_default_str()
+      ->transform(CLI::IsMember(kFinishes));
   app.add_option("--id", flags->id, "Id of the response")->capture_default_str();
   app.add_option("--model", flags->model, "Model name in the response")->capture_default_str();
   app.add_option("--prompt-tokens", flags->prompt_tokens, "Prompt tokens in the usage");

@@ -90,9 +90,7 @@ std::string responses_echo(const Request& request) {
     const Json* sent = request.echo.find(key);
     return sent == nullptr || sent->is_null() ? std::string(otherwise) : to_compact_json(*sent);
   };
-  const auto add = [&](std::string_view key, std::string_view json) {
-    append_raw_member(out, key, json);
-  };
+  const auto add = [&](std::string_view key, std::string_view json) { append_raw_member(out, key, json); };
   Json reasoning = Json::object();
   if (const Json* sent = request.echo.find("reasoning"); sent != nullptr && sent->is_object()) reasoning = *sent;
   Json tools = Json::array();

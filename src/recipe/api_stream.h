@@ -8,11 +8,11 @@
 //   stream->begin({.prompt_tokens = 21, .cached_tokens = 16}, out);   // frames that stand before the first token
 //   stream->push(0, tokens, out);                                     // one model step of choice 0
 //   if (stream->stopped(0)) ...                                       // a stop sequence matched: end generation
-//   stream->finish(0, FinishReason::kStop, out);                      // the last choice's finish writes the closing frames
+//   stream->finish(0, FinishReason::kStop, out);                      // the last choice's writes the closing frames
 //   send(options.stream ? out : stream->body());
 //
-// `out` is appended to; with stream = false it stays empty. Deltas of one push are joined where their order allows.
-// The whole body is the fold of the stream but for repeated argument keys (the last counts) and, in Messages, calls whose
+// `out` is appended to; with stream = false it stays empty. Deltas of one push are joined where their order allows. The
+// whole body is the fold of the stream but for repeated argument keys (the last counts) and, in Messages, calls whose
 // arguments are no JSON object (input {}). Not thread-safe: one owner per response.
 #pragma once
 
@@ -42,24 +42,24 @@ enum class UsageChunk : uint8_t { kFinal, kSeparate };
 struct ApiStreamOptions {
   Protocol protocol = Protocol::kChat;
   ParserOptions parser;
-  bool token_ids = true;     // push() brings ids: only special ids are markup; else push_text() and spellings
+  bool token_ids = true;  // push() brings ids: only special ids are markup; else push_text() and spellings
   bool stream = true;
   bool thinking = true;
   bool logprobs = false;
-  int n = 1;                 // choices: Chat and Completions only
+  int n = 1;  // choices: Chat and Completions only
   bool include_usage = false;
   UsageChunk usage_chunk = UsageChunk::kFinal;
   std::set<std::string, std::less<>> custom_tools;  // calls of these are custom tool calls
 
   std::string id;
-  std::string model;                 // as reported
-  std::string system_fingerprint;    // empty: null
-  int64_t created = 0;               // seconds since 1970
-  std::function<int64_t()> now;      // for completed_at; empty: created
+  std::string model;               // as reported
+  std::string system_fingerprint;  // empty: null
+  int64_t created = 0;             // seconds since 1970
+  std::function<int64_t()> now;    // for completed_at; empty: created
 
   // Responses.
-  std::string echo;                  // members of the response object that repeat the request, from responses_echo()
-  const Sealer* sealer = nullptr;    // set: reasoning items carry encrypted_content
+  std::string echo;                // members of the response object that repeat the request, from responses_echo()
+  const Sealer* sealer = nullptr;  // set: reasoning items carry encrypted_content
   // Completions: text put before each choice's output (echo).
   std::string completion_prefix;
 };

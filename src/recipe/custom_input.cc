@@ -43,20 +43,14 @@ void CustomInput::push(std::string_view arguments, std::string& out) {
           state_ = State::kString;
         }
         break;
-      case State::kString:
-        push_string(arguments, &i, out);
-        break;
-      case State::kEscape:
-        push_escape(c, out);
-        break;
+      case State::kString: push_string(arguments, &i, out); break;
+      case State::kEscape: push_escape(c, out); break;
       case State::kAfter:
         if (c != '}') out += c;
         state_ = c == '}' ? State::kClosed : State::kRaw;
         break;
       case State::kClosed:
-      case State::kRaw:
-        out.append(arguments, i);
-        return;
+      case State::kRaw: out.append(arguments, i); return;
     }
   }
 }

@@ -28,8 +28,8 @@ class CustomInput {
   void push_escape(char c, std::string& out);
   void give_up_surrogate(std::string& out);
 
-  std::string held_;       // opening or escape seen so far
-  uint32_t surrogate_ = 0; // first half of a pair, waiting for the second
+  std::string held_;        // opening or escape seen so far
+  uint32_t surrogate_ = 0;  // first half of a pair, waiting for the second
   State state_ = State::kOpening;
 };
 

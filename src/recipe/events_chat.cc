@@ -22,7 +22,8 @@ class ChatChoice final : public StreamChoice {
  public:
   ChatChoice(const ApiStreamOptions& options, const OutputVocabulary* vocabulary, int index)
       : StreamChoice(options, vocabulary, index),
-        head_(fmt::format("data: {{{},\"choices\":[{{\"index\":{},\"delta\":", chat_identity(options, "chat.completion.chunk"), index)) {}
+        head_(fmt::format("data: {{{},\"choices\":[{{\"index\":{},\"delta\":",
+                          chat_identity(options, "chat.completion.chunk"), index)) {}
 
   void write_opening(std::string& out) {
     out += head_;
@@ -107,7 +108,8 @@ class ChatChoice final : public StreamChoice {
     if (delta_logprobs_.empty()) return write_tail(out, {}, "null");
     out += ",\"logprobs\":";
     const bool reasoning = pending_ == Pending::kReasoning;
-    append_logprobs(out, reasoning ? std::string_view() : delta_logprobs_, reasoning ? delta_logprobs_ : std::string_view());
+    append_logprobs(out, reasoning ? std::string_view() : delta_logprobs_,
+                    reasoning ? delta_logprobs_ : std::string_view());
     out += ",\"finish_reason\":null}],\"usage\":null}\n\n";
   }
 
@@ -200,7 +202,9 @@ class ChatStream final : public ChoicesStream {
     static_cast<ChatChoice&>(choice).write_closing(out, counts);
     if (!last) return;
     if (separate && options_.include_usage) {
-      out.append("data: {").append(chat_identity(options_, "chat.completion.chunk")).append(",\"choices\":[],\"usage\":");
+      out.append("data: {")
+          .append(chat_identity(options_, "chat.completion.chunk"))
+          .append(",\"choices\":[],\"usage\":");
       append_chat_usage(out, usage());
       out += "}\n\n";
     }

@@ -11,7 +11,8 @@ namespace deepinfer::recipe {
 
 std::unique_ptr<ApiStream> make_chat_stream(ApiStreamOptions options, const OutputVocabulary* vocabulary);
 
-// The members that every object of these two APIs begins with: `"id":...,"object":...,"created":...,"model":...,` and so on.
+// The members that every object of these two APIs begins with: `"id":...,"object":...,"created":...,"model":...,` and
+// so on.
 std::string chat_identity(const ApiStreamOptions& options, std::string_view object);
 
 // finish_reason of Chat Completions and plain completions.

@@ -33,7 +33,8 @@ class CompletionChoice final : public StreamChoice {
  public:
   CompletionChoice(const ApiStreamOptions& options, const OutputVocabulary* vocabulary, int index)
       : StreamChoice(options, vocabulary, index),
-        head_(fmt::format("data: {{{},\"choices\":[{{\"index\":{},\"text\":\"", chat_identity(options, "text_completion"), index)),
+        head_(fmt::format("data: {{{},\"choices\":[{{\"index\":{},\"text\":\"",
+                          chat_identity(options, "text_completion"), index)),
         offset_(characters(options.completion_prefix)) {}
 
   void write_prefix(std::string& out) {
@@ -95,7 +96,8 @@ class CompletionChoice final : public StreamChoice {
     step_ = {};
   }
 
-  void write_frame(std::string_view text, std::string_view logprobs, std::string_view reason, std::string_view usage, std::string& out) {
+  void write_frame(std::string_view text, std::string_view logprobs, std::string_view reason, std::string_view usage,
+                   std::string& out) {
     out += head_;
     append_json_escaped(out, text);
     out.append("\",\"logprobs\":").append(logprobs.empty() ? "null" : logprobs);
@@ -104,14 +106,15 @@ class CompletionChoice final : public StreamChoice {
 
   const std::string head_;  // up to the text
   LogprobLists step_, all_;
-  int64_t offset_;          // of the next token, in characters
+  int64_t offset_;  // of the next token, in characters
 };
 
 class CompletionsStream final : public ChoicesStream {
  public:
   CompletionsStream(ApiStreamOptions options, const OutputVocabulary* vocabulary)
       : ChoicesStream(std::move(options), vocabulary) {
-    for (int i = 0; i < options_.n; ++i) choices_.push_back(std::make_unique<CompletionChoice>(options_, vocabulary, i));
+    for (int i = 0; i < options_.n; ++i)
+      choices_.push_back(std::make_unique<CompletionChoice>(options_, vocabulary, i));
   }
 
   void begin(const Usage& prompt, std::string& out) override {

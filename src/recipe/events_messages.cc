@@ -20,7 +20,13 @@ std::string_view stop_reason_of(FinishReason reason) {
 }
 
 void append_event(std::string& out, std::string_view type, std::string_view members) {
-  out.append("event: ").append(type).append("\ndata: {\"type\":\"").append(type).append("\"").append(members).append("}\n\n");
+  out.append("event: ")
+      .append(type)
+      .append("\ndata: {\"type\":\"")
+      .append(type)
+      .append("\"")
+      .append(members)
+      .append("}\n\n");
 }
 
 class MessageOutput final : public StreamChoice {
@@ -97,15 +103,14 @@ class MessageOutput final : public StreamChoice {
   void write_pending(std::string& out) override {
     switch (pending_) {
       case Pending::kReasoning:
-        if (block_ != Block::kThinking) open(Block::kThinking, R"({"type":"thinking","thinking":"","signature":""})", out);
+        if (block_ != Block::kThinking)
+          open(Block::kThinking, R"({"type":"thinking","thinking":"","signature":""})", out);
         return write_delta("thinking_delta", "thinking", delta_, out);
       case Pending::kContent:
         if (block_ != Block::kText) open(Block::kText, R"({"type":"text","text":""})", out);
         return write_delta("text_delta", "text", delta_, out);
-      case Pending::kArguments:
-        return write_delta("input_json_delta", "partial_json", delta_, out);
-      case Pending::kNone:
-        return;
+      case Pending::kArguments: return write_delta("input_json_delta", "partial_json", delta_, out);
+      case Pending::kNone: return;
     }
   }
 
@@ -171,7 +176,8 @@ class MessagesStream final : public ChoicesStream {
     return output().tokens().stopped() ? quoted(output().tokens().stop_sequence()) : "null";
   }
 
-  void append_message(std::string& out, std::string_view content, std::string_view stop_reason, std::string_view stop) const {
+  void append_message(std::string& out, std::string_view content, std::string_view stop_reason,
+                      std::string_view stop) const {
     out += "\"id\":";
     append_json_string(out, options_.id);
     out += ",\"type\":\"message\",\"role\":\"assistant\"";
@@ -193,7 +199,10 @@ class MessagesStream final : public ChoicesStream {
     if (!options_.stream) return;
     output().close(out);
     std::string members = ",\"delta\":{\"stop_reason\":";
-    members.append(quoted(stop_reason_of(choice.reason()))).append(",\"stop_sequence\":").append(stop_sequence()).append("},\"usage\":");
+    members.append(quoted(stop_reason_of(choice.reason())))
+        .append(",\"stop_sequence\":")
+        .append(stop_sequence())
+        .append("},\"usage\":");
     append_messages_usage(members, usage());
     append_event(out, "message_delta", members);
     append_event(out, "message_stop", {});

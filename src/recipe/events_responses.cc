@@ -11,7 +11,8 @@
 namespace deepinfer::recipe {
 namespace {
 
-constexpr std::string_view kInProgress = "in_progress", kCompleted = "completed", kIncomplete = "incomplete", kFailed = "failed";
+constexpr std::string_view kInProgress = "in_progress", kCompleted = "completed", kIncomplete = "incomplete",
+                           kFailed = "failed";
 
 std::string_view status_of(FinishReason reason) {
   switch (reason) {
@@ -114,7 +115,8 @@ class ResponseOutput final : public StreamChoice {
     if (options_.stream) {
       std::string done = place();
       append_member(done, custom_ ? "input" : "arguments", text);
-      events_->write(*out_, custom_ ? "response.custom_tool_call_input.done" : "response.function_call_arguments.done", done);
+      events_->write(*out_, custom_ ? "response.custom_tool_call_input.done" : "response.function_call_arguments.done",
+                     done);
     }
     finish_item(call_item(call, complete ? kCompleted : last_status_, text));
   }
@@ -143,17 +145,20 @@ class ResponseOutput final : public StreamChoice {
     if (!options_.stream) return;
     const bool reasoning = item == Item::kReasoning;
     write_added(reasoning ? reasoning_item(kInProgress, "") : message_item(kInProgress, ""));
-    events_->write(*out_, "response.content_part.added", place() + ",\"content_index\":0,\"part\":" + text_part(reasoning, false));
+    events_->write(*out_, "response.content_part.added",
+                   place() + ",\"content_index\":0,\"part\":" + text_part(reasoning, false));
   }
 
   void write_added(const std::string& item) {
-    events_->write(*out_, "response.output_item.added", fmt::format(",\"item\":{},\"output_index\":{}", item, index_of_item_));
+    events_->write(*out_, "response.output_item.added",
+                   fmt::format(",\"item\":{},\"output_index\":{}", item, index_of_item_));
   }
 
   void finish_item(const std::string& item) {
     append_listed(items_, item);
     if (options_.stream) {
-      events_->write(*out_, "response.output_item.done", fmt::format(",\"item\":{},\"output_index\":{}", item, index_of_item_));
+      events_->write(*out_, "response.output_item.done",
+                     fmt::format(",\"item\":{},\"output_index\":{}", item, index_of_item_));
     }
     open_ = Item::kNone;
     ++index_of_item_;
@@ -180,7 +185,9 @@ class ResponseOutput final : public StreamChoice {
     }
   }
   // `,"item_id":..,"output_index":..` of the open item.
-  std::string place() const { return fmt::format(",\"item_id\":{},\"output_index\":{}", item_id(prefix()), index_of_item_); }
+  std::string place() const {
+    return fmt::format(",\"item_id\":{},\"output_index\":{}", item_id(prefix()), index_of_item_);
+  }
 
   std::string text_part(bool reasoning, bool filled) const {
     std::string part = reasoning ? "{\"type\":\"reasoning_text\"" : "{\"type\":\"output_text\",\"annotations\":[]";
@@ -191,20 +198,23 @@ class ResponseOutput final : public StreamChoice {
 
   // `part` is empty while the item is open.
   std::string reasoning_item(std::string_view status, std::string_view part) const {
-    std::string item = fmt::format("{{\"type\":\"reasoning\",\"id\":{},\"status\":\"{}\",\"content\":[{}],\"summary\":[]",
-                                   item_id("rs"), status, part);
-    if (options_.sealer != nullptr && !part.empty()) append_member(item, "encrypted_content", options_.sealer->seal(fold_.reasoning));
+    std::string item =
+        fmt::format("{{\"type\":\"reasoning\",\"id\":{},\"status\":\"{}\",\"content\":[{}],\"summary\":[]",
+                    item_id("rs"), status, part);
+    if (options_.sealer != nullptr && !part.empty())
+      append_member(item, "encrypted_content", options_.sealer->seal(fold_.reasoning));
     return item + "}";
   }
 
   std::string message_item(std::string_view status, std::string_view part) const {
-    return fmt::format("{{\"type\":\"message\",\"id\":{},\"status\":\"{}\",\"role\":\"assistant\",\"phase\":\"{}\",\"content\":[{}]}}",
-                       item_id("msg"), status, commentary_ ? "commentary" : "final_answer", part);
+    return fmt::format(
+        "{{\"type\":\"message\",\"id\":{},\"status\":\"{}\",\"role\":\"assistant\",\"phase\":\"{}\",\"content\":[{}]}}",
+        item_id("msg"), status, commentary_ ? "commentary" : "final_answer", part);
   }
 
   std::string call_item(const FoldedCall& call, std::string_view status, std::string_view text) const {
-    std::string item = fmt::format("{{\"type\":\"{}\",\"id\":{},\"status\":\"{}\"", custom_ ? "custom_tool_call" : "function_call",
-                                   item_id(prefix()), status);
+    std::string item = fmt::format("{{\"type\":\"{}\",\"id\":{},\"status\":\"{}\"",
+                                   custom_ ? "custom_tool_call" : "function_call", item_id(prefix()), status);
     append_member(item, "call_id", call.id);
     const size_t split = call.name.find("::");
     append_member(item, "name", split == std::string::npos ? call.name : call.name.substr(split + 2));
@@ -219,7 +229,7 @@ class ResponseOutput final : public StreamChoice {
   bool commentary_ = false;  // a call follows the message
   bool custom_ = false;      // the open call is one of a custom tool
   CustomInput custom_input_;
-  std::string input_;        // of the open custom call
+  std::string input_;  // of the open custom call
   std::string items_;
   std::string_view last_status_ = kCompleted;
 };
@@ -258,12 +268,14 @@ class ResponsesStream final : public ChoicesStream {
     finished_at_ = options_.now ? options_.now() : options_.created;
     if (status == kFailed) {
       const bool capacity = choice.reason() == FinishReason::kOutOfCapacity;
-      return fail({capacity ? 503 : 500, capacity ? "The server is out of capacity. Please send the request again later."
-                                                  : "The model's output ended without a reason. Please send the request again."},
+      return fail({capacity ? 503 : 500,
+                   capacity ? "The server is out of capacity. Please send the request again later."
+                            : "The model's output ended without a reason. Please send the request again."},
                   out);
     }
     if (options_.stream) {
-      events_.write(out, status == kCompleted ? "response.completed" : "response.incomplete", ",\"response\":" + response_object(status));
+      events_.write(out, status == kCompleted ? "response.completed" : "response.incomplete",
+                    ",\"response\":" + response_object(status));
     }
   }
 
@@ -285,8 +297,9 @@ class ResponsesStream final : public ChoicesStream {
     const bool ended = status != kInProgress;
     std::string out = "{\"id\":";
     append_json_string(out, options_.id);
-    fmt::format_to(std::back_inserter(out), ",\"object\":\"response\",\"created_at\":{},\"status\":\"{}\",\"completed_at\":{}",
-                   options_.created, status, ended ? std::to_string(finished_at_) : "null");
+    fmt::format_to(std::back_inserter(out),
+                   ",\"object\":\"response\",\"created_at\":{},\"status\":\"{}\",\"completed_at\":{}", options_.created,
+                   status, ended ? std::to_string(finished_at_) : "null");
     append_member(out, "model", options_.model);
     out += ",\"error\":";
     if (error_) {

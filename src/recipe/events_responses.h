@@ -1,4 +1,5 @@
-// OpenAI Responses: the response object and its event sequence (spec/protocol.md 10.4, 10.5, 10.7, 10.8). See api_stream.h.
+// OpenAI Responses: the response object and its event sequence (spec/protocol.md 10.4, 10.5, 10.7, 10.8). See
+// api_stream.h.
 #pragma once
 
 #include <memory>

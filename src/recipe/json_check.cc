@@ -59,7 +59,8 @@ class Checker {
       const char escape = *p_++;
       if (escape == 'u') {
         for (int i = 0; i < 4; ++i, ++p_) {
-          if (p_ == end_ || std::string_view("0123456789abcdefABCDEF").find(*p_) == std::string_view::npos) return false;
+          if (p_ == end_ || std::string_view("0123456789abcdefABCDEF").find(*p_) == std::string_view::npos)
+            return false;
         }
       } else if (std::string_view("\"\\/bfnrt").find(escape) == std::string_view::npos) {
         return false;

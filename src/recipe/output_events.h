@@ -2,7 +2,7 @@
 // three APIs' event builders.
 //
 //   class Printer : public OutputSink {
-//     void on_content(std::string_view text, SourceRange) override { std::fwrite(text.data(), 1, text.size(), stdout); }
+//     void on_content(std::string_view text, SourceRange) override { fwrite(text.data(), 1, text.size(), stdout); }
 //     ...
 //   };
 //
@@ -58,9 +58,9 @@ enum class FinishReason : uint8_t {
   kToolCalls,
   kStopSequence,
   kLength,
-  kContextFull,    // the context window is used up
+  kContextFull,  // the context window is used up
   kContentFilter,
-  kEndOfStream,    // the engine ended without a reason
+  kEndOfStream,  // the engine ended without a reason
   kOutOfCapacity,
 };
 

@@ -21,8 +21,8 @@ struct FoldedCall {
   std::string arguments;  // as streamed
   bool complete = false;
 
-  // Of a key that comes twice only the last value stays, at the first one's place (spec/protocol.md 8.6). A call that was
-  // cut off stays as it is.
+  // Of a key that comes twice only the last value stays, at the first one's place (spec/protocol.md 8.6). A call that
+  // was cut off stays as it is.
   std::string without_repeated_keys() const;
 
   void append_part(CallPart part);

@@ -17,25 +17,44 @@ constexpr std::string_view kThinkCloseText = "</think>";
 constexpr std::string_view kDsmlText = "｜DSML｜";
 
 enum class Action : uint8_t {
-  kStopSequence, kBeginCalls, kThinkClose, kFence, kJsonStart, kFenceEnd, kInvoke, kEndCalls, kNameEnd, kParameter,
-  kCloseCall, kKeyEnd, kKeyEndUntyped, kTypeString, kTypeRaw, kTypeUnknown, kAbandonKey, kAbandonType, kCloseValue,
+  kStopSequence,
+  kBeginCalls,
+  kThinkClose,
+  kFence,
+  kJsonStart,
+  kFenceEnd,
+  kInvoke,
+  kEndCalls,
+  kNameEnd,
+  kParameter,
+  kCloseCall,
+  kKeyEnd,
+  kKeyEndUntyped,
+  kTypeString,
+  kTypeRaw,
+  kTypeUnknown,
+  kAbandonKey,
+  kAbandonType,
+  kCloseValue,
 };
 
 }  // namespace
 
 std::string_view finish_reason_name(FinishReason reason) {
-  static constexpr std::array<std::string_view, 8> kNames = {
-      "stop", "tool_calls", "stop_sequence", "length", "context_full", "content_filter", "end_of_stream", "out_of_capacity"};
+  static constexpr std::array<std::string_view, 8> kNames = {"stop",          "tool_calls",     "stop_sequence",
+                                                             "length",        "context_full",   "content_filter",
+                                                             "end_of_stream", "out_of_capacity"};
   return kNames[static_cast<size_t>(reason)];
 }
 
 Status ParserOptions::check() const {
   if (stop_sequences.size() > kMaxStopSequences) {
-    return make_error(Code::kInvalidArgument, "{} stop sequences are given; at most {} are possible.", stop_sequences.size(),
-                      kMaxStopSequences);
+    return make_error(Code::kInvalidArgument, "{} stop sequences are given; at most {} are possible.",
+                      stop_sequences.size(), kMaxStopSequences);
   }
   for (const std::string& stop : stop_sequences) {
-    if (stop.empty()) return Status(Code::kInvalidArgument, "A stop sequence is empty; each needs at least one character.");
+    if (stop.empty())
+      return Status(Code::kInvalidArgument, "A stop sequence is empty; each needs at least one character.");
   }
   return {};
 }
@@ -88,17 +107,13 @@ std::shared_ptr<const OutputParser::StagePatterns> OutputParser::make_patterns(S
       add("\n```", Action::kFenceEnd);
       add_begin();
       break;
-    case Stage::kAfterJson:
-      add_begin();
-      break;
+    case Stage::kAfterJson: add_begin(); break;
     case Stage::kToolCalls:
       add("invoke name=\"", Action::kInvoke);
       add(close + "tool_calls>", Action::kEndCalls);
       add(close + " calls>", Action::kEndCalls);
       break;
-    case Stage::kToolName:
-      add("\"", Action::kNameEnd);
-      break;
+    case Stage::kToolName: add("\"", Action::kNameEnd); break;
     case Stage::kArguments:
       add("parameter name=\"", Action::kParameter);
       add(close, Action::kCloseCall);
@@ -117,11 +132,8 @@ std::shared_ptr<const OutputParser::StagePatterns> OutputParser::make_patterns(S
       break;
     case Stage::kStringValue:
     case Stage::kRawValue:
-    case Stage::kUntypedValue:
-      add(close, Action::kCloseValue);
-      break;
-    case Stage::kFinished:
-      break;
+    case Stage::kUntypedValue: add(close, Action::kCloseValue); break;
+    case Stage::kFinished: break;
   }
   made->set = PatternSet(std::move(patterns));
   return made;
@@ -264,62 +276,39 @@ void OutputParser::hold_rest(std::string_view text, uint64_t text_begin) {
 void OutputParser::on_match(int pattern, uint64_t match_end) {
   const StagePatterns& patterns = *patterns_[static_cast<int>(stage_)];
   switch (patterns.actions[pattern]) {
-    case Action::kStopSequence:
-      stop_ = pattern;
-      return enter(Stage::kFinished);
-    case Action::kBeginCalls:
-      preface_.clear();
-      return enter(Stage::kToolCalls);
+    case Action::kStopSequence: stop_ = pattern; return enter(Stage::kFinished);
+    case Action::kBeginCalls: preface_.clear(); return enter(Stage::kToolCalls);
     case Action::kThinkClose:
       if (stage_ == Stage::kReasoning) return enter(json_mode_ ? Stage::kJsonSearch : Stage::kContent, true);
       return enter(stage_);
-    case Action::kFence:
-      preface_.clear();
-      return enter(Stage::kJson);
+    case Action::kFence: preface_.clear(); return enter(Stage::kJson);
     case Action::kJsonStart:
       preface_.clear();
       emitted_ = match_end - 1;
       return enter(Stage::kJson);
-    case Action::kFenceEnd:
-      return enter(Stage::kAfterJson);
+    case Action::kFenceEnd: return enter(Stage::kAfterJson);
     case Action::kInvoke:
       if (call_open_) close_call(true);
       name_.clear();
       return enter(Stage::kToolName);
-    case Action::kEndCalls:
-      return enter(Stage::kFinished);
+    case Action::kEndCalls: return enter(Stage::kFinished);
     case Action::kNameEnd:
       sink_->on_call_begin(calls_++, name_);
       call_open_ = true;
       parameters_ = 0;
       return enter(Stage::kArguments);
-    case Action::kParameter:
-      open_parameter();
-      return enter(Stage::kParameterName);
-    case Action::kCloseCall:
-      close_call(true);
-      return enter(Stage::kToolCalls);
-    case Action::kKeyEnd:
-      close_key();
-      return enter(Stage::kParameterType);
-    case Action::kKeyEndUntyped:
-      close_key();
-      return enter(Stage::kUntypedValue);
-    case Action::kTypeString:
-      arguments("\"");
-      return enter(Stage::kStringValue);
-    case Action::kTypeRaw:
-      value_blank_ = true;
-      return enter(Stage::kRawValue);
-    case Action::kTypeUnknown:
-      return enter(Stage::kUntypedValue);
+    case Action::kParameter: open_parameter(); return enter(Stage::kParameterName);
+    case Action::kCloseCall: close_call(true); return enter(Stage::kToolCalls);
+    case Action::kKeyEnd: close_key(); return enter(Stage::kParameterType);
+    case Action::kKeyEndUntyped: close_key(); return enter(Stage::kUntypedValue);
+    case Action::kTypeString: arguments("\""); return enter(Stage::kStringValue);
+    case Action::kTypeRaw: value_blank_ = true; return enter(Stage::kRawValue);
+    case Action::kTypeUnknown: return enter(Stage::kUntypedValue);
     case Action::kAbandonKey:
       close_key();
       arguments("null");
       return enter(Stage::kArguments);
-    case Action::kAbandonType:
-      arguments("null");
-      return enter(Stage::kArguments);
+    case Action::kAbandonType: arguments("null"); return enter(Stage::kArguments);
     case Action::kCloseValue:
       if (stage_ == Stage::kStringValue) arguments("\"");
       if (stage_ == Stage::kRawValue) close_raw_value();
@@ -347,34 +336,26 @@ void OutputParser::output(std::string_view piece, uint64_t begin) {
   const SourceRange source{begin, begin + piece.size()};
   if (begin < last_marker_end_) piece = expand_markers(piece);
   switch (stage_) {
-    case Stage::kReasoning:
-      return sink_->on_reasoning(piece, source);
+    case Stage::kReasoning: return sink_->on_reasoning(piece, source);
     case Stage::kContent:
-    case Stage::kJson:
-      return sink_->on_content(piece, source);
+    case Stage::kJson: return sink_->on_content(piece, source);
     case Stage::kJsonSearch:
       if (preface_.empty()) preface_source_.begin = source.begin;
       preface_source_.end = source.end;
       preface_ += piece;
       return;
-    case Stage::kToolName:
-      name_ += piece;
-      return;
+    case Stage::kToolName: name_ += piece; return;
     case Stage::kParameterName:
-    case Stage::kStringValue:
-      return escaped_arguments(piece);
+    case Stage::kStringValue: return escaped_arguments(piece);
     case Stage::kRawValue:
       value_blank_ = value_blank_ && piece.find_first_not_of(" \t\r\n") == std::string_view::npos;
       return arguments(piece);
-    case Stage::kUntypedValue:
-      untyped_ += piece;
-      return;
+    case Stage::kUntypedValue: untyped_ += piece; return;
     case Stage::kAfterJson:
     case Stage::kToolCalls:
     case Stage::kArguments:
     case Stage::kParameterType:
-    case Stage::kFinished:
-      return;
+    case Stage::kFinished: return;
   }
 }
 

@@ -7,17 +7,18 @@
 //   parser.feed("nk>forty");                         // sink.on_content("forty")
 //   parser.finish(FinishReason::kStop);              // kStop; ends what is open
 //
-// The result does not depend on how the output is cut, also within a character. Only bytes that may still become markup or
-// a stop sequence are withheld, and they come out as text when they do not. Time is linear in the output.
+// The result does not depend on how the output is cut, also within a character. Only bytes that may still become markup
+// or a stop sequence are withheld, and they come out as text when they do not. Time is linear in the output.
 //
 // Two modes. Text mode: "</think>" and "｜DSML｜" count by their spelling. Marker mode, for outputs whose token ids are
-// known: only feed_marker brings structure, the same letters fed as text are text. TokenOutput (token_output.h) feeds ids.
+// known: only feed_marker brings structure, the same letters fed as text are text. TokenOutput (token_output.h) feeds
+// ids.
 //
-// Tool-call arguments come out as the text of a JSON object with the separators ", " and ": ". Where the model breaks the
-// format: an invoke inside an open invoke ends it; a parameter without a known `string` attribute is raw if it is valid
-// JSON, else a string; an empty raw value is null; a closing tag inside a parameter's tag makes its value null; other raw
-// values pass byte for byte, valid JSON or not (8.3, 8.6). In JSON mode text around the JSON is left out instead of
-// replaced by spaces; if no JSON came, the text comes out at the end.
+// Tool-call arguments come out as the text of a JSON object with the separators ", " and ": ". Where the model breaks
+// the format: an invoke inside an open invoke ends it; a parameter without a known `string` attribute is raw if it is
+// valid JSON, else a string; an empty raw value is null; a closing tag inside a parameter's tag makes its value null;
+// other raw values pass byte for byte, valid JSON or not (8.3, 8.6). In JSON mode text around the JSON is left out
+// instead of replaced by spaces; if no JSON came, the text comes out at the end.
 #pragma once
 
 #include <cstddef>
@@ -78,8 +79,20 @@ class OutputParser {
 
  private:
   enum class Stage : uint8_t {
-    kReasoning, kContent, kJsonSearch, kJson, kAfterJson, kToolCalls, kToolName, kArguments, kParameterName,
-    kParameterType, kStringValue, kRawValue, kUntypedValue, kFinished,
+    kReasoning,
+    kContent,
+    kJsonSearch,
+    kJson,
+    kAfterJson,
+    kToolCalls,
+    kToolName,
+    kArguments,
+    kParameterName,
+    kParameterType,
+    kStringValue,
+    kRawValue,
+    kUntypedValue,
+    kFinished,
   };
   static constexpr int kStages = 14;
   struct StagePatterns;
@@ -114,19 +127,19 @@ class OutputParser {
   bool lead_ = false;  // no byte of the stage seen yet: newlines are dropped
   PatternSet::State state_;
   uint64_t position_ = 0, piece_begin_ = 0;
-  uint64_t emitted_ = 0;         // everything before has been output or dropped
-  std::string held_;             // [emitted_, position_) is held_[held_begin_..]
+  uint64_t emitted_ = 0;  // everything before has been output or dropped
+  std::string held_;      // [emitted_, position_) is held_[held_begin_..]
   size_t held_begin_ = 0;
-  uint64_t last_marker_end_ = 0; // no marker behind this position
+  uint64_t last_marker_end_ = 0;  // no marker behind this position
   std::string expanded_, escaped_;
 
   int stop_ = -1;
   int calls_ = 0;
   bool call_open_ = false;
-  int parameters_ = 0;           // of the open call
-  bool value_blank_ = true;      // the raw value has only white space so far
+  int parameters_ = 0;       // of the open call
+  bool value_blank_ = true;  // the raw value has only white space so far
   std::string name_, untyped_;
-  std::string preface_;          // JSON mode: text before any JSON
+  std::string preface_;  // JSON mode: text before any JSON
   SourceRange preface_source_;
 };
 

@@ -18,7 +18,8 @@ TokenKind kind_of(const text::Tokenizer& tokenizer, text::TokenId id) {
 
 OutputVocabulary::OutputVocabulary(const text::Tokenizer& tokenizer) {
   entries_.reserve(tokenizer.vocab_size());
-  for (text::TokenId id = 0; id < tokenizer.vocab_size(); ++id) set(id, tokenizer.token_bytes(id), kind_of(tokenizer, id));
+  for (text::TokenId id = 0; id < tokenizer.vocab_size(); ++id)
+    set(id, tokenizer.token_bytes(id), kind_of(tokenizer, id));
 }
 
 void OutputVocabulary::set(int32_t id, std::string_view bytes, TokenKind kind) {

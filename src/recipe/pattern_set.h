@@ -7,8 +7,9 @@
 //   const size_t held = set.held(state);              // trailing bytes that may still become part of a match
 //
 // Each pattern has its own Knuth-Morris-Pratt matcher (spec/protocol.md 8.2), so the one that completes on the earliest
-// byte wins, by list order on a tie. A pattern with takes_newlines also covers the run of "\n" directly before it. Bytes
-// that can start no pattern are skipped by a table look-up. Time is linear in the bytes and in the patterns alive at once.
+// byte wins, by list order on a tie. A pattern with takes_newlines also covers the run of "\n" directly before it.
+// Bytes that can start no pattern are skipped by a table look-up. Time is linear in the bytes and in the patterns alive
+// at once.
 #pragma once
 
 #include <array>

@@ -54,11 +54,11 @@ class StreamChoice : public OutputSink {
   const int index_;
   TokenOutput tokens_;
   OutputFold fold_;
-  bool saw_text_ = false;         // any reasoning or content
+  bool saw_text_ = false;  // any reasoning or content
   Pending pending_ = Pending::kNone;
-  std::string delta_;             // text of the pending delta
-  std::string delta_logprobs_;    // its entries
-  std::string* out_ = nullptr;    // where frames go during a push
+  std::string delta_;           // text of the pending delta
+  std::string delta_logprobs_;  // its entries
+  std::string* out_ = nullptr;  // where frames go during a push
   bool finished_ = false;
   FinishReason reason_ = FinishReason::kEndOfStream;
 };

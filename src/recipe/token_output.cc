@@ -4,7 +4,8 @@
 
 namespace deepinfer::recipe {
 
-TokenOutput::TokenOutput(const ParserOptions& options, const OutputVocabulary* vocabulary, OutputSink* sink, bool logprobs)
+TokenOutput::TokenOutput(const ParserOptions& options, const OutputVocabulary* vocabulary, OutputSink* sink,
+                         bool logprobs)
     : vocabulary_(vocabulary), sink_(sink), parser_(options, this), plain_(options.plain), logprobs_(logprobs) {}
 
 void TokenOutput::push_ids(std::span<const int32_t> ids) {
@@ -34,7 +35,8 @@ void TokenOutput::push_one(const TokenLogprob& token) {
   }
   feed(text);
   if (!waiting_.empty()) waiting_.back().begin = parser_.piece_begin();
-  while (!waiting_.empty() && *waiting_.front().begin + waiting_.front().size <= parser_.settled()) waiting_.pop_front();
+  while (!waiting_.empty() && *waiting_.front().begin + waiting_.front().size <= parser_.settled())
+    waiting_.pop_front();
 }
 
 void TokenOutput::feed(const OutputToken& token) {
@@ -64,7 +66,9 @@ FinishReason TokenOutput::finish(FinishReason engine_reason) {
   const uint64_t end = parser_.position();
   const FinishReason reason = parser_.finish(engine_reason);
   // Tokens of a character that never became whole count although nothing of them comes out.
-  if (reasoning) reasoning_tokens_ += std::count_if(waiting_.begin(), waiting_.end(), [&](const Waiting& w) { return *w.begin >= end; });
+  if (reasoning)
+    reasoning_tokens_ +=
+        std::count_if(waiting_.begin(), waiting_.end(), [&](const Waiting& w) { return *w.begin >= end; });
   waiting_.clear();
   return reason;
 }

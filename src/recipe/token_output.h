@@ -5,9 +5,9 @@
 //   output.push(tokens);                       // the sink hears of text, calls and log-probabilities
 //   FinishReason reason = output.finish(FinishReason::kStop);
 //
-// Every token counts as completion, also those of markup and an end-of-sequence id if it is pushed. Reasoning tokens are
-// those of which at least one byte came out as reasoning, so neither markup nor dropped newlines. A push that holds a stop
-// match counts as a whole; later ones are ignored.
+// Every token counts as completion, also those of markup and an end-of-sequence id if it is pushed. Reasoning tokens
+// are those of which at least one byte came out as reasoning, so neither markup nor dropped newlines. A push that holds
+// a stop match counts as a whole; later ones are ignored.
 #pragma once
 
 #include <cstdint>

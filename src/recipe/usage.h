@@ -8,9 +8,9 @@
 namespace deepinfer::recipe {
 
 struct Usage {
-  int64_t prompt_tokens = 0;   // with BOS, headers and image tokens; once, however many choices share the prompt
-  int64_t cached_tokens = 0;   // of them, found in the prefix cache
-  int64_t completion_tokens = 0;                // all sampled tokens of all choices
+  int64_t prompt_tokens = 0;      // with BOS, headers and image tokens; once, however many choices share the prompt
+  int64_t cached_tokens = 0;      // of them, found in the prefix cache
+  int64_t completion_tokens = 0;  // all sampled tokens of all choices
   std::optional<int64_t> reasoning_tokens = 0;  // nothing if the engine delivered text instead of ids
 };
 

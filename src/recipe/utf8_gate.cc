@@ -10,9 +10,9 @@ constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
 
 // Looks at the sequence at the start of [p, p + n), n > 0.
 struct Sequence {
-  size_t length;   // bytes of the character, or of the maximal part of one that must be replaced
+  size_t length;  // bytes of the character, or of the maximal part of one that must be replaced
   bool valid;
-  bool unfinished; // all n bytes are the start of a character
+  bool unfinished;  // all n bytes are the start of a character
 };
 
 Sequence look(const unsigned char* p, size_t n) {

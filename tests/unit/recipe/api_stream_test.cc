@@ -44,7 +44,8 @@ struct Response {
   int status = 200;
 };
 
-Response run(const ApiStreamOptions& options, const std::vector<std::string>& pieces, FinishReason reason = FinishReason::kStop) {
+Response run(const ApiStreamOptions& options, const std::vector<std::string>& pieces,
+             FinishReason reason = FinishReason::kStop) {
   Result<std::unique_ptr<ApiStream>> stream = ApiStream::create(options, &no_vocabulary());
   EXPECT_TRUE(stream.ok());
   Response r;
@@ -83,12 +84,31 @@ TEST(ApiStreamTest, FixturesPass) {
 }
 
 std::string random_output(std::mt19937_64& random) {
-  static const std::vector<std::string> kPieces = {
-      "<｜DSML｜ calls>\n", "<｜DSML｜ invoke name=\"f\">\n", "<｜DSML｜ invoke name=\"sh\">\n", "<｜DSML｜ invoke name=\"n::g\">\n",
-      "<｜DSML｜ parameter name=\"a\" string=\"true\">", "<｜DSML｜ parameter name=\"a\" string=\"false\">",
-      "<｜DSML｜ parameter name=\"input\" string=\"true\">", "<｜DSML｜ parameter name=\"b\">", "</｜DSML｜ parameter>\n",
-      "</｜DSML｜ invoke>\n", "</｜DSML｜ calls>", "</think>", "\n", "text", "é😀", "\"", "\\", "\x01", "\xE7", "12", "{\"x\": [1]}", "null",
-      "</", "<", "STOP"};
+  static const std::vector<std::string> kPieces = {"<｜DSML｜ calls>\n",
+                                                   "<｜DSML｜ invoke name=\"f\">\n",
+                                                   "<｜DSML｜ invoke name=\"sh\">\n",
+                                                   "<｜DSML｜ invoke name=\"n::g\">\n",
+                                                   "<｜DSML｜ parameter name=\"a\" string=\"true\">",
+                                                   "<｜DSML｜ parameter name=\"a\" string=\"false\">",
+                                                   "<｜DSML｜ parameter name=\"input\" string=\"true\">",
+                                                   "<｜DSML｜ parameter name=\"b\">",
+                                                   "</｜DSML｜ parameter>\n",
+                                                   "</｜DSML｜ invoke>\n",
+                                                   "</｜DSML｜ calls>",
+                                                   "</think>",
+                                                   "\n",
+                                                   "text",
+                                                   "é😀",
+                                                   "\"",
+                                                   "\\",
+                                                   "\x01",
+                                                   "\xE7",
+                                                   "12",
+                                                   "{\"x\": [1]}",
+                                                   "null",
+                                                   "</",
+                                                   "<",
+                                                   "STOP"};
   std::string text;
   for (int n = static_cast<int>(random() % 20); n >= 0; --n) text += kPieces[random() % kPieces.size()];
   return text;
@@ -99,7 +119,8 @@ TEST(ApiStreamTest, WholeIsTheFoldOfTheStreamHoweverItIsCut) {
   int compared = 0;
   for (int round = 0; round < 4000; ++round) {
     const std::string text = random_output(random);
-    const Protocol protocol = std::array{Protocol::kChat, Protocol::kResponses, Protocol::kMessages, Protocol::kCompletions}[round % 4];
+    const Protocol protocol =
+        std::array{Protocol::kChat, Protocol::kResponses, Protocol::kMessages, Protocol::kCompletions}[round % 4];
     ApiStreamOptions options = options_for(protocol);
     options.thinking = random() % 2 == 0;
     options.parser.initial = options.thinking ? InitialStage::kReasoningStart : InitialStage::kContentStart;
@@ -126,7 +147,9 @@ TEST(ApiStreamTest, WholeIsTheFoldOfTheStreamHoweverItIsCut) {
 }
 
 TEST(ApiStreamTest, RepeatedKeysCountOnceInWholeBodies) {
-  const std::string text = "</think>" + block(call_text("f", parameter("a", "false", "1") + parameter("b", "true", "x") + parameter("a", "true", "y")));
+  const std::string text =
+      "</think>" +
+      block(call_text("f", parameter("a", "false", "1") + parameter("b", "true", "x") + parameter("a", "true", "y")));
   const Json chat = json(run(options_for(Protocol::kChat, false), {text}).body);
   const Json& call = chat.find("choices")->as_array()[0].find("message")->find("tool_calls")->as_array()[0];
   EXPECT_EQ(call.find("function")->find("arguments")->as_string(), "{\"a\": \"y\", \"b\": \"x\"}");
@@ -140,7 +163,8 @@ TEST(ApiStreamTest, CallCutByLength) {
   const Json chat = json(run(options_for(Protocol::kChat, false), {text}, FinishReason::kLength).body);
   const Json& choice = chat.find("choices")->as_array()[0];
   EXPECT_EQ(choice.find("finish_reason")->as_string(), "length");
-  EXPECT_EQ(choice.find("message")->find("tool_calls")->as_array()[0].find("function")->find("arguments")->as_string(), "{\"a\": \"xy");
+  EXPECT_EQ(choice.find("message")->find("tool_calls")->as_array()[0].find("function")->find("arguments")->as_string(),
+            "{\"a\": \"xy");
   const Json message = json(run(options_for(Protocol::kMessages, false), {text}, FinishReason::kLength).body);
   EXPECT_EQ(message.find("stop_reason")->as_string(), "max_tokens");
   EXPECT_EQ(to_compact_json(*message.find("content")->as_array()[1].find("input")), "{}");
@@ -150,8 +174,11 @@ TEST(ApiStreamTest, CallCutByLength) {
 }
 
 TEST(ApiStreamTest, BigNumbersKeepTheirFormInMessages) {
-  const std::string text = "</think>" + block(call_text("f", parameter("a", "false", "123456789012345678901234567890.50")));
-  EXPECT_NE(run(options_for(Protocol::kMessages, false), {text}).body.find("{\"a\": 123456789012345678901234567890.50}"), std::string::npos);
+  const std::string text =
+      "</think>" + block(call_text("f", parameter("a", "false", "123456789012345678901234567890.50")));
+  EXPECT_NE(
+      run(options_for(Protocol::kMessages, false), {text}).body.find("{\"a\": 123456789012345678901234567890.50}"),
+      std::string::npos);
 }
 
 TEST(ApiStreamTest, EmptyThoughtIsMarkedInCallIds) {
@@ -161,7 +188,13 @@ TEST(ApiStreamTest, EmptyThoughtIsMarkedInCallIds) {
     o.thinking = thinking;
     o.parser.initial = thinking ? InitialStage::kReasoningStart : InitialStage::kContentStart;
     const Json body = json(run(o, {text}).body);
-    return body.find("choices")->as_array()[0].find("message")->find("tool_calls")->as_array()[0].find("id")->as_string();
+    return body.find("choices")
+        ->as_array()[0]
+        .find("message")
+        ->find("tool_calls")
+        ->as_array()[0]
+        .find("id")
+        ->as_string();
   };
   EXPECT_EQ(id_of("\n</think>\n\n" + call, true).substr(0, 11), "call_00_ET_");
   EXPECT_NE(id_of("r</think>" + call, true).substr(0, 11), "call_00_ET_");
@@ -188,7 +221,8 @@ TEST(ApiStreamTest, ChoicesShareOneUsage) {
   EXPECT_NE(out.find("\"completion_tokens\":11"), std::string::npos);
   EXPECT_TRUE(out.ends_with("data: [DONE]\n\n"));
   std::set<std::string> ids;
-  for (size_t at = out.find("\"id\":\"call_"); at != std::string::npos; at = out.find("\"id\":\"call_", at + 1)) ids.insert(out.substr(at, 40));
+  for (size_t at = out.find("\"id\":\"call_"); at != std::string::npos; at = out.find("\"id\":\"call_", at + 1))
+    ids.insert(out.substr(at, 40));
   EXPECT_EQ(ids.size(), 2u);
 }
 
@@ -227,7 +261,8 @@ TEST(ApiStreamTest, FailuresInEachApi) {
   EXPECT_NE(responses.frames.find("event: error\n"), std::string::npos);
   EXPECT_NE(responses.frames.find("event: response.failed\n"), std::string::npos);
   EXPECT_EQ(run(options_for(Protocol::kMessages), {"t"}, FinishReason::kOutOfCapacity).status, 529);
-  EXPECT_NE(run(options_for(Protocol::kMessages), {"t"}, FinishReason::kOutOfCapacity).frames.find("overloaded_error"), std::string::npos);
+  EXPECT_NE(run(options_for(Protocol::kMessages), {"t"}, FinishReason::kOutOfCapacity).frames.find("overloaded_error"),
+            std::string::npos);
 }
 
 TEST(ApiStreamTest, ReasoningIsSealedOnlyWhenAskedFor) {
@@ -250,9 +285,14 @@ TEST(ApiStreamTest, CustomToolInput) {
     ApiStreamOptions o = options_for(protocol, false);
     o.custom_tools = {"sh"};
     const Json body = json(run(o, {text}).body);
-    const Json& input = protocol == Protocol::kChat
-                            ? *body.find("choices")->as_array()[0].find("message")->find("tool_calls")->as_array()[0].find("custom")->find("input")
-                            : *body.find("output")->as_array()[0].find("input");
+    const Json& input = protocol == Protocol::kChat ? *body.find("choices")
+                                                           ->as_array()[0]
+                                                           .find("message")
+                                                           ->find("tool_calls")
+                                                           ->as_array()[0]
+                                                           .find("custom")
+                                                           ->find("input")
+                                                    : *body.find("output")->as_array()[0].find("input");
     EXPECT_EQ(input.as_string(), patch);
   }
   // Another shape passes through.

@@ -19,7 +19,9 @@ struct Folded {
   }
 };
 
-std::string text_at(const Json& object, std::string_view key) { return std::string(fixtures::text_member(object, key)); }
+std::string text_at(const Json& object, std::string_view key) {
+  return std::string(fixtures::text_member(object, key));
+}
 
 std::string usage_at(const Json& object) {
   const Json* usage = object.find("usage");
@@ -27,7 +29,8 @@ std::string usage_at(const Json& object) {
   std::string all;
   for (const JsonMember& m : usage->as_object()) {
     // Tokens are counted per push in these tests, so the completion side depends on the cuts.
-    if (m.key.find("output") == std::string::npos && m.key.find("completion") == std::string::npos && m.key != "total_tokens") {
+    if (m.key.find("output") == std::string::npos && m.key.find("completion") == std::string::npos &&
+        m.key != "total_tokens") {
       all += m.key + "=" + to_compact_json(m.value) + " ";
     }
   }
@@ -38,7 +41,8 @@ void fold_chat_call(const Json& call, Folded& f) {
   const bool custom = call.find("custom") != nullptr;
   const Json& inner = *call.find(custom ? "custom" : "function");
   const auto index = static_cast<size_t>(*call.find("index")->to_int64());
-  if (call.find("id") != nullptr) f.calls.emplace_back(text_at(call, "id") + " " + text_at(call, "type") + " " + text_at(inner, "name"), "");
+  if (call.find("id") != nullptr)
+    f.calls.emplace_back(text_at(call, "id") + " " + text_at(call, "type") + " " + text_at(inner, "name"), "");
   if (index + 1 != f.calls.size()) f.faults += "call out of order\n";
   f.calls.back().second += text_at(inner, custom ? "input" : "arguments");
 }
@@ -81,7 +85,8 @@ Folded fold_messages(const std::vector<std::pair<std::string, std::string>>& fra
       if (open >= 0 || *index->to_int64() != next) f.faults += "block out of order\n";
       open = next++;
       const Json& block = *event.find("content_block");
-      if (text_at(block, "type") == "tool_use") f.calls.emplace_back(text_at(block, "id") + " " + text_at(block, "name"), "");
+      if (text_at(block, "type") == "tool_use")
+        f.calls.emplace_back(text_at(block, "id") + " " + text_at(block, "name"), "");
     } else if (type == "content_block_delta" || type == "content_block_stop") {
       if (*index->to_int64() != open) f.faults += "delta of a block that is not open\n";
       if (type == "content_block_stop") open = -1;
@@ -108,15 +113,17 @@ void fold_item(const Json& item, Folded& f) {
     to += head + text_at(item, "phase");
     for (const Json& part : item.find("content")->as_array()) to += " " + text_at(part, "text");
   } else {
-    f.calls.emplace_back(head + type + " " + text_at(item, "call_id") + " " + text_at(item, "namespace") + "/" + text_at(item, "name"),
-                         text_at(item, type == "function_call" ? "arguments" : "input"));
+    f.calls.emplace_back(
+        head + type + " " + text_at(item, "call_id") + " " + text_at(item, "namespace") + "/" + text_at(item, "name"),
+        text_at(item, type == "function_call" ? "arguments" : "input"));
   }
 }
 
 Folded fold_response(const Json& response) {
   Folded f;
   for (const Json& item : response.find("output")->as_array()) fold_item(item, f);
-  f.end = text_at(response, "status") + to_compact_json(*response.find("incomplete_details")) + to_compact_json(*response.find("error"));
+  f.end = text_at(response, "status") + to_compact_json(*response.find("incomplete_details")) +
+          to_compact_json(*response.find("error"));
   f.usage = usage_at(response);
   return f;
 }
@@ -138,7 +145,8 @@ Folded fold_responses(const std::vector<std::pair<std::string, std::string>>& fr
     if (name == "response.output_item.done") fold_item(*event.find("item"), items);
     if (event.find("response") != nullptr) last = fold_response(*event.find("response"));
   }
-  if (items.calls != last.calls || items.content != last.content || items.reasoning != last.reasoning) faults += "items differ\n";
+  if (items.calls != last.calls || items.content != last.content || items.reasoning != last.reasoning)
+    faults += "items differ\n";
   last.faults = faults;
   return last;
 }

@@ -1,5 +1,5 @@
-// Folds event streams and whole bodies of each API into one printable form, as a client would: text, reasoning, calls, how
-// it ended, usage.
+// Folds event streams and whole bodies of each API into one printable form, as a client would: text, reasoning, calls,
+// how it ended, usage.
 #pragma once
 
 #include <string>
@@ -13,8 +13,8 @@ namespace deepinfer::recipe::test {
 std::string fold(Protocol protocol, std::string_view frames);
 std::string fold_body(Protocol protocol, std::string_view body);
 
-// False where the specification lets stream and body differ (8.6): a repeated key in a call, a Messages input that is no
-// JSON object, and a failed message.
+// False where the specification lets stream and body differ (8.6): a repeated key in a call, a Messages input that is
+// no JSON object, and a failed message.
 bool comparable(Protocol protocol, std::string_view frames);
 
 }  // namespace deepinfer::recipe::test

@@ -54,7 +54,8 @@ struct Parsed : OutputSink {
 };
 
 // Feeds pieces; "\x01" as a piece is the </think> marker and "\x02" the DSML marker.
-Parsed parse(const ParserOptions& options, const std::vector<std::string>& pieces, FinishReason engine = FinishReason::kStop) {
+Parsed parse(const ParserOptions& options, const std::vector<std::string>& pieces,
+             FinishReason engine = FinishReason::kStop) {
   Parsed out;
   OutputParser parser(options, &out);
   for (const std::string& piece : pieces) {
@@ -101,7 +102,8 @@ TEST(OutputParserTest, FixturesPass) {
 }
 
 TEST(OutputParserTest, ValueThatEndsLikeATag) {  // fixtures/bugs case 6
-  for (const std::string value : {"cat log 2>&1", "<", "</", "</｜", "</｜DSML", "</｜DSML｜ parameter", "a</｜DSM</"}) {
+  for (const std::string value :
+       {"cat log 2>&1", "<", "</", "</｜", "</｜DSML", "</｜DSML｜ parameter", "a</｜DSM</"}) {
     std::string text = one_call(parameter("command", " string=\"true\"", value));
     // The full closing tag without its last character holds the marker itself, so there the value ends before it.
     const std::string expected = value == "</｜DSML｜ parameter" ? "" : value;
@@ -173,10 +175,15 @@ TEST(OutputParserTest, StopStringOverTokens) {  // fixtures/bugs case 10
 }
 
 TEST(OutputParserTest, HoldsBackOnlyWhatMayBecomeMarkup) {
-  const std::vector<std::pair<std::string, std::string>> steps = {
-      {"One", "One"}, {"\n", "One"}, {"\n", "One"}, {"two <", "One\n\ntwo "}, {"b>", "One\n\ntwo <b>"},
-      {"</thin", "One\n\ntwo <b>"}, {"g>", "One\n\ntwo <b></thing>"}, {"<｜DS", "One\n\ntwo <b></thing>"},
-      {"ML ", "One\n\ntwo <b></thing><｜DSML "}};
+  const std::vector<std::pair<std::string, std::string>> steps = {{"One", "One"},
+                                                                  {"\n", "One"},
+                                                                  {"\n", "One"},
+                                                                  {"two <", "One\n\ntwo "},
+                                                                  {"b>", "One\n\ntwo <b>"},
+                                                                  {"</thin", "One\n\ntwo <b>"},
+                                                                  {"g>", "One\n\ntwo <b></thing>"},
+                                                                  {"<｜DS", "One\n\ntwo <b></thing>"},
+                                                                  {"ML ", "One\n\ntwo <b></thing><｜DSML "}};
   Parsed out;
   OutputParser parser(with_tools(), &out);
   for (const auto& [piece, expected] : steps) {
@@ -201,9 +208,10 @@ TEST(OutputParserTest, ArgumentsStreamWithTheValue) {
 
 TEST(OutputParserTest, MalformedCallsHaveDefinedOutcomes) {
   // An invoke inside an open invoke ends it.
-  const Parsed melted = parse(with_tools(), {"<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"f\">\n" + parameter("a", " string=\"false\"", "1") +
-                                             "<｜DSML｜ invoke name=\"g\">\n" + parameter("b", " string=\"true\"", "2") +
-                                             "</｜DSML｜ invoke>\n</｜DSML｜ calls>"});
+  const Parsed melted =
+      parse(with_tools(), {"<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"f\">\n" +
+                           parameter("a", " string=\"false\"", "1") + "<｜DSML｜ invoke name=\"g\">\n" +
+                           parameter("b", " string=\"true\"", "2") + "</｜DSML｜ invoke>\n</｜DSML｜ calls>"});
   ASSERT_EQ(melted.calls.size(), 2u);
   EXPECT_EQ(melted.calls[0].arguments, "{\"a\": 1}");
   EXPECT_TRUE(melted.calls[0].complete);
@@ -221,13 +229,16 @@ TEST(OutputParserTest, MalformedCallsHaveDefinedOutcomes) {
   // Keys.
   EXPECT_EQ(arguments_of(one_call(parameter("a\"b c\\", " string=\"true\"", "1"))), "{\"a\\\"b c\\\\\": \"1\"}");
   // A tag that closes before its parameter has a value.
-  EXPECT_EQ(arguments_of(one_call("<｜DSML｜ parameter name=\"a\"</｜DSML｜ parameter>\n" + parameter("b", " string=\"true\"", "k"))),
+  EXPECT_EQ(arguments_of(one_call("<｜DSML｜ parameter name=\"a\"</｜DSML｜ parameter>\n" +
+                                  parameter("b", " string=\"true\"", "k"))),
             "{\"a\\\"\": null, \"b\": \"k\"}");
-  EXPECT_EQ(arguments_of(one_call("<｜DSML｜ parameter name=\"a\" string=\"tru</｜DSML｜ parameter>\n")), "{\"a\": null}");
+  EXPECT_EQ(arguments_of(one_call("<｜DSML｜ parameter name=\"a\" string=\"tru</｜DSML｜ parameter>\n")),
+            "{\"a\": null}");
   // The last parameter is never closed.
-  EXPECT_EQ(arguments_of("<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"f\">\n<｜DSML｜ parameter name=\"a\" string=\"true\">v"
-                         "</｜DSML｜ invoke>\n</｜DSML｜ calls>"),
-            "{\"a\": \"v\"}");
+  EXPECT_EQ(
+      arguments_of("<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"f\">\n<｜DSML｜ parameter name=\"a\" string=\"true\">v"
+                   "</｜DSML｜ invoke>\n</｜DSML｜ calls>"),
+      "{\"a\": \"v\"}");
 }
 
 TEST(OutputParserTest, CallsCutOffAreIncomplete) {
@@ -262,7 +273,8 @@ TEST(OutputParserTest, PlainModeKnowsOnlyStopSequences) {
   options.markers = true;
   options.initial = InitialStage::kContentStart;
   options.stop_sequences = {"END"};
-  EXPECT_EQ(parse(options, {"\n\na</think>", "\x01", "<｜DSML｜ calls>EN", "Dx"}).content, "\n\na</think></think><｜DSML｜ calls>");
+  EXPECT_EQ(parse(options, {"\n\na</think>", "\x01", "<｜DSML｜ calls>EN", "Dx"}).content,
+            "\n\na</think></think><｜DSML｜ calls>");
 }
 
 TEST(OutputParserTest, LiteralsAreTextAndBreakMarkup) {
@@ -295,12 +307,52 @@ TEST(OutputParserTest, OptionsAreChecked) {
 
 // Pieces that the grammar is made of, their beginnings, and things that look like them.
 std::string random_output(std::mt19937_64& random) {
-  static const std::vector<std::string> kPieces = {
-      "<｜DSML｜ calls>\n", "<｜DSML｜tool_calls>", "<｜DSML｜ invoke name=\"f\">\n", "<｜DSML｜ invoke name=\"", "g\">",
-      "<｜DSML｜ parameter name=\"k\" string=\"true\">", "<｜DSML｜ parameter name=\"k\" string=\"false\">", "parameter name=\"",
-      "\" string=\"", "\">", "true\">", "</｜DSML｜ parameter>\n", "</｜DSML｜ invoke>\n", "</｜DSML｜ calls>", "</｜DSML｜tool_calls>",
-      "</think>", "<think>", "</thi", "<｜DS", "</", "<", "\n", "\n\n", "text", "é", "😀", "米", "\xE7\xB1", "\xFF", "\x80", "\xF0\x9F",
-      "{", "[", "}", "```json\n", "```\n", "\n```", "\"", "\\", "STOP", "STO", "aab", "aa", "12", "null", " "};
+  static const std::vector<std::string> kPieces = {"<｜DSML｜ calls>\n",
+                                                   "<｜DSML｜tool_calls>",
+                                                   "<｜DSML｜ invoke name=\"f\">\n",
+                                                   "<｜DSML｜ invoke name=\"",
+                                                   "g\">",
+                                                   "<｜DSML｜ parameter name=\"k\" string=\"true\">",
+                                                   "<｜DSML｜ parameter name=\"k\" string=\"false\">",
+                                                   "parameter name=\"",
+                                                   "\" string=\"",
+                                                   "\">",
+                                                   "true\">",
+                                                   "</｜DSML｜ parameter>\n",
+                                                   "</｜DSML｜ invoke>\n",
+                                                   "</｜DSML｜ calls>",
+                                                   "</｜DSML｜tool_calls>",
+                                                   "</think>",
+                                                   "<think>",
+                                                   "</thi",
+                                                   "<｜DS",
+                                                   "</",
+                                                   "<",
+                                                   "\n",
+                                                   "\n\n",
+                                                   "text",
+                                                   "é",
+                                                   "😀",
+                                                   "米",
+                                                   "\xE7\xB1",
+                                                   "\xFF",
+                                                   "\x80",
+                                                   "\xF0\x9F",
+                                                   "{",
+                                                   "[",
+                                                   "}",
+                                                   "```json\n",
+                                                   "```\n",
+                                                   "\n```",
+                                                   "\"",
+                                                   "\\",
+                                                   "STOP",
+                                                   "STO",
+                                                   "aab",
+                                                   "aa",
+                                                   "12",
+                                                   "null",
+                                                   " "};
   std::string text;
   const int n = 1 + static_cast<int>(random() % 24);
   for (int i = 0; i < n; ++i) {

@@ -8,7 +8,22 @@
 namespace deepinfer::recipe {
 namespace {
 
-enum : int32_t { kEos = 1, kA, kB, kLess, kNewline, kMixed, kEmoji1, kEmoji2, kEmoji3, kBroken, kUser = 20, kThink, kClose, kDsml };
+enum : int32_t {
+  kEos = 1,
+  kA,
+  kB,
+  kLess,
+  kNewline,
+  kMixed,
+  kEmoji1,
+  kEmoji2,
+  kEmoji3,
+  kBroken,
+  kUser = 20,
+  kThink,
+  kClose,
+  kDsml
+};
 
 OutputVocabulary small_vocabulary() {
   OutputVocabulary v;
@@ -50,7 +65,8 @@ struct Outcome {
   std::optional<int64_t> reasoning;
 };
 
-Outcome decode(const std::vector<int32_t>& ids, InitialStage initial, bool in_one_push, std::vector<std::string> stops = {}) {
+Outcome decode(const std::vector<int32_t>& ids, InitialStage initial, bool in_one_push,
+               std::vector<std::string> stops = {}) {
   static const OutputVocabulary vocabulary = small_vocabulary();
   ParserOptions options;
   options.markers = true;
@@ -104,8 +120,11 @@ TEST(TokenOutputTest, AMarkerThatPrintsHasAnEntry) {
 TEST(TokenOutputTest, ReasoningTokensAreThoseThatComeOutAsReasoning) {
   for (bool in_one_push : {false, true}) {
     // Leading and trailing newlines and the markup of a call do not count.
-    EXPECT_EQ(decode({kNewline, kA, kNewline, kLess, kDsml, kB}, InitialStage::kReasoningStart, in_one_push).reasoning, 1);
-    EXPECT_EQ(decode({kA, kNewline, kB, kDsml, kNewline, kClose, kB}, InitialStage::kReasoningStart, in_one_push).reasoning, 4);
+    EXPECT_EQ(decode({kNewline, kA, kNewline, kLess, kDsml, kB}, InitialStage::kReasoningStart, in_one_push).reasoning,
+              1);
+    EXPECT_EQ(
+        decode({kA, kNewline, kB, kDsml, kNewline, kClose, kB}, InitialStage::kReasoningStart, in_one_push).reasoning,
+        4);
     EXPECT_EQ(decode({kClose, kA}, InitialStage::kReasoningStart, in_one_push).reasoning, 0);
   }
 }
@@ -118,7 +137,8 @@ TEST(TokenOutputTest, PartsOfACharacterComeWithTheWhole) {
   for (bool in_one_push : {false, true}) {
     EXPECT_EQ(decode({kBroken, kA}, InitialStage::kContent, in_one_push).heard.content_ids, (Ids{kBroken, kA}));
     EXPECT_EQ(decode({kBroken, kLess, kDsml}, InitialStage::kContent, in_one_push).heard.content_ids, (Ids{kBroken}));
-    EXPECT_EQ(decode({kBroken, kUser, kA}, InitialStage::kContent, in_one_push).heard.content_ids, (Ids{kBroken, kUser, kA}));
+    EXPECT_EQ(decode({kBroken, kUser, kA}, InitialStage::kContent, in_one_push).heard.content_ids,
+              (Ids{kBroken, kUser, kA}));
     EXPECT_EQ(decode({kBroken, kClose, kA}, InitialStage::kReasoning, in_one_push).heard.reasoning_ids, (Ids{kBroken}));
   }
   const Outcome cut = decode({kA, kEmoji1}, InitialStage::kReasoning, false);
@@ -161,11 +181,12 @@ TEST(LogprobsTest, BytesAreTrueAndTextIsPrintable) {
   const TopLogprob top[] = {{kEmoji1, -0.375}, {kEos, -9999.0}};
   std::string out;
   append_logprob_entry(out, v, {kEmoji1, -0.1, top});
-  EXPECT_EQ(out,
-            "{\"token\":\"\xEF\xBF\xBD\",\"logprob\":-0.1,\"bytes\":[240,159],\"top_logprobs\":["
-            "{\"token\":\"\xEF\xBF\xBD\",\"logprob\":-0.375,\"bytes\":[240,159]},"
-            "{\"token\":\"<｜end▁of▁sentence｜>\",\"logprob\":-9999.0,\"bytes\":[60,239,189,156,101,110,100,226,150,129,111,102,226,150,"
-            "129,115,101,110,116,101,110,99,101,239,189,156,62]}]}");
+  EXPECT_EQ(
+      out,
+      "{\"token\":\"\xEF\xBF\xBD\",\"logprob\":-0.1,\"bytes\":[240,159],\"top_logprobs\":["
+      "{\"token\":\"\xEF\xBF\xBD\",\"logprob\":-0.375,\"bytes\":[240,159]},"
+      "{\"token\":\"<｜end▁of▁sentence｜>\",\"logprob\":-9999.0,\"bytes\":[60,239,189,156,101,110,100,226,150,129,111,102,226,150,"
+      "129,115,101,110,116,101,110,99,101,239,189,156,62]}]}");
   std::string number;
   append_logprob(number, static_cast<double>(-0.3f));
   EXPECT_EQ(number, "-0.3");

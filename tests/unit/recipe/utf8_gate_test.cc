@@ -30,12 +30,14 @@ TEST(Utf8GateTest, HoldsBackAnUnfinishedCharacter) {
 }
 
 TEST(Utf8GateTest, AgreesWithTheTextRoomHoweverItIsCut) {
-  static const std::vector<std::string> kPieces = {"a",        "é",        "米",       "😀",   "\xC0", "\x80", "\xE0\x80", "\xED\xA0\x80",
-                                                   "\xF4\x90", "\xE7\xB1", "\xF0\x9F\x98", "\xFF", "\xC3", "abcdefghijk"};
+  static const std::vector<std::string> kPieces = {
+      "a",        "é",        "米",           "😀",   "\xC0", "\x80",       "\xE0\x80", "\xED\xA0\x80",
+      "\xF4\x90", "\xE7\xB1", "\xF0\x9F\x98", "\xFF", "\xC3", "abcdefghijk"};
   std::mt19937_64 random(11);
   for (int round = 0; round < 5000; ++round) {
     std::string text;
-    for (int i = 0; i < 12; ++i) text += random() % 3 == 0 ? std::string(1, static_cast<char>(random())) : kPieces[random() % kPieces.size()];
+    for (int i = 0; i < 12; ++i)
+      text += random() % 3 == 0 ? std::string(1, static_cast<char>(random())) : kPieces[random() % kPieces.size()];
     const std::string expected = text::replace_broken_utf8(text);
     std::vector<std::string> bytes, cut;
     for (char c : text) bytes.emplace_back(1, c);
