@@ -1,5 +1,6 @@
 // Mixture of experts (spec/model.md 9).
 #include <cmath>
+#include <limits>
 
 #include "ops/cpu/stages/backend.h"
 
@@ -24,7 +25,8 @@ void Backend<T>::route(At where) {
         for (int64_t e = 0; e < experts; ++e) {
           const T z = score[e];
           score[e] = std::sqrt(z > T{20} ? z : std::log1p(std::exp(z)));
-          biased[e] = score[e] + static_cast<T>(bias[e]);
+          const T b = score[e] + static_cast<T>(bias[e]);
+          biased[e] = std::isnan(b) ? -std::numeric_limits<T>::infinity() : b;  // damaged weights: NaN has no place in an order
           order[e] = static_cast<int32_t>(e);
         }
         std::partial_sort(order, order + k, order + experts, [biased](int32_t a, int32_t b) { return biased[a] != biased[b] ? biased[a] > biased[b] : a < b; });

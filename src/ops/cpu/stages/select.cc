@@ -18,6 +18,12 @@ double round_bf16_once(double x) {
   return std::bit_cast<double>(b & ~((uint64_t{1} << kDropped) - 1));
 }
 
+// Damaged weights give NaN, which has no place in an order: it counts as the worst score.
+template <class T>
+T ordered(T score) {
+  return std::isnan(score) ? -std::numeric_limits<T>::infinity() : score;
+}
+
 // The `keep` best of n by descending score, lower index first among equals; ascending in order[0..keep).
 template <class T>
 void best(const T* scores, int64_t n, int64_t keep, int32_t* order) {
@@ -51,7 +57,7 @@ void Backend<T>::score_row(const RowSet& set, int row, const KvSource& source, i
       if (!rounding_) {
         T sum = 0;
         for (int64_t h = 0; h < heads; ++h) sum += static_cast<T>(weight[h]) * std::max(acc[h * kLanes + l], T{0});
-        scores[g0 + l] = sum;
+        scores[g0 + l] = ordered(sum);
         continue;
       }
       double chain[4] = {0, 0, 0, 0};  // four bf16 accumulators (8.2)
@@ -59,7 +65,7 @@ void Backend<T>::score_row(const RowSet& set, int row, const KvSource& source, i
         const double dot = round_bf16_once(std::max<double>(acc[h * kLanes + l], 0.0));
         chain[h % 4] = round_bf16_once(dot * weight[h] + chain[h % 4]);
       }
-      scores[g0 + l] = static_cast<T>(round_bf16_once(round_bf16_once(chain[0] + chain[2]) + round_bf16_once(chain[1] + chain[3])));
+      scores[g0 + l] = static_cast<T>(ordered(round_bf16_once(round_bf16_once(chain[0] + chain[2]) + round_bf16_once(chain[1] + chain[3]))));
     }
   }
 }
