@@ -20,12 +20,11 @@ struct Tokenizer::Impl {
 
   // Appends the ids of valid UTF-8 without added tokens.
   void encode_plain(std::string_view text, std::vector<TokenId>* ids) const {
-    std::vector<size_t> ends;
-    split_pieces(text, &ends);
-    size_t begin = 0;
-    for (const size_t end : ends) {
-      bpe.encode_by_heap(text.substr(begin, end - begin), ids);
-      begin = end;
+    PieceSplitter splitter;
+    splitter.start(text);
+    while (splitter.next()) {
+      const auto s = splitter.starts();
+      for (size_t i = 0; i + 1 < s.size(); ++i) bpe.encode_by_heap({splitter.base() + s[i], s[i + 1] - s[i]}, ids);
     }
   }
 
