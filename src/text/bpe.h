@@ -1,17 +1,26 @@
 // The merges of a byte-level BPE model and the encoding of one piece of text (a pre-token).
 //
 //   DI_ASSIGN_OR_RETURN(Bpe bpe, Bpe::build(file, vocabulary));
-//   bpe.encode(piece, &scratch, &ids);
+//   Bpe::Scratch scratch;
+//   size_t count = bpe.encode(piece, &scratch, ids);         // room for piece.size() ids
 //
-// A piece's encoding: start from its bytes; as long as some adjacent pair has a merge, do the one of lowest rank, leftmost
-// among equal (spec/protocol.md 1.1).
+// A piece's encoding, by definition: start from its bytes; as long as some adjacent pair has a merge, do the one of lowest
+// rank, leftmost among equal (spec/protocol.md 1.1).
+//
+// How it is found: a list of tokens is the encoding of its bytes exactly if every adjacent pair of it is the encoding of the
+// pair's bytes. So encode() takes the longest token at each place, checks it against the one before, and goes back where
+// nothing fits; each place is given up at most once, so the work is linear in the piece. This needs merges as training makes
+// them: each makes a new token, out of bytes or results of earlier merges. Other files (is_regular() false) are merged with
+// a heap in O(n log n).
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string_view>
 #include <vector>
 
 #include "base/status.h"
+#include "text/token_trie.h"
 #include "text/vocabulary.h"
 
 namespace deepinfer::text {
@@ -20,23 +29,84 @@ class Bpe {
  public:
   static constexpr size_t kMaxMerges = (1 << 21) - 256;
 
+  struct Scratch {
+    std::vector<uint64_t> dead;  // places that no encoding reaches, one bit each
+    std::vector<TokenId> ids;
+  };
+
   static Result<Bpe> build(const TokenizerFile& file, const Vocabulary& vocabulary);
 
-  // Appends the ids of `piece`. O(n log n).
+  // Writes the ids of `piece` and returns their number, at most piece.size().
+  size_t encode(std::string_view piece, Scratch* scratch, TokenId* ids) const;
+  // The definition carried out with a heap; appends the ids.
   void encode_by_heap(std::string_view piece, std::vector<TokenId>* ids) const;
 
+  bool is_regular() const { return regular_; }
+  // Calls visit(id) for every token that is the encoding of its own bytes.
+  template <class Visit>
+  void for_each_whole(Visit visit) const {
+    for (size_t s = 0; s < whole_.size(); ++s) {
+      if (whole_[s]) visit(ids_[s]);
+    }
+  }
+
  private:
-  // A symbol is a token inside this class: the byte of that value below 256, then results of merges in order of rank.
+  // A symbol is a token inside this class: the byte of that value below 256, then the results of merges in order of rank, so that
+  // in a regular file a symbol's number is also the time at which BPE makes it.
   using Symbol = uint32_t;
   static constexpr uint64_t kNoMerge = ~uint64_t{0};
   static constexpr int kSymbolBits = 21, kRankBits = 22;
+  static constexpr Symbol kSymbolMask = (1u << kSymbolBits) - 1;
+  static constexpr Symbol kNever = ~Symbol{0};
+
+  // Token `symbol` lies at the edge of another one until it is absorbed by the merge that makes `absorbed_at`.
+  struct EdgePart {
+    Symbol symbol;
+    Symbol absorbed_at;
+  };
+  // For every symbol the parts at one of its edges, besides itself, that could merge across it in time.
+  struct EdgeParts {
+    std::vector<uint32_t> begin;  // of symbol s: parts[begin[s]] to parts[begin[s + 1]]
+    std::vector<EdgePart> parts;
+    std::span<const EdgePart> of(Symbol s) const { return {parts.data() + begin[s], begin[s + 1] - begin[s]}; }
+  };
+  // Bits above a symbol in a flagged symbol: it is itself the left (right) half of some merge; it has right (left) edge parts.
+  enum Flag : uint32_t { kMergesRight = 1u << 21, kMergesLeft = 1u << 22, kRightParts = 1u << 23, kLeftParts = 1u << 24 };
 
   uint64_t find_merge(Symbol left, Symbol right) const;  // rank, or kNoMerge
+  bool may_merge(Symbol left, Symbol right) const {
+    const uint64_t hash = pair_hash(left, right);
+    return filter_[hash >> filter_shift_ >> 6] >> (hash >> filter_shift_ & 63) & 1;
+  }
+  static uint64_t pair_hash(Symbol left, Symbol right) {
+    const uint64_t pair = uint64_t{left} << 32 | right;
+    return (pair ^ pair >> 29) * 0x9e3779b97f4a7c15;
+  }
   Status add_merge(size_t rank, Symbol left, Symbol right, Symbol result);
+  void find_whole_by_heap(const Vocabulary& vocabulary);
+  void prepare_regular(const Vocabulary& vocabulary);
+  void find_edge_parts(const Vocabulary& vocabulary);
+  void build_filter();
+  void build_trie(const Vocabulary& vocabulary);
+  bool merges_across(Symbol left, Symbol right, Symbol before) const;
+  bool parts_merge(EdgePart left, EdgePart right) const;
+  bool compatible(uint32_t left, uint32_t right) const;
 
   std::vector<uint64_t> pairs_;  // open addressing: left | right | rank; kNoMerge is free
   std::vector<Symbol> results_;  // by rank
   std::vector<TokenId> ids_;     // by symbol
+  std::vector<bool> whole_;      // by symbol
+  bool regular_ = true;
+
+  // Only for regular files, by symbol.
+  std::vector<Symbol> left_, right_;  // the halves of a merged symbol
+  std::vector<uint32_t> flags_;
+  EdgeParts right_parts_, left_parts_;
+  std::vector<uint32_t> shorter_;  // flagged symbol of the longest token that is a proper prefix; TokenTrie::kNone if none
+  std::vector<uint16_t> length_;
+  std::vector<uint64_t> filter_;  // one hashed bit per merge: most pairs have none
+  int filter_shift_ = 0;
+  TokenTrie trie_;
 };
 
 }  // namespace deepinfer::text

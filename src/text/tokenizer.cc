@@ -1,11 +1,12 @@
 #include "text/tokenizer.h"
 
 #include <algorithm>
+#include <mutex>
 
 #include "base/file.h"
 #include "text/added_tokens.h"
 #include "text/bpe.h"
-#include "text/pretokenizer.h"
+#include "text/encoder.h"
 #include "text/tokenizer_json.h"
 #include "text/utf8.h"
 #include "text/vocabulary.h"
@@ -14,19 +15,38 @@ namespace deepinfer::text {
 
 struct Tokenizer::Impl {
   Vocabulary vocabulary;
-  Bpe bpe;
+  Encoder encoder;
   // Two passes, as in Hugging Face's tokenizers: first tokens without the `normalized` flag, then the others in what is left.
   AddedTokenMatcher added_first, added_second;
 
-  // Appends the ids of valid UTF-8 without added tokens.
-  void encode_plain(std::string_view text, std::vector<TokenId>* ids) const {
-    PieceSplitter splitter;
-    splitter.start(text);
-    while (splitter.next()) {
-      const auto s = splitter.starts();
-      for (size_t i = 0; i + 1 < s.size(); ++i) bpe.encode_by_heap({splitter.base() + s[i], s[i + 1] - s[i]}, ids);
+  // Scratch memory with its word cache, lent to one call at a time; kept for the next one.
+  class Lease {
+   public:
+    explicit Lease(const Impl* impl) : impl_(impl) {
+      const std::lock_guard lock(impl_->mutex);
+      if (impl_->idle.empty()) return;
+      scratch_ = std::move(impl_->idle.back());
+      impl_->idle.pop_back();
     }
-  }
+    ~Lease() {
+      if (scratch_ == nullptr) return;
+      const std::lock_guard lock(impl_->mutex);
+      if (impl_->idle.size() < kMaxIdle) impl_->idle.push_back(std::move(scratch_));
+    }
+    Lease(const Lease&) = delete;
+    Lease& operator=(const Lease&) = delete;
+    Encoder::Scratch* get() {
+      if (scratch_ == nullptr) scratch_ = std::make_unique<Encoder::Scratch>();
+      return scratch_.get();
+    }
+
+   private:
+    const Impl* impl_;
+    std::unique_ptr<Encoder::Scratch> scratch_;
+  };
+  static constexpr size_t kMaxIdle = 16;
+  mutable std::mutex mutex;
+  mutable std::vector<std::unique_ptr<Encoder::Scratch>> idle;
 
   // Cuts at the matches of `matcher` and gives the stretches between them to `rest`.
   template <class Rest>
@@ -40,10 +60,11 @@ struct Tokenizer::Impl {
     if (begin < text.size()) rest(text.substr(begin));
   }
 
-  void encode(std::string_view text, AddedTokens added, std::vector<TokenId>* ids) const {
-    if (added == AddedTokens::kAsText) return encode_plain(text, ids);
+  // Appends the ids of valid UTF-8.
+  void encode(std::string_view text, AddedTokens added, Encoder::Scratch* scratch, std::vector<TokenId>* ids) const {
+    if (added == AddedTokens::kAsText) return encoder.encode(text, scratch, ids);
     cut(added_first, text, ids, [&](std::string_view left) {
-      cut(added_second, left, ids, [&](std::string_view plain) { encode_plain(plain, ids); });
+      cut(added_second, left, ids, [&](std::string_view plain) { encoder.encode(plain, scratch, ids); });
     });
   }
 };
@@ -70,7 +91,8 @@ Result<Tokenizer> Tokenizer::parse(std::string_view json) {
   DI_ASSIGN_OR_RETURN(const TokenizerFile file, read_tokenizer_json(json));
   auto impl = std::make_shared<Impl>();
   DI_ASSIGN_OR_RETURN(impl->vocabulary, Vocabulary::build(file));
-  DI_ASSIGN_OR_RETURN(impl->bpe, Bpe::build(file, impl->vocabulary));
+  DI_ASSIGN_OR_RETURN(Bpe bpe, Bpe::build(file, impl->vocabulary));
+  impl->encoder = Encoder(std::move(bpe), impl->vocabulary);
   for (const TokenizerFile::Added& added : file.added) {
     (added.normalized ? impl->added_second : impl->added_first).add(added.content, added.id);
   }
@@ -82,7 +104,9 @@ Result<Tokenizer> Tokenizer::parse(std::string_view json) {
 std::vector<TokenId> Tokenizer::encode(std::string_view text, AddedTokens added) const {
   std::string storage;
   std::vector<TokenId> ids;
-  impl_->encode(repaired(text, &storage), added, &ids);
+  ids.reserve(text.size() / 4);
+  Impl::Lease lease(impl_.get());
+  impl_->encode(repaired(text, &storage), added, lease.get(), &ids);
   return ids;
 }
 
@@ -101,7 +125,9 @@ Encoding Tokenizer::encode_with_ranges(std::string_view text, AddedTokens added)
 
 Result<std::vector<TokenId>> Tokenizer::encode_prompt(std::string_view prompt, std::span<const TrustedSpan> spans) const {
   std::vector<TokenId> ids;
+  ids.reserve(prompt.size() / 4);
   std::string storage;
+  Impl::Lease lease(impl_.get());
   size_t begin = 0;
   for (const TrustedSpan& span : spans) {
     if (span.begin < begin || span.end < span.begin || span.end > prompt.size()) {
@@ -109,11 +135,11 @@ Result<std::vector<TokenId>> Tokenizer::encode_prompt(std::string_view prompt, s
                         span.end, prompt.size());
     }
     if (!exists(span.id)) return make_error(Code::kInvalidArgument, "the trusted span at byte {} has the unknown token id {}", span.begin, span.id);
-    impl_->encode(repaired(prompt.substr(begin, span.begin - begin), &storage), AddedTokens::kAsText, &ids);
+    impl_->encode(repaired(prompt.substr(begin, span.begin - begin), &storage), AddedTokens::kAsText, lease.get(), &ids);
     ids.push_back(span.id);
     begin = span.end;
   }
-  impl_->encode(repaired(prompt.substr(begin), &storage), AddedTokens::kAsText, &ids);
+  impl_->encode(repaired(prompt.substr(begin), &storage), AddedTokens::kAsText, lease.get(), &ids);
   return ids;
 }
 

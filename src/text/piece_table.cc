@@ -1,0 +1,32 @@
+#include "text/piece_table.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace deepinfer::text {
+
+void PieceTable::build(const std::vector<std::pair<std::string_view, TokenId>>& pieces) {
+  buckets_.assign(std::bit_ceil(std::max<size_t>(pieces.size() / 2, 16)), Bucket{});
+  mask_ = buckets_.size() - 1;
+  for (const auto& [piece, id] : pieces) {
+    char padded[PieceKey::kMaxBytes] = {};
+    std::memcpy(padded, piece.data(), piece.size());
+    const PieceKey key = make_key(padded, static_cast<uint32_t>(piece.size()));
+    for (uint64_t at = key.hash & mask_;; at = (at + 1) & mask_) {
+      Bucket& bucket = buckets_[at];
+      const auto free = std::find(bucket.size, bucket.size + kWays, uint8_t{0});
+      if (free == bucket.size + kWays) {
+        bucket.overflowed = true;
+        continue;
+      }
+      const size_t i = static_cast<size_t>(free - bucket.size);
+      bucket.low[i] = key.low;
+      bucket.high[i] = key.high;
+      bucket.id[i] = id;
+      bucket.size[i] = static_cast<uint8_t>(key.size);
+      break;
+    }
+  }
+}
+
+}  // namespace deepinfer::text

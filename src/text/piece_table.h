@@ -1,0 +1,61 @@
+// Pieces that are exactly one token: a read-only hash table from up to 16 bytes to an id.
+//
+//   PieceTable table;  table.build(pieces);
+//   PieceKey key = make_key(p, n);  table.prefetch(key);  TokenId id = table.find(key);   // -1: not here
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cstdint>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "text/hash.h"
+#include "text/tokenizer.h"
+
+namespace deepinfer::text {
+
+// A piece of at most 16 bytes, padded with zeros.
+struct PieceKey {
+  static constexpr size_t kMaxBytes = 16;
+  uint64_t low, high, hash;
+  uint32_t size;
+};
+
+// Reads 16 bytes from p whatever the size is.
+inline PieceKey make_key(const char* p, uint32_t size) {
+  static constexpr std::array<uint64_t, 9> kMask = {0, 0xff, 0xffff, 0xffffff, 0xffffffff, 0xffffffffff, 0xffffffffffff, 0xffffffffffffff, ~uint64_t{0}};
+  const uint64_t low = load_u64(p) & kMask[size < 8 ? size : 8], high = load_u64(p + 8) & kMask[size < 8 ? 0 : size - 8];
+  return {low, high, mix(low ^ 0x9e3779b97f4a7c15, high ^ 0xd6e8feb86659fd93), size};
+}
+
+class PieceTable {
+ public:
+  void build(const std::vector<std::pair<std::string_view, TokenId>>& pieces);
+  void prefetch(const PieceKey& key) const { __builtin_prefetch(&buckets_[key.hash & mask_]); }
+  TokenId find(const PieceKey& key) const {
+    for (uint64_t at = key.hash & mask_;; at = (at + 1) & mask_) {
+      const Bucket& bucket = buckets_[at];
+      uint32_t hits = 0;
+      for (uint32_t i = 0; i < kWays; ++i) {
+        hits |= static_cast<uint32_t>((bucket.low[i] == key.low) & (bucket.high[i] == key.high) & (bucket.size[i] == key.size)) << i;
+      }
+      if (hits != 0) return bucket.id[std::countr_zero(hits)];
+      if (!bucket.overflowed) return -1;
+    }
+  }
+
+ private:
+  static constexpr uint32_t kWays = 3;
+  struct alignas(64) Bucket {
+    uint64_t low[kWays] = {}, high[kWays] = {};
+    TokenId id[kWays] = {};
+    uint8_t size[kWays] = {};  // 0 is free
+    bool overflowed = false;   // a key that belongs here lies further on
+  };
+  std::vector<Bucket> buckets_;
+  uint64_t mask_ = 0;
+};
+
+}  // namespace deepinfer::text
