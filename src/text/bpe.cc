@@ -1,10 +1,11 @@
 #include "text/bpe.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <queue>
 
-#include "text/hash.h"
+#include "text/utf8.h"
 
 namespace deepinfer::text {
 namespace {
@@ -34,7 +35,8 @@ Result<Bpe> Bpe::build(const TokenizerFile& file, const Vocabulary& vocabulary) 
     return make_error(Code::kInvalidArgument, "tokenizer.json: {} merges; at most {} are supported", file.merges.size(), kMaxMerges);
   }
   Bpe bpe;
-  bpe.pairs_.assign(std::bit_ceil(std::max<size_t>(2 * file.merges.size(), 16)), kNoMerge);
+  std::vector<std::pair<uint32_t, uint32_t>> pairs;
+  pairs.reserve(file.merges.size());
   std::vector<Symbol> symbol_of(static_cast<size_t>(vocabulary.size()), ~Symbol{0});
   const auto symbol_for = [&](TokenId id) {
     Symbol& symbol = symbol_of[static_cast<size_t>(id)];
@@ -66,12 +68,12 @@ Result<Bpe> Bpe::build(const TokenizerFile& file, const Vocabulary& vocabulary) 
     const size_t made = bpe.ids_.size();
     const Symbol c = symbol_for(*result);
     bpe.regular_ = bpe.regular_ && made == 256 + rank && c == made;
-    DI_RETURN_IF_ERROR(bpe.add_merge(rank, a, b, c));
-    bpe.left_.push_back(a);
-    bpe.right_.push_back(b);
+    pairs.emplace_back(a, b);
+    bpe.results_.push_back(c);
   }
+  DI_ASSIGN_OR_RETURN(bpe.pairs_, PairTable::build(pairs));
   if (bpe.regular_) {
-    bpe.prepare_regular(vocabulary);
+    bpe.prepare_regular(pairs, vocabulary);
   } else {
     bpe.find_whole_by_heap(vocabulary);
   }
@@ -87,37 +89,141 @@ void Bpe::find_whole_by_heap(const Vocabulary& vocabulary) {
   }
 }
 
-Status Bpe::add_merge(size_t rank, Symbol left, Symbol right, Symbol result) {
-  const uint64_t key = (uint64_t{left} << kSymbolBits | right) << kRankBits;
-  size_t slot = mix(key, 0x9e3779b97f4a7c15) & (pairs_.size() - 1);
-  while (pairs_[slot] != kNoMerge) {
-    if (pairs_[slot] >> kRankBits == key >> kRankBits) {
-      return make_error(Code::kInvalidArgument, "tokenizer.json: model.merges[{}] is listed before", rank);
-    }
-    slot = (slot + 1) & (pairs_.size() - 1);
+// A short piece being merged. Units sit at places 1 to kShortUnits; the places around them hold a symbol that never merges,
+// so that no step asks whether there is a neighbour.
+struct Bpe::Lane {
+  static constexpr uint32_t kNothing = ~uint32_t{0};
+  static constexpr int kPlaceBits = 6;
+  static_assert(kShortUnits + 2 <= 1 << kPlaceBits);
+
+  Job* job;
+  size_t scanned;                      // places that may hold merges, a multiple of four
+  uint64_t alive;                      // one bit per place that holds a unit, and the two at the ends
+  Symbol units[kShortUnits + 2];
+  uint32_t merges[kShortUnits + 2];    // of place i with the next one alive: rank and place, so that the smallest is next; kNothing
+  size_t asked;                        // questions whose answers go into merges
+  PairTable::Question questions[kShortUnits];
+  uint32_t places[kShortUnits];
+
+  static uint32_t pack(uint32_t rank, size_t place) {
+    static_assert(PairTable::kNone == kNothing);
+    return (rank << kPlaceBits | static_cast<uint32_t>(place)) | (0u - (rank >> 31));  // no branch: it would be a coin toss
   }
-  pairs_[slot] = key | rank;
-  results_.push_back(result);
-  return {};
+};
+
+bool Bpe::start_lane(Job* job, Lane* lane) const {
+  if (job->size > kShortBytes) return false;
+  const size_t count = find_units({job->piece, job->size}, lane->units + 1);
+  if (count == 0) return false;
+  constexpr Symbol kMergesWithNothing = kSymbolMask;
+  lane->job = job;
+  lane->scanned = (count + 3) / 4 * 4;
+  lane->alive = (uint64_t{1} << (count + 2)) - 1;
+  lane->units[0] = lane->units[count + 1] = kMergesWithNothing;
+  lane->asked = count - 1;
+  for (size_t i = 1; i < count; ++i) {
+    lane->questions[i - 1] = pairs_.ask(lane->units[i], lane->units[i + 1]);
+    lane->places[i - 1] = static_cast<uint32_t>(i);
+  }
+  for (size_t i = count; i <= lane->scanned; ++i) lane->merges[i] = Lane::kNothing;
+  return true;
 }
 
-uint64_t Bpe::find_merge(Symbol left, Symbol right) const {
-  const uint64_t key = (uint64_t{left} << kSymbolBits | right) << kRankBits;
-  size_t slot = mix(key, 0x9e3779b97f4a7c15) & (pairs_.size() - 1);
-  while (pairs_[slot] != kNoMerge) {
-    if (pairs_[slot] >> kRankBits == key >> kRankBits) return pairs_[slot] & ((1u << kRankBits) - 1);
-    slot = (slot + 1) & (pairs_.size() - 1);
-  }
-  return kNoMerge;
+void Bpe::read_answers(Lane* lane) const {
+  for (size_t i = 0; i < lane->asked; ++i) lane->merges[lane->places[i]] = Lane::pack(pairs_.answer(lane->questions[i]), lane->places[i]);
 }
 
-size_t Bpe::encode(std::string_view piece, Scratch* scratch, TokenId* ids) const {
+// Does the next merge and asks what comes of it; false if there is none left.
+bool Bpe::step_lane(Lane* lane) const {
+  uint32_t best[4] = {Lane::kNothing, Lane::kNothing, Lane::kNothing, Lane::kNothing};
+  for (size_t i = 1; i <= lane->scanned; i += 4) {
+    for (size_t k = 0; k < 4; ++k) best[k] = std::min(best[k], lane->merges[i + k]);
+  }
+  const uint32_t lowest = std::min(std::min(best[0], best[1]), std::min(best[2], best[3]));
+  if (lowest == Lane::kNothing) return false;
+  const uint32_t place = lowest & ((1u << Lane::kPlaceBits) - 1);
+  const Symbol made = 256 + (lowest >> Lane::kPlaceBits);
+  const uint64_t after = lane->alive & ~uint64_t{1} << place;
+  const int absorbed = std::countr_zero(after);
+  const int next = std::countr_zero(after & (after - 1));
+  const int previous = 63 - std::countl_zero(lane->alive & ((uint64_t{1} << place) - 1));
+  lane->alive &= ~(uint64_t{1} << absorbed);
+  lane->units[place] = made;
+  lane->merges[absorbed] = Lane::kNothing;
+  lane->asked = 2;
+  lane->questions[0] = pairs_.ask(made, lane->units[next]);
+  lane->questions[1] = pairs_.ask(lane->units[previous], made);
+  lane->places[0] = place;
+  lane->places[1] = static_cast<uint32_t>(previous);
+  return true;
+}
+
+void Bpe::finish_lane(const Lane& lane) const {
+  TokenId* out = lane.job->ids;
+  uint64_t left = lane.alive & ~uint64_t{1};
+  for (left &= ~(uint64_t{1} << (63 - std::countl_zero(left))); left != 0; left &= left - 1) {
+    *out++ = ids_[lane.units[std::countr_zero(left)]];
+  }
+  lane.job->count = static_cast<uint32_t>(out - lane.job->ids);
+}
+
+void Bpe::encode(std::span<Job> jobs, Scratch* scratch) const {
   if (!regular_) {
-    scratch->ids.clear();
-    encode_by_heap(piece, &scratch->ids);
-    std::copy(scratch->ids.begin(), scratch->ids.end(), ids);
-    return scratch->ids.size();
+    for (Job& job : jobs) {
+      scratch->ids.clear();
+      encode_by_heap({job.piece, job.size}, &scratch->ids);
+      std::copy(scratch->ids.begin(), scratch->ids.end(), job.ids);
+      job.count = static_cast<uint32_t>(scratch->ids.size());
+    }
+    return;
   }
+  std::array<Lane, kLanes> storage;
+  std::array<Lane*, kLanes> lanes;
+  for (size_t i = 0; i < kLanes; ++i) lanes[i] = &storage[i];
+  size_t active = 0, next = 0;
+  const auto fill = [&](Lane* lane) {
+    for (; next < jobs.size(); ++next) {
+      if (start_lane(&jobs[next], lane)) {
+        ++next;
+        return true;
+      }
+      jobs[next].count = static_cast<uint32_t>(encode_long({jobs[next].piece, jobs[next].size}, scratch, jobs[next].ids));
+    }
+    return false;
+  };
+  while (active < kLanes && fill(lanes[active])) ++active;
+  while (active > 0) {
+    for (size_t i = 0; i < active; ++i) read_answers(lanes[i]);
+    for (size_t i = 0; i < active; ++i) {
+      if (step_lane(lanes[i])) continue;
+      finish_lane(*lanes[i]);
+      if (!fill(lanes[i])) std::swap(lanes[i--], lanes[--active]);
+    }
+  }
+}
+
+// The symbols from which merging can start: characters, or bytes; 0 if there are more than kShortUnits.
+size_t Bpe::find_units(std::string_view piece, Symbol* units) const {
+  size_t count = 0;
+  for (size_t i = 0; i < piece.size();) {
+    const auto byte = [&](size_t at) { return static_cast<uint8_t>(piece[i + at]); };
+    const uint8_t lead = byte(0);
+    const size_t length = lead < 0x80 ? 1 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : 4;
+    if (count + length > kShortUnits) return 0;
+    Symbol symbol = lead;
+    if (length == 2) symbol = characters_[(lead & 0x1fu) << 6 | (byte(1) & 0x3fu)];
+    if (length == 3) symbol = characters_[(lead & 0xfu) << 12 | (byte(1) & 0x3fu) << 6 | (byte(2) & 0x3fu)];
+    if (length == 4 || symbol == kNever) {
+      for (size_t at = 0; at < length; ++at) units[count++] = byte(at);
+    } else {
+      units[count++] = symbol;
+    }
+    i += length;
+  }
+  return count;
+}
+
+size_t Bpe::encode_long(std::string_view piece, Scratch* scratch, TokenId* ids) const {
   uint32_t* const stack = reinterpret_cast<uint32_t*>(ids);  // flagged symbols, until all are known
   std::vector<uint64_t>& dead = scratch->dead;
   bool any_dead = false;
@@ -152,7 +258,7 @@ void Bpe::encode_by_heap(std::string_view piece, std::vector<TokenId>* ids) cons
     size_t previous, next;  // next == piece.size() at the end; previous is unused at the start
   };
   struct Candidate {
-    uint64_t rank;
+    uint32_t rank;
     size_t left;
     bool operator>(const Candidate& other) const { return rank != other.rank ? rank > other.rank : left > other.left; }
   };
@@ -162,8 +268,8 @@ void Bpe::encode_by_heap(std::string_view piece, std::vector<TokenId>* ids) cons
   std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> queue;
   const auto offer = [&](size_t left) {
     if (nodes[left].next >= nodes.size()) return;
-    const uint64_t rank = find_merge(nodes[left].symbol, nodes[nodes[left].next].symbol);
-    if (rank != kNoMerge) queue.push({rank, left});
+    const uint32_t rank = pairs_.find(nodes[left].symbol, nodes[nodes[left].next].symbol);
+    if (rank != PairTable::kNone) queue.push({rank, left});
   };
   for (size_t i = 0; i < nodes.size(); ++i) offer(i);
   while (!queue.empty()) {
@@ -171,7 +277,7 @@ void Bpe::encode_by_heap(std::string_view piece, std::vector<TokenId>* ids) cons
     queue.pop();
     Node& node = nodes[best.left];
     if (node.symbol == kGone || node.next >= nodes.size()) continue;
-    if (find_merge(node.symbol, nodes[node.next].symbol) != best.rank) continue;  // a neighbour has changed since
+    if (pairs_.find(node.symbol, nodes[node.next].symbol) != best.rank) continue;  // a neighbour has changed since
     node.symbol = results_[best.rank];
     nodes[node.next].symbol = kGone;
     node.next = nodes[node.next].next;
@@ -182,26 +288,32 @@ void Bpe::encode_by_heap(std::string_view piece, std::vector<TokenId>* ids) cons
   for (size_t i = 0; i < nodes.size(); i = nodes[i].next) ids->push_back(ids_[nodes[i].symbol]);
 }
 
-void Bpe::prepare_regular(const Vocabulary& vocabulary) {
-  // From here on left_ and right_ are indexed by symbol.
-  left_.insert(left_.begin(), 256, 0);
-  right_.insert(right_.begin(), 256, 0);
-  build_filter();
+void Bpe::prepare_regular(const std::vector<std::pair<uint32_t, uint32_t>>& pairs, const Vocabulary& vocabulary) {
+  left_.assign(256, 0);
+  right_.assign(256, 0);
+  for (const auto& [left, right] : pairs) {
+    left_.push_back(left);
+    right_.push_back(right);
+  }
   find_edge_parts(vocabulary);
   whole_.assign(ids_.size(), true);
   for (Symbol s = 256; s < ids_.size(); ++s) {
     whole_[s] = whole_[left_[s]] && whole_[right_[s]] && !merges_across(left_[s], right_[s], s);
   }
   build_trie(vocabulary);
+  build_characters(vocabulary);
 }
 
-void Bpe::build_filter() {
-  const int bits = std::max<int>(std::bit_width(8 * results_.size()), 6);
-  filter_shift_ = 64 - bits;
-  filter_.assign(size_t{1} << (bits - 6), 0);
+void Bpe::build_characters(const Vocabulary& vocabulary) {
+  characters_.assign(0x10000, kNever);
   for (Symbol s = 256; s < ids_.size(); ++s) {
-    const uint64_t bit = pair_hash(left_[s], right_[s]) >> filter_shift_;
-    filter_[bit / 64] |= uint64_t{1} << bit % 64;
+    const std::string_view bytes = vocabulary.bytes(ids_[s]);
+    const Utf8Step step = read_utf8(bytes);
+    // Without edge parts the character is whole before anything can merge across its edges.
+    if (whole_[s] && (flags_[s] & (kLeftParts | kRightParts)) == 0 && step.head == Utf8Head::kCharacter && step.length == bytes.size() &&
+        step.code_point < 0x10000) {
+      characters_[step.code_point] = s;
+    }
   }
 }
 
@@ -265,10 +377,9 @@ void Bpe::build_trie(const Vocabulary& vocabulary) {
 // Whether the two parts merge with each other before something else absorbs one of them. Among merges of one kind the leftmost
 // comes first: the seam's comes after one inside the left token and before one inside the right token.
 bool Bpe::parts_merge(EdgePart left, EdgePart right) const {
-  if (!may_merge(left.symbol, right.symbol)) return false;
-  const uint64_t rank = find_merge(left.symbol, right.symbol);
-  if (rank == kNoMerge) return false;
-  const Symbol made = results_[rank];
+  const uint32_t rank = pairs_.find(left.symbol, right.symbol);
+  if (rank == PairTable::kNone) return false;
+  const Symbol made = 256 + rank;
   return made < left.absorbed_at && made <= right.absorbed_at;
 }
 
@@ -291,7 +402,7 @@ bool Bpe::merges_across(Symbol left, Symbol right, Symbol before) const {
 bool Bpe::compatible(uint32_t left, uint32_t right) const {
   if ((left & (kMergesRight | kRightParts)) == 0 || (right & (kMergesLeft | kLeftParts)) == 0) return true;
   const Symbol l = left & kSymbolMask, r = right & kSymbolMask;
-  if ((left & kRightParts) == 0 && (right & kLeftParts) == 0) return !may_merge(l, r) || find_merge(l, r) == kNoMerge;
+  if ((left & kRightParts) == 0 && (right & kLeftParts) == 0) return pairs_.find(l, r) == PairTable::kNone;
   return !merges_across(l, r, kNever);
 }
 

@@ -2,14 +2,16 @@
 //
 //   DI_ASSIGN_OR_RETURN(Bpe bpe, Bpe::build(file, vocabulary));
 //   Bpe::Scratch scratch;
-//   size_t count = bpe.encode(piece, &scratch, ids);         // room for piece.size() ids
+//   bpe.encode(jobs, &scratch);
 //
 // A piece's encoding, by definition: start from its bytes; as long as some adjacent pair has a merge, do the one of lowest
 // rank, leftmost among equal (spec/protocol.md 1.1).
 //
-// How it is found: a list of tokens is the encoding of its bytes exactly if every adjacent pair of it is the encoding of the
+// How it is found. Short pieces: as defined, but starting from characters where no merge can cross a character's edge before
+// it is whole.
+// Long pieces: a list of tokens is the encoding of its bytes exactly if every adjacent pair of it is the encoding of the
 // pair's bytes. So encode() takes the longest token at each place, checks it against the one before, and goes back where
-// nothing fits; each place is given up at most once, so the work is linear in the piece. This needs merges as training makes
+// nothing fits; each place is given up at most once, so the work is linear in the piece. Both need merges as training makes
 // them: each makes a new token, out of bytes or results of earlier merges. Other files (is_regular() false) are merged with
 // a heap in O(n log n).
 #pragma once
@@ -17,9 +19,11 @@
 #include <cstdint>
 #include <span>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/status.h"
+#include "text/pair_table.h"
 #include "text/token_trie.h"
 #include "text/vocabulary.h"
 
@@ -36,8 +40,15 @@ class Bpe {
 
   static Result<Bpe> build(const TokenizerFile& file, const Vocabulary& vocabulary);
 
-  // Writes the ids of `piece` and returns their number, at most piece.size().
-  size_t encode(std::string_view piece, Scratch* scratch, TokenId* ids) const;
+  // A piece to encode, where its ids go (room for one per byte), and after encode() how many there are.
+  struct Job {
+    const char* piece;
+    uint32_t size;
+    uint32_t count;
+    TokenId* ids;
+  };
+  // Many pieces at a time, so that their waits for memory overlap.
+  void encode(std::span<Job> jobs, Scratch* scratch) const;
   // The definition carried out with a heap; appends the ids.
   void encode_by_heap(std::string_view piece, std::vector<TokenId>* ids) const;
 
@@ -54,9 +65,7 @@ class Bpe {
   // A symbol is a token inside this class: the byte of that value below 256, then the results of merges in order of rank, so that
   // in a regular file a symbol's number is also the time at which BPE makes it.
   using Symbol = uint32_t;
-  static constexpr uint64_t kNoMerge = ~uint64_t{0};
-  static constexpr int kSymbolBits = 21, kRankBits = 22;
-  static constexpr Symbol kSymbolMask = (1u << kSymbolBits) - 1;
+  static constexpr Symbol kSymbolMask = PairTable::kSymbols - 1;
   static constexpr Symbol kNever = ~Symbol{0};
 
   // Token `symbol` lies at the edge of another one until it is absorbed by the merge that makes `absorbed_at`.
@@ -73,26 +82,26 @@ class Bpe {
   // Bits above a symbol in a flagged symbol: it is itself the left (right) half of some merge; it has right (left) edge parts.
   enum Flag : uint32_t { kMergesRight = 1u << 21, kMergesLeft = 1u << 22, kRightParts = 1u << 23, kLeftParts = 1u << 24 };
 
-  uint64_t find_merge(Symbol left, Symbol right) const;  // rank, or kNoMerge
-  bool may_merge(Symbol left, Symbol right) const {
-    const uint64_t hash = pair_hash(left, right);
-    return filter_[hash >> filter_shift_ >> 6] >> (hash >> filter_shift_ & 63) & 1;
-  }
-  static uint64_t pair_hash(Symbol left, Symbol right) {
-    const uint64_t pair = uint64_t{left} << 32 | right;
-    return (pair ^ pair >> 29) * 0x9e3779b97f4a7c15;
-  }
-  Status add_merge(size_t rank, Symbol left, Symbol right, Symbol result);
+  // Pieces of at most this many bytes and units (characters, or bytes of characters that are no token) count as short.
+  static constexpr size_t kShortBytes = 96, kShortUnits = 32, kLanes = 16;
+  struct Lane;
+
+  size_t encode_long(std::string_view piece, Scratch* scratch, TokenId* ids) const;
+  size_t find_units(std::string_view piece, Symbol* units) const;
+  bool start_lane(Job* job, Lane* lane) const;
+  void read_answers(Lane* lane) const;
+  bool step_lane(Lane* lane) const;
+  void finish_lane(const Lane& lane) const;
   void find_whole_by_heap(const Vocabulary& vocabulary);
-  void prepare_regular(const Vocabulary& vocabulary);
+  void prepare_regular(const std::vector<std::pair<uint32_t, uint32_t>>& pairs, const Vocabulary& vocabulary);
   void find_edge_parts(const Vocabulary& vocabulary);
-  void build_filter();
   void build_trie(const Vocabulary& vocabulary);
+  void build_characters(const Vocabulary& vocabulary);
   bool merges_across(Symbol left, Symbol right, Symbol before) const;
   bool parts_merge(EdgePart left, EdgePart right) const;
   bool compatible(uint32_t left, uint32_t right) const;
 
-  std::vector<uint64_t> pairs_;  // open addressing: left | right | rank; kNoMerge is free
+  PairTable pairs_;
   std::vector<Symbol> results_;  // by rank
   std::vector<TokenId> ids_;     // by symbol
   std::vector<bool> whole_;      // by symbol
@@ -104,9 +113,8 @@ class Bpe {
   EdgeParts right_parts_, left_parts_;
   std::vector<uint32_t> shorter_;  // flagged symbol of the longest token that is a proper prefix; TokenTrie::kNone if none
   std::vector<uint16_t> length_;
-  std::vector<uint64_t> filter_;  // one hashed bit per merge: most pairs have none
-  int filter_shift_ = 0;
   TokenTrie trie_;
+  std::vector<Symbol> characters_;    // by code point below 0x10000: its symbol if merging can start from it, else kNever
 };
 
 }  // namespace deepinfer::text

@@ -6,11 +6,8 @@
 namespace deepinfer::text {
 namespace {
 
-// The cache's key of a piece longer than PieceKey holds.
-PieceKey long_key(const char* piece, uint32_t size) {
-  const uint64_t hash = hash_bytes({piece, size});
-  return {hash, load_u64(piece + size - 8), hash, size};
-}
+// The key of a piece longer than a PieceKey holds: only its hash and size count.
+PieceKey long_key(const char* piece, uint32_t size) { return {0, 0, hash_bytes({piece, size}), size}; }
 
 }  // namespace
 
@@ -35,7 +32,10 @@ void Encoder::encode(std::string_view text, Scratch* scratch, std::vector<TokenI
       std::memcpy(scratch->padded.data(), base, bytes);
       base = scratch->padded.data();
     }
-    if (scratch->ids.size() < bytes) scratch->ids.resize(bytes);
+    if (scratch->ids.size() < bytes) {
+      scratch->ids.resize(bytes);
+      scratch->merged.resize(bytes);
+    }
     TokenId* out = scratch->ids.data();
     for (size_t i = 0; i < pieces; i += kGroup) out = encode_group(base, starts.data() + i, std::min(kGroup, pieces - i), scratch, out);
     ids->insert(ids->end(), scratch->ids.data(), out);
@@ -44,7 +44,6 @@ void Encoder::encode(std::string_view text, Scratch* scratch, std::vector<TokenI
 
 TokenId* Encoder::encode_group(const char* base, const uint32_t* starts, size_t count, Scratch* scratch, TokenId* out) const {
   std::array<PieceKey, kGroup> keys;
-  std::array<TokenId, kGroup> found;
   for (size_t i = 0; i < count; ++i) {
     const uint32_t size = starts[i + 1] - starts[i];
     if (size <= PieceKey::kMaxBytes) {
@@ -55,26 +54,44 @@ TokenId* Encoder::encode_group(const char* base, const uint32_t* starts, size_t 
       scratch->cache.prefetch(keys[i].hash);
     }
   }
+  std::array<TokenId, kGroup> found;
+  std::array<uint8_t, kGroup> missing;
+  size_t missing_count = 0;
   for (size_t i = 0; i < count; ++i) {
     found[i] = keys[i].size <= PieceKey::kMaxBytes ? whole_.find(keys[i]) : -1;
-    if (found[i] < 0) scratch->cache.prefetch(keys[i].hash);
+    if (found[i] >= 0) continue;
+    scratch->cache.prefetch(keys[i].hash);
+    missing[missing_count++] = static_cast<uint8_t>(i);
   }
-  for (size_t i = 0; i < count; ++i) {
-    if (found[i] >= 0) {
-      *out++ = found[i];
-    } else {
-      out = encode_piece(keys[i], base + starts[i], scratch, out);
-    }
-  }
-  return out;
-}
+  if (missing_count == 0) return std::copy_n(found.data(), count, out);
 
-TokenId* Encoder::encode_piece(const PieceKey& key, const char* piece, Scratch* scratch, TokenId* out) const {
-  const std::span<const TokenId> known = scratch->cache.find(key, piece);
-  if (!known.empty()) return std::copy(known.begin(), known.end(), out);
-  const size_t count = bpe_.encode({piece, key.size}, &scratch->bpe, out);
-  scratch->cache.insert(key, piece, {out, count});
-  return out + count;
+  std::array<WordCache::Place, kGroup> places;
+  for (size_t m = 0; m < missing_count; ++m) places[m] = scratch->cache.locate(keys[missing[m]].hash);
+  std::array<std::span<const TokenId>, kGroup> known;
+  std::array<Bpe::Job, kGroup> jobs;
+  std::array<uint8_t, kGroup> job_of;
+  size_t job_count = 0;
+  for (size_t m = 0; m < missing_count; ++m) {
+    const size_t i = missing[m];
+    const std::string_view piece(base + starts[i], keys[i].size);
+    known[m] = scratch->cache.read(places[m], piece);
+    if (!known[m].empty()) continue;
+    job_of[job_count] = static_cast<uint8_t>(m);
+    jobs[job_count++] = {piece.data(), keys[i].size, 0, scratch->merged.data() + (starts[i] - starts[0])};
+  }
+  bpe_.encode({jobs.data(), job_count}, &scratch->bpe);
+  for (size_t j = 0; j < job_count; ++j) known[job_of[j]] = {jobs[j].ids, jobs[j].count};
+
+  size_t done = 0;
+  for (size_t m = 0; m < missing_count; ++m) {
+    out = std::copy(found.data() + done, found.data() + missing[m], out);
+    out = std::copy(known[m].begin(), known[m].end(), out);
+    done = missing[m] + size_t{1};
+  }
+  out = std::copy(found.data() + done, found.data() + count, out);
+  // Only now, since what the cache has given out lasts until it takes something in.
+  for (size_t j = 0; j < job_count; ++j) scratch->cache.insert(keys[missing[job_of[j]]].hash, {jobs[j].piece, jobs[j].size}, {jobs[j].ids, jobs[j].count});
+  return out;
 }
 
 }  // namespace deepinfer::text

@@ -24,6 +24,7 @@ class Encoder {
     Bpe::Scratch bpe;
     WordCache cache;
     std::vector<TokenId> ids;      // of one window
+    std::vector<TokenId> merged;   // of one window's pieces that had to be merged
     std::vector<char> padded;      // the last window with room to read past its end
   };
 
@@ -36,7 +37,6 @@ class Encoder {
   // Pieces are handled in groups: first all table lines are asked for, then they are read.
   static constexpr size_t kGroup = 64;
   TokenId* encode_group(const char* base, const uint32_t* starts, size_t count, Scratch* scratch, TokenId* out) const;
-  TokenId* encode_piece(const PieceKey& key, const char* piece, Scratch* scratch, TokenId* out) const;
 
   Bpe bpe_;
   PieceTable whole_;

@@ -164,6 +164,11 @@ std::optional<TokenId> Tokenizer::find_ordinary(std::string_view bytes) const { 
 std::span<const TokenId> Tokenizer::added_ids() const { return impl_->vocabulary.added_ids(); }
 size_t Tokenizer::max_token_bytes() const { return impl_->vocabulary.max_token_bytes(); }
 
+void Tokenizer::forget_words() const {
+  const std::lock_guard lock(impl_->mutex);
+  for (const auto& scratch : impl_->idle) scratch->cache.clear();
+}
+
 std::vector<TokenRange> to_code_points(std::string_view text, std::span<const TokenRange> byte_ranges) {
   std::vector<TokenRange> out;
   out.reserve(byte_ranges.size());

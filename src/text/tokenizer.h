@@ -96,6 +96,9 @@ class Tokenizer {
   // Length of the longest token in bytes, added ones included.
   size_t max_token_bytes() const;
 
+  // Empties the caches of pieces seen lately; nothing but speed depends on them. For measurements.
+  void forget_words() const;
+
   struct Impl;
 
  private:

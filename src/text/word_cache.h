@@ -1,10 +1,12 @@
 // Encodings of pieces seen lately: a bounded cache that belongs to one thread at a time.
 //
-//   if (const auto* hit = cache.find(hash, piece)) use(hit->ids(...)); else cache.insert(hash, piece, ids);
+//   WordCache::Place place = cache.locate(hash);                 // asks for the memory
+//   std::span<const TokenId> ids = cache.read(place, piece);     // later; empty: not here
+//   cache.insert(hash, piece, ids);                              // ends the life of spans that read() gave
 //
-// kSlots slots in sets of two, each with the piece's first bytes and ids in one cache line; what is longer lies in a ring of
-// kRingWords 32-bit words that is overwritten from the oldest on. So memory is fixed (about 8 MB, touched as it is used), nothing is
-// freed, and a piece is never taken for another: sizes and all bytes are compared.
+// Records (piece and ids) are written one after the other into a ring, over the oldest ones; a table of kSets lines of eight
+// (tag, position) pairs finds them. So memory is fixed (about 5 MB, touched as it is used), text that comes again is read in the
+// order in which it was written, and a piece is never taken for another: all bytes are compared.
 #pragma once
 
 #include <cstdint>
@@ -15,67 +17,74 @@
 #include <span>
 #include <string_view>
 
-#include "text/piece_table.h"
+#include "text/tokenizer.h"
 
 namespace deepinfer::text {
 
 class WordCache {
  public:
-  static constexpr size_t kSlots = 1 << 16, kRingWords = 1 << 20;
+  static constexpr size_t kSets = 1 << 13, kRingWords = 1 << 20;
   static constexpr size_t kMaxBytes = 512;  // longer pieces are not kept
+  using Place = uint32_t;                   // of a record that may be the one; 0: there is none
 
-  WordCache() : slots_(allocate<Slot>(kSlots)), ring_(allocate<uint32_t>(kRingWords)) {}
+  WordCache() : sets_(allocate<Set>(kSets)), ring_(allocate<uint32_t>(kRingWords)) {}
 
-  void prefetch(uint64_t hash) const {
-    const Slot* const set = set_of(hash);
-    __builtin_prefetch(set);
-    __builtin_prefetch(set + 1);
+  void prefetch(uint64_t hash) const { __builtin_prefetch(&set_of(hash)); }
+
+  Place locate(uint64_t hash) const {
+    const Set& set = set_of(hash);
+    const uint32_t tag = tag_of(hash);
+    Place place = 0;
+    for (int way = 0; way < kWays; ++way) place = set.tag[way] == tag ? set.place[way] : place;
+    if (!is_current(place)) return 0;
+    __builtin_prefetch(&ring_[place % kRingWords]);
+    return place;
   }
 
-  // The ids of the piece, empty if it is not here. `low` and `high` are its first 16 bytes, padded (PieceKey), or for longer pieces
-  // whatever the caller derives from the bytes, the same each time.
-  std::span<const TokenId> find(const PieceKey& key, const char* piece) const {
-    const Slot* slot = set_of(key.hash);
-    for (int way = 0; way < kWays; ++way, ++slot) {
-      if (slot->low != key.low || slot->high != key.high || slot->size != key.size || !is_current(*slot)) continue;
-      if (key.size > PieceKey::kMaxBytes && std::memcmp(bytes_of(*slot), piece, key.size) != 0) continue;
-      return {slot->count > kInlineIds ? reinterpret_cast<const TokenId*>(ring(*slot)) : slot->ids, slot->count};
+  std::span<const TokenId> read(Place place, std::string_view piece) const {
+    if (place == 0) return {};
+    const uint32_t* const record = &ring_[place % kRingWords];
+    const uint32_t count = record[0] >> 16;
+    if ((record[0] & 0xffff) != piece.size() || std::memcmp(record + 1 + count, piece.data(), piece.size()) != 0) return {};
+    return {reinterpret_cast<const TokenId*>(record + 1), count};
+  }
+
+  void insert(uint64_t hash, std::string_view piece, std::span<const TokenId> ids) {
+    if (piece.size() > kMaxBytes) return;
+    const uint32_t words = static_cast<uint32_t>(1 + ids.size() + (piece.size() + 3) / 4);
+    if (words > kRingWords - head_ % kRingWords) head_ += static_cast<uint32_t>(kRingWords - head_ % kRingWords);  // in one stretch
+    if (head_ >= kLastPlace) clear();
+    uint32_t* const record = &ring_[head_ % kRingWords];
+    record[0] = static_cast<uint32_t>(ids.size()) << 16 | static_cast<uint32_t>(piece.size());
+    std::memcpy(record + 1, ids.data(), ids.size_bytes());
+    std::memcpy(record + 1 + ids.size(), piece.data(), piece.size());
+
+    Set& set = set_of(hash);
+    int oldest = 0;
+    for (int way = 1; way < kWays; ++way) oldest = set.place[way] < set.place[oldest] ? way : oldest;
+    set.tag[oldest] = tag_of(hash);
+    set.place[oldest] = head_;
+    head_ += words;
+  }
+
+  // Forgets everything.
+  void clear() {
+    if (head_ < kLastPlace) {
+      floor_ = head_;
+      return;
     }
-    return {};
+    std::memset(sets_.get(), 0, kSets * sizeof(Set));
+    head_ = floor_ = kFirstPlace;
   }
-
-  void insert(const PieceKey& key, const char* piece, std::span<const TokenId> ids) {
-    if (key.size > kMaxBytes) return;
-    Slot* slot = set_of(key.hash);
-    if (is_current(slot[0]) && (!is_current(slot[1]) || slot[1].stamp < slot[0].stamp)) ++slot;
-    const bool ids_in_ring = ids.size() > kInlineIds, bytes_in_ring = key.size > PieceKey::kMaxBytes;
-    const size_t words = (ids_in_ring ? ids.size() : 0) + (bytes_in_ring ? (key.size + 3) / 4 : 0);
-    if (words > kRingWords - head_ % kRingWords) head_ += kRingWords - head_ % kRingWords;  // in one stretch
-    *slot = {key.low, key.high, head_, static_cast<uint16_t>(key.size), static_cast<uint16_t>(ids.size()), {}};
-    uint32_t* to = ring_.get() + head_ % kRingWords;
-    if (ids_in_ring) {
-      std::memcpy(to, ids.data(), ids.size_bytes());
-      to += ids.size();
-    } else {
-      std::memcpy(slot->ids, ids.data(), ids.size_bytes());
-    }
-    if (bytes_in_ring) std::memcpy(to, piece, key.size);
-    head_ += words == 0 ? 1 : words;  // the stamp also tells which slot of a set is older
-  }
-
-  // Forgets everything, at once.
-  void clear() { floor_ = head_; }
 
  private:
-  static constexpr int kWays = 2;
-  static constexpr size_t kInlineIds = 9;
-  struct Slot {
-    uint64_t low, high;
-    uint64_t stamp;  // words that the ring had taken when this was written
-    uint16_t size, count;
-    TokenId ids[kInlineIds];
+  static constexpr int kWays = 8;
+  // Places count up so that the younger of two is the larger; long before they would overflow the cache starts anew.
+  static constexpr uint32_t kFirstPlace = kRingWords, kLastPlace = 0xf0000000;
+  struct Set {
+    uint32_t tag[kWays];
+    Place place[kWays];
   };
-  static_assert(sizeof(Slot) == 64);
   struct Free {
     void operator()(void* p) const { std::free(p); }
   };
@@ -86,16 +95,15 @@ class WordCache {
     if (p == nullptr) throw std::bad_alloc();
     return std::unique_ptr<T[], Free>(static_cast<T*>(p));
   }
-  const Slot* set_of(uint64_t hash) const { return &slots_[(hash >> 20) % (kSlots / kWays) * kWays]; }
-  Slot* set_of(uint64_t hash) { return &slots_[(hash >> 20) % (kSlots / kWays) * kWays]; }
-  bool is_current(const Slot& slot) const { return slot.stamp >= floor_ && head_ - slot.stamp <= kRingWords; }
-  const uint32_t* ring(const Slot& slot) const { return ring_.get() + slot.stamp % kRingWords; }
-  const uint32_t* bytes_of(const Slot& slot) const { return ring(slot) + (slot.count > kInlineIds ? slot.count : 0); }
+  const Set& set_of(uint64_t hash) const { return sets_[hash % kSets]; }
+  Set& set_of(uint64_t hash) { return sets_[hash % kSets]; }
+  static uint32_t tag_of(uint64_t hash) { return static_cast<uint32_t>(hash >> 32); }
+  bool is_current(Place place) const { return place >= floor_ && head_ - place <= kRingWords; }
 
-  std::unique_ptr<Slot[], Free> slots_;
+  std::unique_ptr<Set[], Free> sets_;
   std::unique_ptr<uint32_t[], Free> ring_;
-  uint64_t head_ = 1;   // stamp 0 marks slots never written
-  uint64_t floor_ = 1;  // stamps below it are forgotten
+  uint32_t head_ = kFirstPlace;   // place of the next record
+  uint32_t floor_ = kFirstPlace;  // places below it are forgotten
 };
 
 }  // namespace deepinfer::text

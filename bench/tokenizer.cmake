@@ -1,0 +1,1 @@
+di_bench(tokenizer SOURCES bench_tokenizer.cc DEPS di_text)
