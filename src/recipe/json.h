@@ -100,7 +100,7 @@ struct JsonMember {
 struct JsonLimits {
   size_t bytes_max = 48u << 20;    // the API's body limit
   int depth_max = 128;             // nested arrays and objects
-  size_t values_max = 2'000'000;   // bounds memory: a value costs about 50 bytes, its text may be one
+  size_t values_max = 1'000'000;   // bounds memory: a value costs about 50 bytes, its text may be one
 };
 
 // kInvalidArgument "TEXT at line L column C" for what is not JSON; kResourceExhausted names the limit.

@@ -43,10 +43,11 @@ std::string error_body(Protocol protocol, const ApiError& error, std::string_vie
 struct RequestLimits {
   size_t body_bytes_max = 48u << 20;
   int json_depth_max = 128;
-  size_t json_values_max = 2'000'000;
+  size_t json_values_max = 1'000'000;
   size_t messages_max = 100'000;             // messages, or input items
   size_t tools_max = 128;                    // a namespace counts its functions; tools found by tool search count too
   size_t schema_bytes_max = 1u << 20;        // printed size of one schema
+  size_t announced_tools_bytes_max = 8u << 20;  // tools that tool references and searches announce, each time printed
   size_t images_max = 600;
   size_t image_bytes_max = 32u << 20;        // one inline image, decoded
   size_t inline_image_bytes_max = 64u << 20; // all inline images, decoded

@@ -132,7 +132,7 @@ class ChatReader : public RequestReader {
       if (!read_choice_name(tools->as_array()[i], tool_at, type, name)) return false;
       if (out_.find_tool(name) == nullptr) {
         return fail(tool_at, fmt::format("Invalid value for 'tool_call': no function named '{}' was specified in the 'tools' parameter.",
-                                         name.substr(0, 200)));
+                                         clip(name, 200)));
       }
       out_.allowed_tools.push_back(std::move(name));
     }

@@ -202,6 +202,8 @@ std::string api_compatibility_markdown() {
   row("messages_max", static_cast<int64_t>(limits.messages_max), "messages or input items");
   row("tools_max", static_cast<int64_t>(limits.tools_max), "tools, functions of namespaces included");
   row("schema_bytes_max", static_cast<int64_t>(limits.schema_bytes_max), "one JSON Schema or grammar, bytes");
+  row("announced_tools_bytes_max", static_cast<int64_t>(limits.announced_tools_bytes_max),
+      "tools announced by references and searches, all together, bytes");
   row("images_max", static_cast<int64_t>(limits.images_max), "images of a request");
   row("image_bytes_max", static_cast<int64_t>(limits.image_bytes_max), "one inline image, decoded bytes");
   row("inline_image_bytes_max", static_cast<int64_t>(limits.inline_image_bytes_max), "all inline images, decoded bytes");

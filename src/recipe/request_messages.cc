@@ -161,7 +161,9 @@ class MessagesReader : public RequestReader {
 
   bool unanswered(const std::string& where, const Path& at) {
     std::string ids;
-    for (const std::string& id : open_) ids += (ids.empty() ? "" : ", ") + id;
+    for (const std::string& id : turn_ids_) {
+      if (open_.contains(id)) ids += (ids.empty() ? "" : ", ") + id;
+    }
     return fail(at, fmt::format("messages.{}: `tool_use` ids were found without `tool_result` blocks immediately after: {}. Each "
                                 "`tool_use` block must have a corresponding `tool_result` block in the next message.", where, ids));
   }
@@ -331,8 +333,9 @@ class MessagesReader : public RequestReader {
     const auto tool = std::find_if(known_.begin(), known_.end(), [&](const Tool& t) { return t.name == name; });
     if (tool == known_.end()) {
       return fail(at / "tool_name", fmt::format("messages.{}.content.{}: tool reference '{}' not found in available tools", index_,
-                                                result_ < 0 ? index : static_cast<size_t>(result_), name.substr(0, 200)));
+                                                result_ < 0 ? index : static_cast<size_t>(result_), clip(name, 200)));
     }
+    if (!count_announced(*tool, at)) return false;
     announced_.push_back(*tool);
     out.text += name;
     return true;
@@ -357,12 +360,11 @@ class MessagesReader : public RequestReader {
       return fail(id_at, fmt::format("messages.{}.content.{}: each tool_use must have a single result. Found multiple `tool_result` blocks "
                                      "with id: {}", index_, j, id));
     }
-    const auto open = std::find(open_.begin(), open_.end(), id);
-    if (open == open_.end()) {
+    if (!open_.contains(id)) {
       return fail(id_at, fmt::format("unexpected `messages.{}.content.{}: tool_use_id` found in `tool_result` blocks: {}. Each `tool_result` "
                                      "block must have a corresponding `tool_use` block in the previous message.", index_, j, id));
     }
-    open_.erase(open);
+    open_.erase(id);
     answered_.insert(id);
     Content content;
     result_ = static_cast<int64_t>(j);
@@ -441,10 +443,11 @@ class MessagesReader : public RequestReader {
     if (input == nullptr) return missing(at, "input");
     if (!expect_object(*input, at / "input")) return false;
     append_python_json(call.arguments, *input);
-    if (std::find(open_.begin(), open_.end(), call.id) != open_.end()) {
+    if (m.tool_calls.empty()) turn_ids_.clear();
+    if (!open_.insert(call.id).second) {
       return fail(at / "id", fmt::format("messages.{}.content.{}: `tool_use` ids must be unique", index_, j));
     }
-    open_.push_back(call.id);
+    turn_ids_.push_back(call.id);
     turn_ = index_;
     m.tool_calls.push_back(std::move(call));
     return true;
@@ -457,7 +460,8 @@ class MessagesReader : public RequestReader {
   size_t index_ = 0;              // of the message being read
   int64_t result_ = -1;           // block index of the tool_result being read
   size_t turn_ = 0;               // of the assistant turn that open_ belongs to
-  std::vector<std::string> open_; // tool_use ids without a result, in order
+  std::vector<std::string> turn_ids_;  // its tool_use ids, in order
+  std::set<std::string> open_;    // those without a result
   std::set<std::string> answered_;
 };
 

@@ -7,6 +7,12 @@
 #include "recipe/schema_check.h"
 
 namespace deepinfer::recipe {
+namespace {
+
+// Messages repeat ids and names of the request, which may be long.
+constexpr size_t kMessageBytesMax = 2000;
+
+}  // namespace
 
 std::string Path::to_string() const {
   if (parent_ == nullptr) return {};
@@ -20,6 +26,12 @@ std::string Path::to_string() const {
   return out;
 }
 
+std::string_view clip(std::string_view text, size_t bytes) {
+  if (text.size() <= bytes) return text;
+  while (bytes > 0 && (static_cast<unsigned char>(text[bytes]) & 0xc0) == 0x80) --bytes;
+  return text.substr(0, bytes);
+}
+
 std::optional<ApiError> RequestReader::run(Json body) {
   const bool fine = body.is_object() ? convert(body) && finish() : bad(root_, "the body must be an object");
   if (fine) return std::nullopt;
@@ -27,7 +39,7 @@ std::optional<ApiError> RequestReader::run(Json body) {
 }
 
 bool RequestReader::fail(const Path& at, std::string message) {
-  error_.message = std::move(message);
+  error_.message = clip(message, kMessageBytesMax);
   error_.param = at.to_string();
   return false;
 }
@@ -56,7 +68,7 @@ bool RequestReader::expect_array(const Json& value, const Path& at) {
 }
 
 bool RequestReader::unknown_value(const Path& at, std::string_view value, std::string_view expected) {
-  return bad(at, fmt::format("unknown value '{}', expected {}", value.substr(0, 100), expected));
+  return bad(at, fmt::format("unknown value '{}', expected {}", clip(value, 100), expected));
 }
 
 bool RequestReader::read(const Json& object, const Path& at, std::string_view key, std::optional<std::string>& out) {
@@ -125,7 +137,7 @@ bool RequestReader::read_model(const Json& body) {
   }
   std::string names;
   for (const ServedModel& m : options_.models) names += (names.empty() ? "" : ", ") + m.name;
-  return fail(root_ / "model", fmt::format("The supported API model names are {}, but you passed {}.", names, out_.model.substr(0, 200)));
+  return fail(root_ / "model", fmt::format("The supported API model names are {}, but you passed {}.", names, clip(out_.model, 200)));
 }
 
 // A model that answers for a name nobody serves, or null.
@@ -311,10 +323,10 @@ bool RequestReader::read_schema_format(const Json& format, const Path& at) {
   const Json* schema = format.find("schema");
   if (!is_set(schema)) return missing(at, "schema");
   const Path schema_at = at / "schema";
-  if (const auto fault = check_schema(*schema)) return fail(schema_at, "Invalid json schema: " + *fault);
   if (to_compact_json(*schema).size() > options_.limits.schema_bytes_max) {
     return over_limit(schema_at, "schema_bytes_max", options_.limits.schema_bytes_max);
   }
+  if (const auto fault = check_schema(*schema)) return fail(schema_at, "Invalid json schema: " + *fault);
   out_.conversation.response_format = ResponseFormat::kJsonSchema;
   out_.conversation.response_schema = *schema;
   constraint_schema_ = *schema;

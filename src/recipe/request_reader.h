@@ -33,6 +33,9 @@ class Path {
   int64_t index_ = -1;
 };
 
+// The text cut to at most `bytes`, between characters: user text in messages.
+std::string_view clip(std::string_view text, size_t bytes);
+
 inline bool is_set(const Json* value) { return value != nullptr && !value->is_null(); }
 
 class RequestReader {
@@ -112,6 +115,10 @@ class RequestReader {
   Request& out_;
   ApiError error_;
   const Path root_;
+  // Counts a tool that a message announces: each is printed again.
+  bool count_announced(const Tool& tool, const Path& at);
+
+  size_t announced_bytes_ = 0;
   size_t images_ = 0;
   size_t inline_image_bytes_ = 0;
   std::optional<bool> thinking_;

@@ -239,7 +239,7 @@ class ResponsesReader : public RequestReader {
     for (const std::string& name : out_.allowed_tools) {
       if (out_.find_tool(name) == nullptr) {
         return fail(choice_at, fmt::format("Invalid value for 'tool_call': no function named '{}' was specified in the 'tools' parameter.",
-                                           name.substr(0, 200)));
+                                           clip(name, 200)));
       }
     }
     return true;
@@ -260,7 +260,7 @@ class ResponsesReader : public RequestReader {
     if (!items.ok()) {
       const bool unknown = items.status().code() == Code::kNotFound;
       error_.code = unknown ? "previous_response_not_found" : "invalid_request_error";
-      return fail(at, unknown ? fmt::format("Previous response with id '{}' not found.", id->substr(0, 200)) : items.status().message());
+      return fail(at, unknown ? fmt::format("Previous response with id '{}' not found.", clip(*id, 200)) : items.status().message());
     }
     out_.previous_response_id = *id;
     previous_ = std::move(items).value();
@@ -522,8 +522,12 @@ class ResponsesReader : public RequestReader {
     Content content{.text = found_tools_text(tools->as_array())};
     std::vector<Tool> found;
     if (!read_tool_list(tools->as_array(), tools_at, found, true)) return false;
+    if (!too_many(at, out_.conversation.tools.size() + found.size(), options_.limits.tools_max, "tools_max")) return false;
     number_namespaced(found);
-    for (Tool& tool : found) tool.defer_loading = true;
+    for (Tool& tool : found) {
+      tool.defer_loading = true;
+      if (!count_announced(tool, tools_at)) return false;
+    }
     return answer(std::move(id), std::move(content), std::move(found), at);
   }
 

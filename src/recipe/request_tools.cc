@@ -70,10 +70,10 @@ bool RequestReader::finish_parameters(Tool& tool, bool given, const Path& at) {
       return fail(at, head + fmt::format("schema must be a JSON Schema of 'type: \"object\"', got 'type: {}'.",
                                          type == nullptr ? "null" : to_compact_json(*type)));
     }
-    if (const auto fault = check_schema(tool.parameters)) return fail(at, head + *fault);
     if (to_compact_json(tool.parameters).size() > options_.limits.schema_bytes_max) {
       return over_limit(at, "schema_bytes_max", options_.limits.schema_bytes_max);
     }
+    if (const auto fault = check_schema(tool.parameters)) return fail(at, head + *fault);
   }
   if (!tool.strict.value_or(false)) return true;
   if (!given) {
@@ -138,6 +138,12 @@ bool RequestReader::check_unique_tools(const Path& at) {
   return true;
 }
 
+bool RequestReader::count_announced(const Tool& tool, const Path& at) {
+  announced_bytes_ += sizeof(Tool) + tool.description.value_or("").size() + to_compact_json(tool.parameters).size();
+  return announced_bytes_ <= options_.limits.announced_tools_bytes_max ||
+         over_limit(at, "announced_tools_bytes_max", options_.limits.announced_tools_bytes_max);
+}
+
 bool RequestReader::apply_tool_choice(ToolChoice choice, std::string_view named, const Path& at) {
   Conversation& c = out_.conversation;
   tools_declared_ = !c.tools.empty();
@@ -146,7 +152,7 @@ bool RequestReader::apply_tool_choice(ToolChoice choice, std::string_view named,
     const auto found = std::find_if(c.tools.begin(), c.tools.end(), [&](const Tool& t) { return t.name == named; });
     if (found == c.tools.end()) {
       return fail(at, fmt::format("Invalid value for 'tool_call': no function named '{}' was specified in the 'tools' parameter.",
-                                  named.substr(0, 200)));
+                                  clip(named, 200)));
     }
     std::vector<Tool> only;
     only.push_back(std::move(*found));

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <set>
 #include <string_view>
+#include <unordered_map>
 
 namespace deepinfer::recipe {
 namespace {
@@ -18,35 +19,6 @@ bool contains(std::initializer_list<std::string_view> list, std::string_view val
 bool is_type_name(const Json& value) {
   return value.is_string() &&
          contains({"string", "number", "integer", "boolean", "object", "array", "null"}, value.as_string());
-}
-
-// The schema a JSON pointer leads to ("" is the whole), or null.
-const Json* resolve_pointer(const Json& root, std::string_view pointer) {
-  const Json* at = &root;
-  while (!pointer.empty()) {
-    if (pointer.front() != '/') return nullptr;
-    pointer.remove_prefix(1);
-    const size_t end = std::min(pointer.find('/'), pointer.size());
-    std::string token;
-    for (size_t i = 0; i < end; ++i) {
-      if (pointer[i] == '~' && i + 1 < end && (pointer[i + 1] == '0' || pointer[i + 1] == '1')) {
-        token += pointer[++i] == '0' ? '~' : '/';
-      } else {
-        token += pointer[i];
-      }
-    }
-    pointer.remove_prefix(end);
-    if (at->is_array()) {
-      size_t index = 0;
-      const auto parsed = std::from_chars(token.data(), token.data() + token.size(), index);
-      if (parsed.ptr != token.data() + token.size() || token.empty() || index >= at->as_array().size()) return nullptr;
-      at = &at->as_array()[index];
-    } else {
-      at = at->find(token);
-      if (at == nullptr) return nullptr;
-    }
-  }
-  return at;
 }
 
 std::string percent_decoded(std::string_view text) {
@@ -162,6 +134,46 @@ class Checker {
     return std::nullopt;
   }
 
+  // What a JSON pointer leads to ("" is the whole schema), or null.
+  const Json* resolve(std::string_view pointer) {
+    const Json* at = &root_;
+    while (!pointer.empty()) {
+      if (pointer.front() != '/') return nullptr;
+      pointer.remove_prefix(1);
+      const size_t end = std::min(pointer.find('/'), pointer.size());
+      std::string token;
+      for (size_t i = 0; i < end; ++i) {
+        if (pointer[i] == '~' && i + 1 < end && (pointer[i + 1] == '0' || pointer[i + 1] == '1')) {
+          token += pointer[++i] == '0' ? '~' : '/';
+        } else {
+          token += pointer[i];
+        }
+      }
+      pointer.remove_prefix(end);
+      if (at->is_array()) {
+        size_t index = 0;
+        const auto parsed = std::from_chars(token.data(), token.data() + token.size(), index);
+        if (parsed.ptr != token.data() + token.size() || token.empty() || index >= at->as_array().size()) return nullptr;
+        at = &at->as_array()[index];
+      } else {
+        at = member(*at, token);
+        if (at == nullptr) return nullptr;
+      }
+    }
+    return at;
+  }
+
+  // Large objects are indexed, so that many references stay cheap.
+  const Json* member(const Json& object, const std::string& key) {
+    if (!object.is_object() || object.as_object().size() <= 16) return object.find(key);
+    auto& index = members_[&object];
+    if (index.empty()) {
+      for (const JsonMember& m : object.as_object()) index.emplace(m.key, &m.value);
+    }
+    const auto found = index.find(key);
+    return found == index.end() ? nullptr : found->second;
+  }
+
   Fault reference(const Json& value) {
     if (!value.is_string()) return wrong("$ref", "a string");
     const std::string& ref = value.as_string();
@@ -172,12 +184,13 @@ class Checker {
       if (anchors_.contains(pointer)) return std::nullopt;
       return fmt::format("Anchor '{}' does not exist", pointer);
     }
-    if (resolve_pointer(root_, pointer) == nullptr) return fmt::format("Pointer '{}' does not exist", pointer);
+    if (resolve(pointer) == nullptr) return fmt::format("Pointer '{}' does not exist", pointer);
     return std::nullopt;
   }
 
   const Json& root_;
   std::set<std::string, std::less<>> anchors_;
+  std::unordered_map<const Json*, std::unordered_map<std::string_view, const Json*>> members_;
 };
 
 bool has_type(const Json& schema, std::string_view name) {

@@ -138,6 +138,48 @@ TEST(RequestLimits, EachIsNamed) {
   EXPECT_EQ(refusal(C, body(C, ""), small)->status, 413);
 }
 
+// Requests built to take long or to grow: they must come back quickly, refused or not.
+TEST(RequestLimits, HostileSizesStayLinear) {
+  const int n = 40'000;
+  std::string uses, results, references, refs, definitions;
+  for (int i = 0; i < n; ++i) {
+    const std::string id = std::to_string(i);
+    uses += R"({"type":"tool_use","id":")" + id + R"(","name":"f","input":{}},)";
+    results += R"({"type":"tool_result","tool_use_id":")" + std::to_string(n - 1 - i) + R"("},)";
+    references += R"({"type":"tool_reference","tool_name":"f"},)";
+  }
+  for (int i = 0; i < 12'000; ++i) {
+    const std::string id = std::to_string(i);
+    definitions += "\"d" + id + "\":{},";
+    refs += "{\"$ref\":\"#/$defs/d" + id + "\"},";
+  }
+  for (std::string* list : {&uses, &results, &references, &refs, &definitions}) list->pop_back();
+  const Request answered = accepted(M, R"({"model":"m","messages":[{"role":"user","content":"q"},{"role":"assistant","content":[)" + uses +
+                                           R"(]},{"role":"user","content":[)" + results + "]}]}");
+  EXPECT_EQ(answered.conversation.messages.size(), static_cast<size_t>(n) + 2);
+  EXPECT_FALSE(render_request(answered).text.empty());
+  const std::string tool = R"("tools":[{"name":"f","description":")" + std::string(5'000, 'd') + R"(","input_schema":{"type":"object"}}])";
+  const auto announced = refusal(M, R"({"model":"m",)" + tool + R"(,"messages":[{"role":"user","content":"q"},{"role":"assistant","content":[
+      {"type":"tool_use","id":"1","name":"f","input":{}}]},{"role":"user","content":[{"type":"tool_result","tool_use_id":"1","content":[)" + references + "]}]}]}");
+  ASSERT_TRUE(announced);
+  EXPECT_NE(announced->message.find("announced_tools_bytes_max"), std::string::npos) << announced->message;
+  const std::string schema = R"({"type":"object","anyOf":[)" + refs + R"(],"$defs":{)" + definitions + "}}";
+  accepted(C, body(C, R"("tools":[{"type":"function","function":{"name":"f","parameters":)" + schema + "}}]"));
+  // A long name in a message is cut between characters.
+  std::string long_name;
+  for (int i = 0; i < 5'000; ++i) long_name += "é";
+  for (const std::string& text : {R"({"model":"m","messages":[{"role":"x)" + long_name + R"("}]})",
+                                  R"({"model":"m","messages":[{"role":"user","content":"q"},{"role":"assistant","tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":""}}]},{"role":"tool","content":"r","tool_call_id":")" +
+                                      long_name + R"("}]})"}) {
+    const auto error = refusal(C, text);
+    ASSERT_TRUE(error);
+    EXPECT_LE(error->message.size(), 2'000u);
+    EXPECT_TRUE(parse_json(error_body(C, *error)).ok());
+  }
+  accepted(C, body(C, R"("tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object","maximum":)" + std::string(300, '9') + "}}}]"));
+  EXPECT_TRUE(refusal(C, body(C, "\"x\":" + std::string(1'000'000, '9'))));
+}
+
 // Every listed field: what is not ignored refuses nonsense by its path, what is ignored accepts it without effect.
 TEST(RequestFields, BehaveAsTheTableSays) {
   for (const RequestField& field : request_fields()) {
