@@ -23,7 +23,7 @@ inline constexpr int kPanelColumns = 512;  // columns expanded at a time: a mult
 void panel_dot(const float* x, int64_t ldx, int64_t n, const float* panel, int64_t ldp, int64_t k, float* acc);
 void panel_dot(const float* x, int64_t ldx, int64_t n, const float* panel, int64_t ldp, int64_t k, double* acc);
 
-// Rows row0 .. row0 + count - 1 (count <= kLanes; the other lanes are 0), columns k0 .. k1 - 1, both multiples of 32.
+// Rows row0 .. row0 + count - 1 (count <= kLanes; the other lanes are 0), columns k0 .. k1 - 1; k0 is a multiple of 32.
 void expand_panel(const Matrix& w, int64_t row0, int64_t count, int64_t k0, int64_t k1, float* panel);
 
 // One row of a matrix as numbers.

@@ -106,7 +106,7 @@ float promised_sum(const float* x, const float* w, int64_t k) {
 TEST(Panel, FloatSumsFollowTheirTreeForAnyRows) {
   std::mt19937 random(3);
   std::normal_distribution<float> normal;
-  for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{40, 64}, {16, 512}, {33, 1056}, {5, 6144}}) {
+  for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{40, 64}, {16, 512}, {33, 1056}, {5, 6144}, {20, 40}}) {
     const Stored s = random_matrix(WeightFormat::kBf16, rows, cols, 4);
     for (const int64_t n : {1, 2, 3, 4, 5, 6, 17, 128}) {
       std::vector<float> x(n * cols), out(n * rows), w(cols);
