@@ -13,6 +13,7 @@
 #include "tests/cuda/check.h"
 
 using namespace deepinfer::ops::cuda;
+using deepinfer::ops::WeightFormat;
 
 namespace {
 

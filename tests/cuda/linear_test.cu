@@ -9,6 +9,7 @@
 #include "tests/cuda/check.h"
 
 using namespace deepinfer::ops::cuda;
+using deepinfer::ops::WeightFormat;
 
 namespace {
 

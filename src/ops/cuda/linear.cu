@@ -174,7 +174,7 @@ __global__ __launch_bounds__(kStreamThreads, kStreamCtas) void stream_kernel(con
   const int row_in_tile = 16 * (warp % kRowWarps) + lane / 4;
   const int total = p.row_tiles * (p.tiles != nullptr ? min(*p.tile_count, p.token_tiles) : p.token_tiles);
 
-  // Copies run ahead of the sums.
+  // Copies run ahead of the sums: into the slot that was read last.
   int ahead_tile = blockIdx.x, ahead_chunk = first;
   Rows16<kFormat> rows;
   const auto find_rows = [&] {
@@ -182,26 +182,24 @@ __global__ __launch_bounds__(kStreamThreads, kStreamCtas) void stream_kernel(con
     const int expert = p.tiles != nullptr ? p.tiles[ahead_tile / p.row_tiles].expert : 0;
     rows.set(p.codes + expert * p.codes_stride, p.scales + expert * p.scales_stride, p.n, p.k, ahead_tile % p.row_tiles * kRows + row_in_tile, quad);
   };
-  const uint32_t ring = shared_address(shared);
-  uint32_t ahead_slot = ring;
-  const auto issue = [&] {
+  const auto issue = [&](uint32_t slot) {
     if (ahead_tile < total) {
-      Slot<kFormat>::issue(ahead_slot, rows, ahead_chunk);
-      if (++ahead_chunk >= last) {
+      Slot<kFormat>::issue(slot, rows, ahead_chunk);
+      if (++ahead_chunk == last) {
         ahead_chunk = first;
         ahead_tile += gridDim.x;
         find_rows();
       }
     }
     async_commit();
-    ahead_slot = ahead_slot == ring + kRingBytes - kSlotBytes ? ring : ahead_slot + kSlotBytes;
   };
+  const uint32_t ring = shared_address(shared), ring_end = ring + kRingBytes;
   if (first < last) {
     find_rows();
-    for (int i = 0; i < kSlots - 1; ++i) issue();
+    for (int i = 0; i < kSlots - 1; ++i) issue(ring + i * kSlotBytes);
   }
 
-  uint32_t slot = ring;
+  uint32_t slot = ring, free_slot = ring_end - kSlotBytes;
   for (int tile = blockIdx.x; tile < total; tile += gridDim.x) {
     int token0, tokens;
     if (p.tiles != nullptr) {
@@ -210,24 +208,27 @@ __global__ __launch_bounds__(kStreamThreads, kStreamCtas) void stream_kernel(con
     } else {
       token0 = tile / p.row_tiles * kTokens, tokens = min(kTokens, p.rows - token0);
     }
-    const uint8_t* x = p.packed + static_cast<int64_t>(token0 + lane / 4) * p.chunks * 256 + quad * 16;
+    // Lanes without a token read the last one's values, which costs nothing: their sums are thrown away.
+    const uint8_t* x[kGroups];
+#pragma unroll
+    for (int g = 0; g < kGroups; ++g) x[g] = p.packed + (static_cast<int64_t>(token0 + min(8 * g + lane / 4, tokens - 1)) * p.chunks + first) * 256 + quad * 16;
     float acc[kGroups][4] = {};
     for (int chunk = first; chunk < last; ++chunk) {
       uint4 b[kGroups][4];
 #pragma unroll
       for (int g = 0; g < kGroups; ++g) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          b[g][i] = 8 * g + lane / 4 < tokens ? __ldg(reinterpret_cast<const uint4*>(x + static_cast<int64_t>(8 * g) * p.chunks * 256 + chunk * 256 + i * 64))
-                                              : uint4{0, 0, 0, 0};
-        }
+        for (int i = 0; i < 4; ++i) b[g][i] = __ldg(reinterpret_cast<const uint4*>(x[g] + i * 64));
+        x[g] += 256;
       }
       async_wait<kSlots - 2>();
       uint4 v[2][F::kVectors];
       uint32_t scales[2] = {}, f[F::kFactors];
       Slot<kFormat>::read(slot, v, scales);
-      slot = slot == ring + kRingBytes - kSlotBytes ? ring : slot + kSlotBytes;
-      issue();
+      issue(free_slot);
+      free_slot = slot;
+      slot += kSlotBytes;
+      if (slot == ring_end) slot = ring;
       F::factors(scales[0], scales[1], quad, f);
 #pragma unroll
       for (int j = 0; j < 8; ++j) {

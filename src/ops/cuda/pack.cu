@@ -43,7 +43,8 @@ __global__ void pack_kernel(const __nv_bfloat16* x, int64_t rows, int k, int chu
 }  // namespace
 
 size_t packed_bytes(int64_t rows, int k) {
-  return static_cast<size_t>((rows + kTileRows - 1) / kTileRows * kTileRows) * ((k + kChunk - 1) / kChunk) * kChunk * 2;
+  // A stream tile of 16 may begin at the last 8 rows.
+  return static_cast<size_t>((rows + 8 + kTileRows - 1) / kTileRows * kTileRows) * ((k + kChunk - 1) / kChunk) * kChunk * 2;
 }
 
 void pack_activations(const void* x, int64_t rows, int k, Packing packing, const int32_t* source_row, void* packed, cudaStream_t stream,

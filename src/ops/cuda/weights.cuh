@@ -43,9 +43,8 @@ struct Fragment<WeightFormat::kFp8> {
 
   // Columns 64 v + 16 quad ..: scale 2 v + quad / 2 of the chunk's four, both rows alike.
   __device__ __forceinline__ static void factors(uint32_t scales, uint32_t, int quad, uint32_t (&f)[kFactors]) {
-    const uint32_t mine = scales >> (quad / 2 * 8);
-    f[0] = ((mine & 0xff) + 120) * 0x00800080u;
-    f[1] = (((mine >> 16) & 0xff) + 120) * 0x00800080u;
+    f[0] = __byte_perm(scales, 0, 0x4440 + quad / 2) * 0x00800080u + 120 * 0x00800080u;
+    f[1] = __byte_perm(scales, 0, 0x4442 + quad / 2) * 0x00800080u + 120 * 0x00800080u;
   }
   __device__ __forceinline__ static void expand(const uint4 (&v)[2][kVectors], int j, const uint32_t (&f)[kFactors], uint32_t (&a)[4]) {
 #pragma unroll
@@ -63,8 +62,8 @@ struct Fragment<WeightFormat::kFp4> {
 
   // Columns 32 quad .. + 31: scale `quad`, one a row.
   __device__ __forceinline__ static void factors(uint32_t scales0, uint32_t scales1, int quad, uint32_t (&f)[kFactors]) {
-    f[0] = (((scales0 >> (8 * quad)) & 0xff) + 126) * 0x00800080u;
-    f[1] = (((scales1 >> (8 * quad)) & 0xff) + 126) * 0x00800080u;
+    f[0] = __byte_perm(scales0, 0, 0x4440 + quad) * 0x00800080u + 126 * 0x00800080u;
+    f[1] = __byte_perm(scales1, 0, 0x4440 + quad) * 0x00800080u + 126 * 0x00800080u;
   }
   __device__ __forceinline__ static void expand(const uint4 (&v)[2][kVectors], int j, const uint32_t (&f)[kFactors], uint32_t (&a)[4]) {
 #pragma unroll
