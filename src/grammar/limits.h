@@ -7,7 +7,6 @@
 #pragma once
 
 #include <atomic>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -17,7 +16,7 @@
 namespace deepinfer::grammar {
 
 struct Limits {
-  uint32_t compile_ms = 2000;                  // wall time of one compile; 0: no bound
+  uint32_t compile_ms = 2000;                  // CPU time of one compile, so that a busy machine refuses nothing more; 0: no bound
   uint32_t expressions_max = 2'000'000;        // expressions of the grammar form that a source may turn into
   uint32_t source_bytes_max = 10 << 20;        // schema, regex or grammar text
   uint32_t nesting_max = 1000;                 // depth of groups, schemas and sub-schemas
@@ -27,7 +26,7 @@ struct Limits {
   const std::atomic<bool>* cancel = nullptr;   // set by another thread to give up the compile; must outlive it
 };
 
-// Counts the work of one compile against its limits. Not thread-safe.
+// Counts the work of one compile against its limits. Belongs to the thread that made it.
 class Budget {
  public:
   explicit Budget(const Limits& limits);
@@ -41,7 +40,7 @@ class Budget {
 
   Limits limits_;
   uint64_t until_check_ = 0;
-  std::chrono::steady_clock::time_point deadline_;
+  int64_t deadline_ns_;  // on the thread's CPU clock
 };
 
 }  // namespace deepinfer::grammar
