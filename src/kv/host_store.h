@@ -67,6 +67,8 @@ class HostStore {
 
   uint64_t bytes_used() const { return bytes_used_; }
   int size() const { return live_; }
+  // Entries that are not published: spills, and what somebody still pins or writes.
+  int owned() const { return live_ - static_cast<int>(by_key_.size()); }
   const HostCounters& counters() const { return counters_; }
 
  private:

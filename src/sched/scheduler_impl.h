@@ -1,0 +1,183 @@
+// Inside the scheduler: what a sequence is, and the parts of policy (internal to sched/).
+//   scheduler.cc   requests in, ends out          planner.cc   the rows of a step
+//   memory.cc      blocks, slots, cache, copies   commit.cc    results, ends
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "sched/fair_queue.h"
+#include "sched/scheduler.h"
+
+namespace deepinfer::sched {
+
+enum class Phase : uint8_t { kWaiting, kRunning, kEnded };
+
+struct Sequence {
+  kv::SequenceState state;  // tokens, decoder_begin, computed rows, ..
+  Request request;          // its prompt has moved to state.tokens
+  std::vector<uint8_t> dropped;  // samples that ended before the fork
+  bool forked = false;      // or only one answer is asked for
+  int32_t max_output = 0;
+  int flow = 0;
+  uint64_t arrival = 0;
+  size_t at = 0;            // in Impl::all
+
+  Phase phase = Phase::kWaiting;
+  EndReason end = EndReason::kStop;
+  int skips = 0;
+
+  // Device memory.
+  int slot = -1;
+  int reserved_slots = 0;            // for the fork
+  std::vector<int32_t> blocks;
+  std::vector<kv::BlockKey> keys;    // of whole blocks of tokens
+  int node = kv::kNoNode;            // deepest node of the prefix index that it holds,
+  int indexed = 0;                   // which is for this many blocks
+  int spill = kv::kNoEntry;          // host entry of a preempted sequence
+  int spill_blocks = 0;
+  kv::BlockKey restored_from = {};   // snapshot of an answer that this sequence continues
+  bool continues_answer = false;
+
+  // Rows.
+  int32_t planned = 0;               // position of the next row to plan
+  int32_t written = 0;               // end of the rows ever planned into the slot's rings
+  int32_t refs = 0;                  // rows and draws in open plans
+  int32_t ahead = 0;                 // tokens that the open plan will draw
+  int32_t drawn_at = 0;              // and where: index in its samples
+  bool verify_open = false;
+  uint32_t epoch = 0;                // changes when computed rows are thrown away
+  int64_t in_plan = -1;              // last plan that has rows of it
+  std::vector<int32_t> drafts;
+
+  Progress progress;
+
+  int64_t known() const { return static_cast<int64_t>(state.tokens.size()); }
+  int32_t outputs() const { return static_cast<int32_t>(state.tokens.size()) - state.prompt_tokens; }
+  bool idle() const { return refs == 0; }
+};
+
+// A plan and what commit() must know about it.
+struct OpenPlan {
+  struct Ref {
+    Sequence* sequence = nullptr;
+    uint32_t epoch = 0;
+  };
+  Plan plan;
+  std::vector<Ref> rows;     // as plan.step.sequences
+  std::vector<Ref> draws;    // as plan.samples
+  std::vector<int> pinned;   // host entries that its copies read
+
+  void clear();
+};
+
+struct Tenant {
+  std::string name;
+  double weight = 1;
+  kv::BlockKey root;
+};
+
+struct Scheduler::Impl {
+  explicit Impl(const SchedulerConfig& c);
+
+  // scheduler.cc
+  Result<int64_t> submit(Request&& request, double now_s);
+  Status check_request(const Request& r);
+  Status refuse(Limit limit, std::string message);
+  void cancel(int64_t id, EndReason reason);
+  Sequence* find(int64_t id) const;
+  void pass_deadlines(double now_s);
+  Status check_accounting() const;
+  SchedulerStats current_stats() const;
+
+  Sequence& new_sequence();
+
+  // planner.cc
+  const Plan& make_plan(double now_s);
+  bool wants_prefill(const Sequence& s) const;
+  bool wants_decode(const Sequence& s) const;
+  bool has_room_for(const Sequence& s, int end) const;  // in the step
+  void plan_decode();
+  int add_decode(Sequence& s, int drafts_max);          // draft rows that were added
+  int prefill_budget() const;
+  int plan_prefill(int budget);                         // rows that are left
+  void admit_waiting(int budget);
+  int add_prefill(Sequence& s, int rows);               // rows that were added
+  void add_rows(Sequence& s, int count, int outputs, model::RowKind kind, std::span<const int32_t> tokens);
+  void add_draws(Sequence& s, int logits_row, int rows);
+  Sequence* fork(Sequence& parent, int sample);
+
+  // memory.cc
+  bool grow(Sequence& s, int end);       // blocks for tokens 0 .. end - 1, its own where it will write
+  int take_block(const Sequence& s);     // free, evicted, or from a sequence that is served after s
+  Sequence* victim(const Sequence& s) const;
+  void preempt(Sequence& s);
+  bool spill(Sequence& s);
+  void restart(Sequence& s);             // forgets what is computed
+  void drop_spill(Sequence& s);
+  void release_memory(Sequence& s);
+  bool admit(Sequence& s);
+  int64_t blocks_to_admit(const Sequence& s, int shared_blocks) const;
+  bool restore(Sequence& s);             // from its spill; false if that is damaged or does not fit
+  void start_rows(Sequence& s, int hit);
+  int find_snapshot(const Sequence& s, const kv::HitInput& in) const;
+  void make_keys(const kv::BlockKey& root, std::span<const int32_t> tokens, std::span<const ImageSpan> images, size_t count,
+                 std::vector<kv::BlockKey>* keys) const;
+  void extend_keys(Sequence& s, int count);
+  void index_blocks(Sequence& s);
+  void save_windows(Sequence& s, int length, bool answer);
+
+  // commit.cc
+  void commit(const StepResult& result, double now_s);
+  void commit_draw(Sequence& s, const OpenPlan::Ref& ref, const SampleRow& row, const SampleResult& result);
+  void run(Sequence& s);
+  void stop_running(Sequence& s);
+  void fail(Sequence& s);
+  void report(int64_t id, EndReason reason);
+  void finish(Sequence& s, EndReason reason);
+  void retire_ended();
+  void retire(Sequence& s);
+
+  int pages(int64_t tokens) const { return static_cast<int>((tokens + config.block_tokens - 1) / config.block_tokens); }
+  OpenPlan& current() { return open[(first_open + open_count - 1) % 2]; }  // the plan being made
+  const OpenPlan& current() const { return open[(first_open + open_count - 1) % 2]; }
+
+  const SchedulerConfig config;
+  const kv::WindowShape shape;
+  StepCost cost;
+  kv::BlockPool blocks, slots;
+  kv::PrefixIndex index;
+  kv::HostStore host;
+  std::vector<Tenant> tenants;
+  FairQueue queue;
+
+  std::vector<std::unique_ptr<Sequence>> all;      // every live sequence, in no order that matters
+  std::vector<std::unique_ptr<Sequence>> spare;
+  std::unordered_map<int64_t, Sequence*> by_id;    // looked up, never walked
+  std::vector<Sequence*> running;                  // first to be served first
+  int draining = 0;                                // ended, but with rows in an open plan
+  int slots_reserved = 0;
+  int64_t next_id = 1;
+  uint64_t next_arrival = 0;
+  double next_deadline_s = kNever;
+  double now_s = 0;
+  int admission_blocked_at = -1;                   // free and evictable blocks when the queue's head last did not fit
+
+  std::array<OpenPlan, 2> open;
+  int first_open = 0, open_count = 0;
+  int64_t plan_count = 0;
+  std::vector<MemoryOp> pending;                   // copies for the next plan
+  std::vector<Ended> ended;
+  std::vector<int32_t> history;
+  std::vector<int32_t> row_images;
+  std::vector<Sequence*> retiring;                 // ended, and no open plan has rows of them
+  std::vector<Sequence*> walk, passed_over;        // scratch
+  int logits_used = 0;                             // logits rows of the plan being made
+  SchedulerStats stats;
+};
+
+}  // namespace deepinfer::sched
