@@ -6,8 +6,8 @@
 
 namespace deepinfer::grammar {
 
-JsonParts::JsonParts(GrammarBuilder& builder, bool compact) : b_(builder) {
-  Expr space = compact ? b_.empty() : b_.whitespace();
+JsonParts::JsonParts(GrammarBuilder& builder, const JsonSchemaOptions& options) : b_(builder), any_order_(options.any_order) {
+  Expr space = options.compact ? b_.empty() : b_.whitespace();
   comma_ = b_.sequence({space, b_.literal(","), space});
   colon_ = b_.sequence({space, b_.literal(":"), space});
   open_object_ = b_.sequence({b_.literal("{"), space});
@@ -57,15 +57,25 @@ Expr JsonParts::listed(const JsonValue& v) {
   if (!v.is_array() && !v.is_object()) return b_.literals(spellings(v));
   std::vector<Expr> parts;
   for (uint32_t i = 0; i < v.size(); ++i) {
-    if (i) parts.push_back(comma_);
     parts.push_back(v.is_array() ? listed(v[i]) : member(name(v.members()[i].name), listed(v.members()[i].value)));
   }
-  Expr inside = b_.sequence(parts);
+  constexpr size_t kAnyOrderMax = 64;
+  Expr inside;
+  if (any_order_ && v.is_object() && parts.size() <= kAnyOrderMax) {
+    inside = b_.any_order(parts, std::vector<bool>(parts.size(), true), comma_, b_.none());
+  } else {
+    std::vector<Expr> separated;
+    for (Expr part : parts) {
+      if (!separated.empty()) separated.push_back(comma_);
+      separated.push_back(part);
+    }
+    inside = b_.sequence(separated);
+  }
   return v.is_array() ? array(inside) : object(inside);
 }
 
 JsonEmitter::JsonEmitter(Normaliser& normal, const JsonSchemaOptions& options)
-    : normal_(normal), b_(normal.builder()), options_(options), parts_(normal.builder(), options.compact) {}
+    : normal_(normal), b_(normal.builder()), options_(options), parts_(normal.builder(), options) {}
 
 Result<Expr> JsonEmitter::run(SchemaId root) {
   Expr out = value(normal_.of_node(root));

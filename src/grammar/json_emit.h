@@ -17,7 +17,7 @@ namespace deepinfer::grammar {
 // The punctuation of JSON with the white space that is allowed around it, and "any value".
 class JsonParts {
  public:
-  JsonParts(GrammarBuilder& builder, bool compact);
+  JsonParts(GrammarBuilder& builder, const JsonSchemaOptions& options);
   GrammarBuilder& builder() { return b_; }
   Expr comma() const { return comma_; }
   Expr member(Expr name, Expr value) { return b_.sequence({name, colon_, value}); }
@@ -32,6 +32,7 @@ class JsonParts {
 
  private:
   GrammarBuilder& b_;
+  bool any_order_;
   Expr comma_, colon_, open_object_, close_object_, open_array_, close_array_;
   std::optional<Expr> any_, any_object_;
 };

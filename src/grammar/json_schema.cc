@@ -27,8 +27,8 @@ Result<Grammar> compile_json_schema(std::string_view schema, const JsonSchemaOpt
   return grammar;
 }
 
-Expr any_json(GrammarBuilder& builder, const JsonSchemaOptions& options) { return JsonParts(builder, options.compact).any_value(); }
+Expr any_json(GrammarBuilder& builder, const JsonSchemaOptions& options) { return JsonParts(builder, options).any_value(); }
 
-Expr any_json_object(GrammarBuilder& builder, const JsonSchemaOptions& options) { return JsonParts(builder, options.compact).any_object(); }
+Expr any_json_object(GrammarBuilder& builder, const JsonSchemaOptions& options) { return JsonParts(builder, options).any_object(); }
 
 }  // namespace deepinfer::grammar

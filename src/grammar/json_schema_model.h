@@ -6,7 +6,7 @@
 // Drafts: 2020-12 unless `$schema` names draft-07; draft-04 and -06 are read as 7, 2019-09 as 2020-12. In draft 7 the
 // siblings of `$ref` are ignored, as that draft says. Keywords that no draft knows are annotations. A reference that
 // leaves the document, is dangling, or leads back to itself without entering a value is an error that names its path.
-// `$dynamicRef` and `$recursiveRef` are plain references where the document is one resource, and refused otherwise.
+// `$dynamicRef` and `$recursiveRef` are plain references where only one place can be meant, and refused otherwise.
 // Only nodes that can be reached from the root exist. Limits: SchemaLimits.
 #pragma once
 

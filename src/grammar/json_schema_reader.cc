@@ -26,17 +26,19 @@ bool is_any_of(std::string_view name, std::initializer_list<std::string_view> na
 
 }  // namespace
 
-SchemaReader::SchemaReader(SchemaModel& model, const JsonValue& root, const SchemaLimits& limits)
-    : model_(model), root_(root), limits_(limits), resolver_(root, [&] {
-        const JsonValue* meta = root.find("$schema");
-        return meta && meta->is_string() && meta->text().find("draft-04") != std::string_view::npos;
-      }()) {
+std::string_view SchemaReader::meta_schema(const JsonValue& root) {
   const JsonValue* meta = root.find("$schema");
-  std::string_view name = meta && meta->is_string() ? meta->text() : std::string_view();
-  draft4_ = name.find("draft-04") != std::string_view::npos;
-  draft7_ = draft4_ || name.find("draft-06") != std::string_view::npos || name.find("draft-07") != std::string_view::npos;
-  named_2020_ = name.find("draft/2020-12") != std::string_view::npos;
+  return meta && meta->is_string() ? meta->text() : std::string_view();
 }
+
+SchemaReader::SchemaReader(SchemaModel& model, const JsonValue& root, const SchemaLimits& limits)
+    : model_(model),
+      root_(root),
+      limits_(limits),
+      draft4_(is_draft4(meta_schema(root))),
+      draft7_(is_draft7(meta_schema(root))),
+      named_2020_(meta_schema(root).find("draft/2020-12") != std::string_view::npos),
+      resolver_(root, draft4_, draft7_) {}
 
 Status SchemaReader::bad(SchemaId id, std::string_view name, std::string_view what, Code code) const {
   return make_error(code, "JSON Schema keyword \"{}\" at {}{}: {}", name, model_.path(id), pointer_of(name), what);
@@ -285,8 +287,8 @@ Status SchemaReader::read_applicator(SchemaId id, std::string_view name, const J
   handled = true;
   if (name == "$ref" || (!draft7_ && (name == "$dynamicRef" || name == "$recursiveRef"))) {
     if (!value.is_string()) return bad(id, name, "must be a string");
-    if (name != "$ref" && resolver_.resources() > 1) {
-      return bad(id, name, "dynamic references are supported only in documents with a single $id", Code::kUnsupported);
+    if (name != "$ref" && resolver_.is_ambiguous(value.text())) {
+      return bad(id, name, "where it leads depends on the caller; dynamic references with one anchor only are supported", Code::kUnsupported);
     }
     applicators(id);
     pending_.push_back({id, std::string(name), value.text()});

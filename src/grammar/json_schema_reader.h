@@ -19,13 +19,15 @@ class SchemaResolver {
     std::string path;  // below the document's root, for messages
   };
 
-  SchemaResolver(const JsonValue& root, bool draft4) : root_(root), id_keyword_(draft4 ? "id" : "$id") {}
+  // Draft 7 and earlier ignore the siblings of `$ref`, `$id` among them; draft 4 writes `id`.
+  SchemaResolver(const JsonValue& root, bool draft4, bool draft7) : root_(root), id_keyword_(draft4 ? "id" : "$id"), draft7_(draft7) {}
 
   // `reference` as written in a node of `resource`. An error says what is wrong, without the place of the reference.
   Result<Target> resolve(std::string_view reference, const JsonValue* resource);
   // True when `value` starts a schema resource of its own.
   bool starts_resource(const JsonValue& value) const;
-  size_t resources();
+  // True when more than one place could be meant by a dynamic reference of that name, by way of its caller.
+  bool is_ambiguous(std::string_view dynamic_reference);
 
  private:
   struct Resource {
@@ -38,14 +40,17 @@ class SchemaResolver {
     std::string_view name;
     const JsonValue* value;
     std::string path;
+    bool dynamic;
   };
 
   void scan();
+  void scan_below(const JsonValue& value, size_t resource, std::string& path);
   void scan(const JsonValue& value, size_t resource, std::string& path);
   Result<Target> walk(std::string_view pointer, const JsonValue* resource, std::string path);
 
   const JsonValue& root_;
   std::string_view id_keyword_;
+  bool draft7_;
   bool scanned_ = false;
   std::vector<Resource> resources_;
   std::vector<Anchor> anchors_;
@@ -57,6 +62,12 @@ class SchemaReader {
   Status run();
 
  private:
+  static std::string_view meta_schema(const JsonValue& root);
+  static bool is_draft4(std::string_view meta) { return meta.find("draft-04") != std::string_view::npos; }
+  static bool is_draft7(std::string_view meta) {
+    return is_draft4(meta) || meta.find("draft-06") != std::string_view::npos || meta.find("draft-07") != std::string_view::npos;
+  }
+
   struct Pending {  // a reference that waits for its target's node
     SchemaId from;
     std::string keyword;
@@ -95,7 +106,7 @@ class SchemaReader {
   SchemaModel& model_;
   const JsonValue& root_;
   const SchemaLimits& limits_;
-  bool draft7_ = false, draft4_ = false, named_2020_ = false;
+  const bool draft4_, draft7_, named_2020_;
   SchemaResolver resolver_;
   std::vector<Pending> pending_;
   std::unordered_map<const JsonValue*, SchemaId> node_of_;

@@ -104,18 +104,38 @@ std::string percent_decoded(std::string_view s) {
   return out;
 }
 
+bool is_any_of(std::string_view name, std::initializer_list<std::string_view> names) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+bool holds_a_schema(std::string_view keyword) {
+  return is_any_of(keyword, {"items", "additionalItems", "contains", "additionalProperties", "propertyNames", "unevaluatedItems", "unevaluatedProperties",
+                             "not", "if", "then", "else", "contentSchema"});
+}
+
+bool holds_schemas(std::string_view keyword) {
+  return is_any_of(keyword, {"$defs", "definitions", "properties", "patternProperties", "dependentSchemas", "dependencies", "prefixItems", "allOf",
+                             "anyOf", "oneOf"});
+}
+
 std::string_view without_fragment(std::string_view uri) { return uri.substr(0, uri.find('#')); }
 
 }  // namespace
 
 bool SchemaResolver::starts_resource(const JsonValue& value) const {
   const JsonValue* id = value.find(id_keyword_);
+  if (id && draft7_ && value.find("$ref")) return false;
   return id && id->is_string() && !id->text().empty() && id->text()[0] != '#';
 }
 
-size_t SchemaResolver::resources() {
+bool SchemaResolver::is_ambiguous(std::string_view dynamic_reference) {
   scan();
-  return resources_.size();
+  size_t hash = dynamic_reference.find('#');
+  // `$recursiveRef` is always "#": its anchors have the empty name.
+  std::string_view name = hash == std::string_view::npos ? std::string_view() : dynamic_reference.substr(hash + 1);
+  if (name.starts_with('/')) return false;
+  if (name.empty()) return resources_.size() > 1;
+  return std::count_if(anchors_.begin(), anchors_.end(), [&](const Anchor& a) { return a.dynamic && a.name == name; }) > 1;
 }
 
 void SchemaResolver::scan() {
@@ -126,17 +146,8 @@ void SchemaResolver::scan() {
   scan(root_, 0, path);
 }
 
+// A schema. Only places that hold schemas are entered: an $id elsewhere is plain data.
 void SchemaResolver::scan(const JsonValue& value, size_t resource, std::string& path) {
-  size_t length = path.size();
-  if (value.is_array()) {
-    for (uint32_t i = 0; i < value.size(); ++i) {
-      if (!value[i].is_array() && !value[i].is_object()) continue;
-      append_pointer(std::to_string(i), path);
-      scan(value[i], resource, path);
-      path.resize(length);
-    }
-    return;
-  }
   if (!value.is_object()) return;
   if (const JsonValue* id = value.find(id_keyword_); id && id->is_string()) {
     if (starts_resource(value)) {
@@ -149,19 +160,33 @@ void SchemaResolver::scan(const JsonValue& value, size_t resource, std::string& 
       }
     }
     if (size_t hash = id->text().find('#'); hash != std::string_view::npos && hash + 1 < id->text().size()) {
-      anchors_.push_back({resources_[resource].value, id->text().substr(hash + 1), &value, path});
+      anchors_.push_back({resources_[resource].value, id->text().substr(hash + 1), &value, path, false});
     }
   }
   for (std::string_view keyword : {"$anchor", "$dynamicAnchor"}) {
     const JsonValue* anchor = value.find(keyword);
-    if (anchor && anchor->is_string()) anchors_.push_back({resources_[resource].value, anchor->text(), &value, path});
+    if (anchor && anchor->is_string()) anchors_.push_back({resources_[resource].value, anchor->text(), &value, path, keyword == "$dynamicAnchor"});
   }
+  const size_t length = path.size();
   for (uint32_t i = 0; i < value.size(); ++i) {
     const JsonMember& member = value.members()[i];
-    if (!member.value.is_array() && !member.value.is_object()) continue;
-    if (member.name == "enum" || member.name == "const" || member.name == "default" || member.name == "examples") continue;
     append_pointer(member.name, path);
-    scan(member.value, resource, path);
+    if (holds_a_schema(member.name)) {
+      member.value.is_array() ? scan_below(member.value, resource, path) : scan(member.value, resource, path);
+    } else if (holds_schemas(member.name)) {
+      scan_below(member.value, resource, path);
+    }
+    path.resize(length);
+  }
+}
+
+// An array or object of schemas.
+void SchemaResolver::scan_below(const JsonValue& value, size_t resource, std::string& path) {
+  const size_t length = path.size();
+  const bool array = value.is_array();
+  for (uint32_t i = 0; (array || value.is_object()) && i < value.size(); ++i) {
+    append_pointer(array ? std::string_view(std::to_string(i)) : value.members()[i].name, path);
+    scan(array ? value[i] : value.members()[i].value, resource, path);
     path.resize(length);
   }
 }
