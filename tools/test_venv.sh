@@ -9,7 +9,7 @@ shift
 stamp="$venv/packages.txt"
 if [ ! -x "$venv/bin/python" ] || [ "$(cat "$stamp" 2>/dev/null)" != "$*" ]; then
   rm -rf "$venv"
-  if ! { python3 -m venv "$venv" && "$venv/bin/pip" install --quiet --disable-pip-version-check "$@"; } >"/tmp/test-venv-$$.log" 2>&1; then
+  if ! { python3 -m venv "$venv" && "$venv/bin/pip" install --quiet --disable-pip-version-check --retries 1 --timeout 20 "$@"; } >"/tmp/test-venv-$$.log" 2>&1; then
     echo "cannot install $* ($(tail -n 1 "/tmp/test-venv-$$.log"))" >&2
     rm -rf "$venv" "/tmp/test-venv-$$.log"
     exit 1

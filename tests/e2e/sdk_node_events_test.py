@@ -26,7 +26,8 @@ def install():
     shutil.rmtree(FOLDER, ignore_errors=True)
     FOLDER.mkdir(parents=True)
     (FOLDER / "package.json").write_text("{}")
-    done = subprocess.run(["npm", "install", "--silent", "--no-audit", "--no-fund", *PACKAGES], cwd=FOLDER, capture_output=True, text=True)
+    done = subprocess.run(["npm", "install", "--silent", "--no-audit", "--no-fund", "--fetch-retries=1", "--fetch-timeout=20000",
+                           *PACKAGES], cwd=FOLDER, capture_output=True, text=True)
     if done.returncode:
         return f"cannot install {' '.join(PACKAGES)}: {done.stderr.strip()[-300:]}"
     stamp.write_text(" ".join(PACKAGES))
