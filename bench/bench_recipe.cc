@@ -1,6 +1,7 @@
 // Request bytes to token ids, beside deepseek-recipe: a chat with tools cold and with its previous turn cached, the next
-// turn of a 200-turn chat, and a 32k-token prompt on two threads. Wall time, medians of interleaved rounds. The ids of
-// both are compared.
+// turn of a 200-turn chat, and a 32k-token prompt on two threads. Every round has new text, from this repository. Wall
+// time, medians of interleaved rounds. The ids of both are compared.
+#include <algorithm>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
@@ -21,24 +22,33 @@ using recipe::JsonArray;
 constexpr char kPeerName[] = "deepseek-recipe 0.2.0";
 constexpr char kModel[] = "DeepSeek-V4.1-Flash";
 
-std::string sentence(uint64_t i) {
-  static const char* kSentences[] = {
-      "The gauge at station B7 stood at 3.4 metres this morning, 12 cm less than yesterday. ",
-      "If the level falls below 2.9 m, keep the lower gate shut and tell the crew of the dredger.\n",
-      "Please compare it with the readings of 2024-03-17 and write the difference as a table.\n\n",
-      "The keeper wrote that the lamp had been dark for an hour because the oil was old and the wick too short. ",
-      "今天早上水位比昨天低了十二厘米。\n", "Tell the harbour office that the survey vessel leaves at noon and comes back before the tide turns. ",
-      "\"Who signed the log?\" asked the keeper; nobody answered (they had all gone ashore). "};
-  return kSentences[i % std::size(kSentences)];
+// This repository's own texts: real prose and real code that no cache has seen as a whole.
+const std::string& corpus() {
+  static const std::string text = [] {
+    std::vector<std::filesystem::path> files;
+    for (const char* folder : {"docs", "src"}) {
+      for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
+        const std::string extension = entry.path().extension();
+        if (extension == ".md" || extension == ".h" || extension == ".cc") files.push_back(entry.path());
+      }
+    }
+    std::sort(files.begin(), files.end());
+    std::string all;
+    for (const auto& file : files) {
+      if (Result<std::string> content = read_file(file.string(), 16 << 20); content.ok()) all += content.value();
+    }
+    return all;
+  }();
+  return text;
 }
 
+// About `bytes` bytes of whole lines, from another place for every seed.
 std::string words(uint64_t seed, size_t bytes) {
-  std::string text;
-  for (uint64_t i = seed * 7 + 3; text.size() < bytes; i += 1 + seed % 3) {
-    text += sentence(i);
-    if (i % 5 == 0) text += "Entry " + std::to_string(i * 2654435761u % 9973) + ". ";
-  }
-  return text;
+  const std::string& all = corpus();
+  size_t begin = (seed * 0x9e3779b97f4a7c15u >> 20) % (all.size() - bytes - 1);
+  begin = all.find('\n', begin) + 1;
+  const size_t end = std::min(all.find('\n', begin + bytes), all.size());
+  return all.substr(begin, end - begin);
 }
 
 Json message(const char* role, std::string text) {
@@ -57,7 +67,7 @@ Json tools(int count) {
                          R"("required":["station"]})";
     Json function = Json::object();
     function.set("name", "tool_" + std::to_string(i));
-    function.set("description", words(static_cast<uint64_t>(i) + 90, 120));
+    function.set("description", words(static_cast<uint64_t>(i) + 90, 60));
     function.set("parameters", recipe::parse_json(schema).value());
     Json tool = Json::object();
     tool.set("type", "function");
@@ -68,16 +78,16 @@ Json tools(int count) {
 }
 
 // A chat of `count` messages, the last by the user; with tools, some turns call one.
-std::string chat(int count, size_t bytes, int tool_count) {
+std::string chat(int count, size_t bytes, int tool_count, uint64_t seed) {
   Json messages = Json::array();
   JsonArray& list = messages.as_array();
-  list.push_back(message("system", words(1, bytes)));
+  list.push_back(message("system", words(seed, bytes)));
   for (int i = 1; static_cast<int>(list.size()) < count; ++i) {
-    const uint64_t seed = static_cast<uint64_t>(i);
+    ++seed;
     list.push_back(message("user", words(seed, bytes)));
     if (static_cast<int>(list.size()) >= count) break;
-    Json answer = message("assistant", words(seed + 40, bytes / 2));
-    answer.set("reasoning_content", words(seed + 60, bytes / 2));
+    Json answer = message("assistant", words(seed * 31, bytes / 2));
+    answer.set("reasoning_content", words(seed * 37, bytes / 2));
     const bool calls = tool_count > 0 && i % 3 == 0 && static_cast<int>(list.size()) + 3 < count;
     if (calls) {
       answer.set("tool_calls", recipe::parse_json(R"([{"id":"c)" + std::to_string(i) +
@@ -157,55 +167,57 @@ std::optional<double> scaled(const std::vector<double>& seconds, double factor) 
 }
 
 void chat_cases(const Setup& s, std::optional<bench::Peer>& peer, const std::string& folder, int rounds) {
-  const std::string body = chat(20, 620, 10), next = next_turn(body);
   const recipe::PromptEncoder cold(s.tokenizer, s.specials, {.cache_bytes_max = 0});
-  const size_t ids = encode(s, cold, body).size();
-  fmt::print(stderr, "20 messages, 10 tools: {} bytes, {} ids\n", body.size(), ids);
-  std::vector<double> cold_seconds, warm_seconds, theirs;
+  std::vector<double> cold_seconds, warm_seconds, theirs, bytes, ids;
   for (int i = 0; i < rounds; ++i) {
-    cold_seconds.push_back(encode_seconds(s, cold, body));
+    const std::string body = chat(20, 630, 10, static_cast<uint64_t>(i) * 1000 + 1), next = next_turn(body);
+    bytes.push_back(static_cast<double>(body.size()));
+    const double begin = bench::wall_seconds();
+    const size_t count = encode(s, cold, body).size();
+    cold_seconds.push_back(bench::wall_seconds() - begin);
+    ids.push_back(static_cast<double>(count));
     const recipe::PromptEncoder warm(s.tokenizer, s.specials, {});
     encode(s, warm, body);
     warm_seconds.push_back(encode_seconds(s, warm, next));
-    if (i % 10 == 0) {
-      for (double t : ask(s, peer, folder, body, 10)) theirs.push_back(t);
+    if (i % 5 == 0) {
+      for (double t : ask(s, peer, folder, body, 4)) theirs.push_back(t);
     }
   }
+  fmt::print(stderr, "20 messages, 10 tools: {:.0f} bytes, {:.0f} ids\n", bench::median(bytes), bench::median(ids));
   bench::report({"recipe", "chat20_cold", bench::median(cold_seconds) * 1e6, "us", scaled(theirs, 1e6), kPeerName, 0.1, true, false});
   bench::report({"recipe", "chat20_next_turn", bench::median(warm_seconds) * 1e6, "us", scaled(theirs, 1e6), kPeerName, 200, false, false});
 }
 
 void long_chat_case(const Setup& s, int rounds) {
-  const std::string body = chat(400, 200, 0), next = next_turn(body);
   const recipe::PromptEncoder cold(s.tokenizer, s.specials, {.cache_bytes_max = 0}), warm(s.tokenizer, s.specials, {});
-  encode(s, warm, body);
   std::vector<double> cold_seconds, warm_seconds;
   for (int i = 0; i < rounds; ++i) {
+    const std::string body = chat(400, 200, 0, static_cast<uint64_t>(i) * 1000 + 7), next = next_turn(body);
+    encode(s, warm, body);
     cold_seconds.push_back(encode_seconds(s, cold, next));
-    // Another last message each time, so that the new turn really is new.
-    const std::string varied = next_turn(body.substr(0, body.size() - 2) + R"(,{"role":"user","content":")" + std::to_string(i) + R"("}]})");
-    warm_seconds.push_back(encode_seconds(s, warm, varied));
+    warm_seconds.push_back(encode_seconds(s, warm, next));
   }
   bench::report({"recipe", "chat200_next_turn", bench::median(warm_seconds) * 1e6, "us", bench::median(cold_seconds) * 1e6,
                  "the same prompt cold", std::nullopt, false, false});
 }
 
 void long_prompt_case(const Setup& s, std::optional<bench::Peer>& peer, const std::string& folder, int rounds) {
-  std::string text = words(5, 120'000);
   const recipe::PromptEncoder encoder(s.tokenizer, s.specials, {.cache_bytes_max = 0, .threads = 2});
-  const auto body_of = [&] {
+  const auto body_of = [](uint64_t seed, size_t bytes) {
     Json body = Json::object();
     body.set("model", kModel);
-    body.set("messages", JsonArray{message("user", text)});
+    body.set("messages", JsonArray{message("user", words(seed, bytes))});
     return recipe::to_compact_json(body);
   };
-  while (encode(s, encoder, body_of()).size() < 32'768) text += words(text.size(), 2'000);
-  const std::string body = body_of();
+  // The size at which such text has 32k tokens.
+  size_t bytes = 80'000;
+  while (encode(s, encoder, body_of(1, bytes)).size() < 32'768) bytes += 4'000;
   std::vector<double> seconds, theirs;
   for (int i = 0; i < rounds; ++i) {
+    const std::string body = body_of(static_cast<uint64_t>(i) + 2, bytes);
     seconds.push_back(encode_seconds(s, encoder, body));
     if (i % 10 == 0) {
-      for (double t : ask(s, peer, folder, body, 3)) theirs.push_back(t);
+      for (double t : ask(s, peer, folder, body, 2)) theirs.push_back(t);
     }
   }
   bench::report({"recipe", "prompt_32k_cold", bench::median(seconds) * 1e3, "ms", scaled(theirs, 1e3), kPeerName, 5, false, false});
