@@ -12,6 +12,7 @@ namespace {
 class Golden : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(Golden, EveryTensorOnTheReference) {
+  if (testing::kSanitized && GetParam() != std::string("tiny-random")) GTEST_SKIP() << "sanitizer build";
   const Result<testing::GoldenFile> golden = testing::GoldenFile::open(std::string(DEEPINFER_TEST_DATA) + "/model/" + GetParam());
   ASSERT_TRUE(golden.ok()) << golden.status().to_string();
   testing::GoldenRunner runner(golden.value(), testing::open_checkpoint(GetParam()), available_cores(), [](const testing::GoldenCase& c) {

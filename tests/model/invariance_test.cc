@@ -61,6 +61,9 @@ std::vector<float> in_pieces(Model& m, std::span<const int32_t> tokens, const st
 
 class Invariance : public ::testing::TestWithParam<std::tuple<const char*, Kind>> {
  protected:
+  void SetUp() override {
+    if (testing::kSanitized && (std::get<0>(GetParam()) != std::string("tiny-random") || std::get<1>(GetParam()) != testing::Kind::kPlain)) GTEST_SKIP() << "sanitizer build";
+  }
   std::unique_ptr<Model> make(int threads, int rows_max = 256) { return make_model(std::get<0>(GetParam()), std::get<1>(GetParam()), threads, rows_max); }
 };
 

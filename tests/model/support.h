@@ -15,6 +15,13 @@
 
 namespace deepinfer::testing {
 
+// Sanitizer builds run the smallest model only: they are 5 to 20 times slower, and the code is the same for all.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr bool kSanitized = true;
+#else
+inline constexpr bool kSanitized = false;
+#endif
+
 // "tiny-random", "tiny-wide-random" or "tiny-trained" (the bundled model). Ends the program with a message on failure.
 inline std::shared_ptr<const checkpoint::Checkpoint> open_checkpoint(const std::string& name) {
   const std::string directory = name == "tiny-trained" ? "models/tiny" : name == "tiny-random" ? tiny_random_dir() : tiny_wide_random_dir();
