@@ -17,6 +17,10 @@ std::string_view string_member(const Json& object, std::string_view key) {
   return value != nullptr && value->is_string() ? std::string_view(value->as_string()) : std::string_view();
 }
 
+bool is_known_role(std::string_view role) {
+  return role == "system" || role == "developer" || role == "user" || role == "assistant" || role == "latest_reminder";
+}
+
 bool truthy(const Json* value) {
   if (value == nullptr || value->is_null()) return false;
   if (value->is_array()) return !value->as_array().empty();
@@ -56,6 +60,10 @@ class ReferenceRenderer {
     size_t printed_from = context.size();
     if (options_.thinking && drop_) printed_from -= drop_before_last_turn(printed_from);
     find_last_turn();
+    for (size_t i = printed_from; i < turns_.size(); ++i) {
+      if (is_known_role(turns_[i].role)) continue;
+      return make_error(Code::kInvalidArgument, "messages[{}].role is {}, which cannot be encoded", turns_[i].source, turns_[i].role);
+    }
     if (options_.bos && context.empty()) out_.special(SpecialToken::kBos);
     for (size_t i = printed_from; i < turns_.size(); ++i) turn(i);
     return {};

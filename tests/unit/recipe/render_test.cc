@@ -126,6 +126,7 @@ TEST(RenderTest, ReferenceEncoderNamesBadMessages) {
     return render_reference(messages.as_array(), Version::kV41, {}).status().message();
   };
   EXPECT_NE(error(R"([5])").find("messages[0]"), std::string::npos);
+  EXPECT_NE(error(R"([{"role":"user","content":"a"},{"role":"narrator","content":"b"}])").find("messages[1].role"), std::string::npos);
   EXPECT_NE(error(R"([{"role":"user","content":"a","task":"dance"}])").find("messages[0].task"), std::string::npos);
 }
 
