@@ -75,9 +75,12 @@ recipe::ParserOptions parser_options() {
   return o;
 }
 
-double parse_seconds(const std::vector<std::string_view>& pieces) {
+double parse_seconds(const std::vector<std::string_view>& pieces, const std::vector<std::string>& stops = {}) {
   Silence sink;
-  recipe::OutputParser parser(parser_options(), &sink);
+  recipe::ParserOptions options = parser_options();
+  if (!stops.empty()) options.initial = recipe::InitialStage::kContent;  // stop sequences count only in the answer
+  options.stop_sequences = stops;
+  recipe::OutputParser parser(options, &sink);
   const double begin = bench::thread_cpu_seconds();
   for (const std::string_view piece : pieces) parser.feed(piece);
   parser.finish(recipe::FinishReason::kStop);
@@ -155,6 +158,18 @@ void text_case(const char* name, const std::string& text, const std::string& fil
       {"parser", fmt::format("{}_parsed", name), mb / bench::median(parse), "MB/s", rate(mb, theirs), kPeerName, 100});
   bench::report(
       {"parser", fmt::format("{}_to_sse", name), mb / bench::median(sse), "MB/s", rate(mb, theirs), kPeerName, 100});
+}
+
+// As many stop sequences as a request may have, with first letters that the text is full of.
+void stops_case(const std::string& text, int rounds) {
+  const std::vector<std::string> stops = {"\n\nUser:", "\n\nHuman:", "Observation:", "###",   " the end", "<|im_end|>",
+                                          "STOP",      "END",        "Question:",    "```",   "\n---",    "Thought:",
+                                          "Action:",   "Final",      "stop here",    "it ends"};
+  const std::vector<std::string_view> pieces = cut(text, 64);
+  std::vector<double> seconds;
+  for (int i = 0; i < rounds; ++i) seconds.push_back(parse_seconds(pieces, stops));
+  const double mb = static_cast<double>(text.size()) * 1e-6;
+  bench::report({"parser", "english_64_16_stops_parsed", mb / bench::median(seconds), "MB/s", std::nullopt, "", 100});
 }
 
 // One chunk of thousands of calls. The peer takes quadratic time, so it gets a small one.
@@ -261,6 +276,7 @@ int main(int argc, char** argv) {
   const std::string file =
       (std::filesystem::temp_directory_path() / fmt::format("bench-parser-{}.txt", getpid())).string();
   text_case("english_64", english(bytes), file, peer, rounds);
+  stops_case(english(bytes), rounds);
   text_case("chinese_64", chinese(bytes), file, peer, rounds);
   text_case("calls_64", calls(bytes), file, peer, rounds);
   one_chunk_case(file, peer, options.quick ? 1 : 5);

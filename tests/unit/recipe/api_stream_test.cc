@@ -173,6 +173,81 @@ TEST(ApiStreamTest, CallCutByLength) {
   EXPECT_EQ(response.find("output")->as_array()[0].find("status")->as_string(), "incomplete");
 }
 
+TEST(ApiStreamTest, ValuesThatEndLikeTags) {  // fixtures/bugs case 6
+  for (const std::string value : {"cat log 2>&1", "<", "</", "</｜", "x</｜DSM", "a\n<｜DSML｜ parameter"}) {
+    const std::string text = "r</think>" + block(call_text("sh", parameter("command", "true", value)));
+    std::string arguments = "{\"command\": ";
+    append_json_string(arguments, value);
+    arguments += "}\n";
+    for (const Protocol protocol : {Protocol::kChat, Protocol::kResponses, Protocol::kMessages}) {
+      for (size_t cut = 0; cut <= text.size(); ++cut) {
+        const Response r = run(options_for(protocol), {text.substr(0, cut), text.substr(cut)});
+        ASSERT_NE(test::fold(protocol, r.frames).find(arguments), std::string::npos) << cut << " " << r.frames;
+      }
+    }
+  }
+}
+
+TEST(ApiStreamTest, LogprobsOfACharacterOverFourTokens) {  // fixtures/bugs case 8
+  OutputVocabulary v;
+  const std::string crab = "🦀";
+  for (int i = 0; i < 4; ++i) v.set(i, crab.substr(i, 1), TokenKind::kText);
+  v.set(4, "!", TokenKind::kText);
+  for (const bool streaming : {true, false}) {
+    ApiStreamOptions o = options_for(Protocol::kChat, streaming);
+    o.token_ids = true;
+    o.logprobs = true;
+    o.parser.initial = InitialStage::kContentStart;
+    auto stream = std::move(ApiStream::create(o, &v)).value();
+    std::string out;
+    stream->begin({}, out);
+    for (int32_t id = 0; id < 5; ++id) {
+      const TopLogprob top[] = {{id, -0.5}, {(id + 1) % 5, -1.5}, {(id + 2) % 5, -2.5}};
+      const TokenLogprob token{id, -0.5, top};
+      stream->push(0, {&token, 1}, out);
+    }
+    stream->finish(0, FinishReason::kStop, out);
+    if (!streaming) out = "data: " + stream->body() + "\n\n";
+    std::string bytes;
+    int entries = 0;
+    for (const auto& [name, data] : fixtures::split_frames(out)) {
+      if (data == "[DONE]") continue;
+      const Json frame = json(data);
+      const Json* logprobs = frame.find("choices")->as_array()[0].find("logprobs");
+      if (logprobs->find("content") == nullptr) continue;
+      for (const Json& entry : logprobs->find("content")->as_array()) {
+        ++entries;
+        EXPECT_EQ(entry.find("top_logprobs")->as_array().size(), 3u);
+        for (const Json& byte : entry.find("bytes")->as_array()) bytes += static_cast<char>(*byte.to_int64());
+      }
+    }
+    EXPECT_EQ(entries, 5);
+    EXPECT_EQ(bytes, "🦀!");
+  }
+}
+
+TEST(ApiStreamTest, StopStringOverTokens) {  // fixtures/bugs case 10
+  OutputVocabulary v;
+  for (int32_t i = 0; i < 26; ++i) v.set(i, std::string(1, static_cast<char>('A' + i)), TokenKind::kText);
+  ApiStreamOptions o = options_for(Protocol::kChat);
+  o.token_ids = true;
+  o.thinking = false;
+  o.id = o.model = "-";
+  o.parser.initial = InitialStage::kContentStart;
+  for (const bool matches : {true, false}) {
+    o.parser.stop_sequences = {matches ? "DEFGHIJ" : "DEFZ"};
+    auto stream = std::move(ApiStream::create(o, &v)).value();
+    std::string out;
+    stream->begin({.prompt_tokens = 1}, out);
+    for (int32_t id = 0; id < 26 && !stream->stopped(0); ++id) stream->push_ids(0, {&id, 1}, out);
+    stream->finish(0, FinishReason::kStop, out);
+    const std::string folded = test::fold(Protocol::kChat, out);
+    EXPECT_NE(folded.find(matches ? "content ABC\nend stop\n" : "content ABCDEFGHIJKLMNOPQRSTUVWXYZ\nend stop\n"), std::string::npos)
+        << folded;
+    EXPECT_NE(out.find(matches ? "\"completion_tokens\":10," : "\"completion_tokens\":26,"), std::string::npos);
+  }
+}
+
 TEST(ApiStreamTest, BigNumbersKeepTheirFormInMessages) {
   const std::string text =
       "</think>" + block(call_text("f", parameter("a", "false", "123456789012345678901234567890.50")));
