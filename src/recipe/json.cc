@@ -1,8 +1,13 @@
 #include "recipe/json.h"
 
 #include <algorithm>
+#include <bit>
 #include <charconv>
 #include <cmath>
+
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
 
 namespace deepinfer::recipe {
 
@@ -73,14 +78,38 @@ std::string_view Json::kind_name() const {
 
 bool Json::operator==(const Json& other) const { return value_ == other.value_; }
 
+namespace {
+
+// Length of the start of `text` in which nothing needs an escape.
+size_t plain_prefix(std::string_view text) {
+  size_t i = 0;
+#ifdef __SSE2__
+  const __m128i control = _mm_set1_epi8(0x1F), quote = _mm_set1_epi8('"'), backslash = _mm_set1_epi8('\\');
+  for (; i + 16 <= text.size(); i += 16) {
+    const __m128i v = _mm_loadu_si128(reinterpret_cast<const __m128i*>(text.data() + i));
+    const __m128i hit = _mm_or_si128(_mm_cmpeq_epi8(_mm_min_epu8(v, control), v),
+                                     _mm_or_si128(_mm_cmpeq_epi8(v, quote), _mm_cmpeq_epi8(v, backslash)));
+    const int mask = _mm_movemask_epi8(hit);
+    if (mask != 0) return i + std::countr_zero(static_cast<unsigned>(mask));
+  }
+#endif
+  for (; i < text.size(); ++i) {
+    const auto c = static_cast<unsigned char>(text[i]);
+    if (c < 0x20 || c == '"' || c == '\\') break;
+  }
+  return i;
+}
+
+}  // namespace
+
 void append_json_escaped(std::string& out, std::string_view text) {
   static constexpr char kHex[] = "0123456789abcdef";
-  size_t start = 0;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const unsigned char c = static_cast<unsigned char>(text[i]);
-    if (c >= 0x20 && c != '"' && c != '\\') continue;
-    out.append(text, start, i - start);
-    start = i + 1;
+  while (true) {
+    const size_t plain = plain_prefix(text);
+    out.append(text, 0, plain);
+    if (plain == text.size()) return;
+    const auto c = static_cast<unsigned char>(text[plain]);
+    text.remove_prefix(plain + 1);
     switch (c) {
       case '"': out += "\\\""; break;
       case '\\': out += "\\\\"; break;
@@ -95,7 +124,6 @@ void append_json_escaped(std::string& out, std::string_view text) {
         out += kHex[c & 15];
     }
   }
-  out.append(text, start, std::string_view::npos);
 }
 
 void append_json_string(std::string& out, std::string_view text) {

@@ -93,6 +93,25 @@ TEST(JsonTest, CutOrChangedTextNeverCrashes) {
   }
 }
 
+TEST(JsonTest, EscapesEveryByteAtEveryPlace) {
+  for (int c = 0; c < 256; ++c) {
+    std::string expected(1, static_cast<char>(c));
+    if (c < 0x20) {
+      const size_t letter = std::string_view("\n\r\t\b\f").find(static_cast<char>(c));
+      expected = letter != std::string_view::npos ? std::string("\\") + "nrtbf"[letter] : fmt::format("\\u{:04x}", c);
+    }
+    if (c == '"' || c == '\\') expected.insert(0, "\\");
+    for (size_t size = 1; size < 40; ++size) {
+      for (size_t at = 0; at < size; ++at) {
+        std::string text(size, 'x'), out;
+        text[at] = static_cast<char>(c);
+        append_json_escaped(out, text);
+        ASSERT_EQ(out, std::string(at, 'x') + expected + std::string(size - at - 1, 'x'));
+      }
+    }
+  }
+}
+
 TEST(JsonTest, SetAndErase) {
   Json value = Json::object();
   value.set("a", 1);
