@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 
 #include "app/commands.h"
-#include "app/terminal/terminal.h"
+#include "base/format.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/machine.h"
 #include "checkpoint/placement.h"
@@ -78,7 +78,7 @@ std::string places(const ckpt::PlacementPlan& plan, Group group) {
   for (int t = 0; t < ckpt::kTiers; ++t) {
     if (tiers[t] == 0) continue;
     text += fmt::format("{}{}{}", text.empty() ? "" : ", ", ckpt::tier_name(static_cast<Tier>(t)),
-                        used > 1 ? " " + human_bytes(static_cast<double>(tiers[t])) : "");
+                        used > 1 ? " " + format_bytes(tiers[t]) : "");
   }
   return text;
 }
@@ -114,15 +114,15 @@ void print_layers(const ckpt::ModelConfig& c) {
 void print_machine(const Inspection& in) {
   const ckpt::Machine& m = in.machine;
   fmt::print("\nThis machine\n  {} core{}, {} RAM ({} free), {} free on the disk of the checkpoint\n", m.cores, m.cores == 1 ? "" : "s",
-             human_bytes(static_cast<double>(m.ram_total)), human_bytes(static_cast<double>(m.ram_free)), human_bytes(static_cast<double>(m.disk_free)));
+             format_bytes(m.ram_total), format_bytes(m.ram_free), format_bytes(m.disk_free));
   if (m.gpus.empty()) fmt::print("  no GPU found\n");
   for (size_t i = 0; i < m.gpus.size(); ++i) {
-    fmt::print("  GPU {}: {}, {}\n", i, m.gpus[i].name, human_bytes(static_cast<double>(m.gpus[i].memory)));
+    fmt::print("  GPU {}: {}, {}\n", i, m.gpus[i].name, format_bytes(m.gpus[i].memory));
   }
   fmt::print("  weights may take {} on GPUs and {} of RAM; the plan puts {} on GPUs, {} in RAM and leaves {} on the SSD\n",
-             human_bytes(static_cast<double>(in.budget.gpu_bytes)), human_bytes(static_cast<double>(in.budget.ram_bytes)),
-             human_bytes(static_cast<double>(in.plan.bytes[0])), human_bytes(static_cast<double>(in.plan.bytes[1])),
-             human_bytes(static_cast<double>(in.plan.bytes[2])));
+             format_bytes(in.budget.gpu_bytes), format_bytes(in.budget.ram_bytes),
+             format_bytes(in.plan.bytes[0]), format_bytes(in.plan.bytes[1]),
+             format_bytes(in.plan.bytes[2]));
 }
 
 void print_text(const Inspection& in) {
@@ -141,14 +141,14 @@ void print_text(const Inspection& in) {
   for (int g = 0; g < ckpt::kGroups; ++g) {
     if (s.bytes[g] == 0) continue;
     const Group group = static_cast<Group>(g);
-    fmt::print("  {:<26}  {:>12}  {:>10}  {:>5.1f}%  {}\n", ckpt::group_name(group), human_count(s.parameters[g]), human_bytes(static_cast<double>(s.bytes[g])),
+    fmt::print("  {:<26}  {:>12}  {:>10}  {:>5.1f}%  {}\n", ckpt::group_name(group), human_count(s.parameters[g]), format_bytes(s.bytes[g]),
                100.0 * static_cast<double>(s.bytes[g]) / static_cast<double>(s.total_bytes), places(in.plan, group));
   }
-  fmt::print("  {:<26}  {:>12}  {:>10}\n", "all", human_count(s.total_parameters), human_bytes(static_cast<double>(s.total_bytes)));
+  fmt::print("  {:<26}  {:>12}  {:>10}\n", "all", human_count(s.total_parameters), format_bytes(s.total_bytes));
   fmt::print("  text backbone without Engram: {} parameters; a decoded token meets {}\n", human_count(s.backbone_parameters), human_count(s.active_parameters));
   fmt::print("\nKV cache\n  {:.0f} bytes a token (compressed KV and index keys of {} layers), {} for {} tokens; window KV {} a sequence\n", s.kv_bytes_per_token,
-             c.kv_source_layer_ids.size(), human_bytes(s.kv_bytes_per_token * static_cast<double>(c.max_position_embeddings)), c.max_position_embeddings,
-             human_bytes(static_cast<double>(s.window_bytes_per_sequence)));
+             c.kv_source_layer_ids.size(), format_bytes(static_cast<uint64_t>(s.kv_bytes_per_token * static_cast<double>(c.max_position_embeddings))), c.max_position_embeddings,
+             format_bytes(s.window_bytes_per_sequence));
   print_layers(c);
   print_machine(in);
   if (!in.warnings.empty()) fmt::print("\nWarnings\n");

@@ -53,19 +53,31 @@ int pull_model(const PullFlags& flags) {
     return kExitInterrupted;
   }
   if (!dir.ok()) return fail(dir.status().message());
-  if (!write_out(STDOUT_FILENO, dir.value() + "\n")) return fail(fmt::format("Cannot write the answer: {}.", std::strerror(errno)));
+  if (!write_out(STDOUT_FILENO, dir.value() + "\n")) {
+    return fail(fmt::format("Cannot write the answer: {}.", std::strerror(errno)));
+  }
   return kExitOk;
 }
 
 void setup_pull(CLI::App& app, Run* run) {
   auto flags = std::make_shared<PullFlags>();
   app.add_option("model", flags->model, "ORGANISATION/NAME or ORGANISATION/NAME@REVISION")->required();
-  app.add_option("--connections", flags->connections, "Requests at a time")->check(CLI::Range(1, 64))->capture_default_str()->take_last();
-  app.add_option("--retries", flags->retries, "Attempts in a row without progress before giving up")->check(CLI::Range(0, 100))->capture_default_str()->take_last();
-  app.add_option("--range-mib", flags->range_mib, "Size of one request in MiB")->check(CLI::Range(1, 4096))->capture_default_str()->take_last();
+  app.add_option("--connections", flags->connections, "Requests at a time")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str()
+      ->take_last();
+  app.add_option("--retries", flags->retries, "Attempts in a row without progress before giving up")
+      ->check(CLI::Range(0, 100))
+      ->capture_default_str()
+      ->take_last();
+  app.add_option("--range-mib", flags->range_mib, "Size of one request in MiB")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str()
+      ->take_last();
   app.add_flag("--verify", flags->verify, "Check the digests of files that are in the cache already, too");
-  app.footer("Prints the model's folder. An interrupted pull goes on where it stopped. Reads HF_ENDPOINT, HF_TOKEN, HF_HOME,\n"
-             "HF_HUB_CACHE and the proxy variables; files lie in the cache layout of huggingface_hub.");
+  app.footer(
+      "Prints the model's folder. An interrupted pull goes on where it stopped. Reads HF_ENDPOINT, HF_TOKEN, HF_HOME,\n"
+      "HF_HUB_CACHE and the proxy variables; files lie in the cache layout of huggingface_hub.");
   *run = [flags] { return pull_model(*flags); };
 }
 

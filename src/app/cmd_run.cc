@@ -44,14 +44,17 @@ int fail(const Status& status) {
 
 // A mapped weight file that shrinks or cannot be read ends the program by SIGBUS; at least it says so.
 void on_bus_error(int) {
-  constexpr char kMessage[] = "deepinfer: A file of the model could not be read while it was in use: it was changed, or its disk failed.\n";
+  constexpr char kMessage[] =
+      "deepinfer: A file of the model could not be read while it was in use: it was changed, or its disk failed.\n";
   [[maybe_unused]] const ssize_t n = ::write(STDERR_FILENO, kMessage, sizeof kMessage - 1);
   ::_exit(kExitBadInput);
 }
 
 uint64_t random_seed() {
   uint64_t seed = 0;
-  if (::getrandom(&seed, sizeof seed, 0) != sizeof seed) seed = static_cast<uint64_t>(std::chrono::system_clock::now().time_since_epoch().count());
+  if (::getrandom(&seed, sizeof seed, 0) != sizeof seed) {
+    seed = static_cast<uint64_t>(std::chrono::system_clock::now().time_since_epoch().count());
+  }
   return seed;
 }
 
@@ -64,11 +67,17 @@ Result<std::string> read_input() {
     if (n < 0) return make_error(Code::kIo, "Cannot read standard input: {}.", std::strerror(errno));
     if (n == 0) break;
     text.append(buffer, static_cast<size_t>(n));
-    if (text.size() > kInputBytesMax) return make_error(Code::kResourceExhausted, "The prompt is longer than {} MiB.", kInputBytesMax >> 20);
+    if (text.size() > kInputBytesMax) {
+      return make_error(Code::kResourceExhausted, "The prompt is longer than {} MiB.", kInputBytesMax >> 20);
+    }
   }
   if (text.ends_with('\n')) text.pop_back();
   if (text.ends_with('\r')) text.pop_back();
-  if (text.empty()) return Status(Code::kInvalidArgument, "The prompt is empty: standard input has no text. Use --prompt TEXT, or start in a terminal to chat.");
+  if (text.empty()) {
+    return Status(
+        Code::kInvalidArgument,
+        "The prompt is empty: standard input has no text. Use --prompt TEXT, or start in a terminal to chat.");
+  }
   return text;
 }
 
@@ -84,7 +93,10 @@ Status apply_flags(Flags& flags) {
     o.effort = recipe::Effort::kNumber;
     o.effort_number = std::stoi(flags.effort);
   }
-  if (o.json && !o.prompt && is_terminal(STDIN_FILENO)) return Status(Code::kInvalidArgument, "--json prints one answer; give a prompt with --prompt or on standard input.");
+  if (o.json && !o.prompt && is_terminal(STDIN_FILENO)) {
+    return Status(Code::kInvalidArgument,
+                  "--json prints one answer; give a prompt with --prompt or on standard input.");
+  }
   if (o.prompt && o.prompt->empty()) return Status(Code::kInvalidArgument, "The prompt is empty.");
   for (const std::string& s : o.stop) DI_RETURN_IF_ERROR(check_utf8(s, "A --stop text"));
   if (o.prompt) DI_RETURN_IF_ERROR(check_utf8(*o.prompt, "The prompt"));
@@ -115,23 +127,28 @@ recipe::Conversation make_conversation(const RunOptions& o) {
   return c;
 }
 
-int answer_once(Session& session, const RunOptions& o, const std::string& prompt, const ReportContext& context, const Interrupt& interrupt) {
+int answer_once(Session& session, const RunOptions& o, const std::string& prompt, const ReportContext& context,
+                const Interrupt& interrupt) {
   recipe::Conversation c = make_conversation(o);
   c.messages.push_back({.role = recipe::Role::kUser, .content = {.text = prompt}});
   Printer printer(STDOUT_FILENO);
   SilentSink silent;
   AnswerSink& sink = o.json ? static_cast<AnswerSink&>(silent) : printer;
-  const Result<Answer> answer = o.raw ? session.complete(prompt, sink, &interrupt.flag()) : session.chat(c, sink, &interrupt.flag());
+  const Result<Answer> answer =
+      o.raw ? session.complete(prompt, sink, &interrupt.flag()) : session.chat(c, sink, &interrupt.flag());
   if (answer.ok() && o.json) printer.on_content(recipe::to_python_json(answer_json(answer.value(), context)));
   printer.finish();
-  if (printer.write_error() != 0) return app::fail(fmt::format("Cannot write the answer: {}.", std::strerror(printer.write_error())));
+  if (printer.write_error() != 0) {
+    return app::fail(fmt::format("Cannot write the answer: {}.", std::strerror(printer.write_error())));
+  }
   if (!answer.ok()) return fail(answer.status());
   if (const std::string why = why_cut(answer.value()); !why.empty() && !o.quiet) write_out(STDERR_FILENO, why + "\n");
   if (!o.quiet) {
     Totals totals;
     totals.add(answer.value().figures);
-    write_out(STDERR_FILENO, fmt::format("{}; loaded in {:.2f} s, first token after {:.2f} s more, seed {}\n", totals.to_string(), context.load_s,
-                                         answer.value().figures.prefill_s, context.seed));
+    write_out(STDERR_FILENO,
+              fmt::format("{}; loaded in {:.2f} s, first token after {:.2f} s more, seed {}\n", totals.to_string(),
+                          context.load_s, answer.value().figures.prefill_s, context.seed));
   }
   return answer.value().cancelled ? kExitInterrupted : kExitOk;
 }
@@ -157,11 +174,17 @@ int run_model(Flags& flags) {
   Session session(*model.model, model.tokenizer, make_settings(o, *model.checkpoint));
   const std::chrono::duration<double> load_time = std::chrono::steady_clock::now() - begin;
   if (!chat) {
-    return answer_once(session, o, *o.prompt, {.model = dir.value(), .seed = session.settings().seed, .load_s = load_time.count()}, interrupt);
+    return answer_once(session, o, *o.prompt,
+                       {.model = dir.value(), .seed = session.settings().seed, .load_s = load_time.count()}, interrupt);
   }
   const std::string state = state_dir();
-  return Chat(session, interrupt, {.conversation = make_conversation(o), .model = dir.value(), .history_path = state.empty() ? "" : state + "/history",
-                                   .raw = o.raw, .quiet = o.quiet}).run();
+  return Chat(session, interrupt,
+              {.conversation = make_conversation(o),
+               .model = dir.value(),
+               .history_path = state.empty() ? "" : state + "/history",
+               .raw = o.raw,
+               .quiet = o.quiet})
+      .run();
 }
 
 std::string check_effort(const std::string& text) {
@@ -174,23 +197,36 @@ void setup_run(CLI::App& app, Run* run) {
   auto flags = std::make_shared<Flags>();
   RunOptions& o = flags->options;
   app.option_defaults()->take_last();
-  app.add_option("model", o.model, "Folder of a model, or the name of one that was pulled; default: DEEPINFER_HF_MODEL_DIR, else the bundled model");
+  app.add_option(
+      "model", o.model,
+      "Folder of a model, or the name of one that was pulled; default: DEEPINFER_HF_MODEL_DIR, else the bundled model");
   app.add_option("--model", flags->model_flag, "The same as MODEL");
   app.add_option("-p,--prompt", o.prompt, "Answer this and end (also: text on standard input)");
   app.add_option("--system", o.system, "System text");
-  app.add_flag("--raw", o.raw, "Continue the text as it is, without the chat format; special tokens may be spelled out");
-  app.add_option("--thinking", flags->thinking, "on (default; shown on a terminal and in --json only) or off")->check(CLI::IsMember({"on", "off"}));
+  app.add_flag("--raw", o.raw,
+               "Continue the text as it is, without the chat format; special tokens may be spelled out");
+  app.add_option("--thinking", flags->thinking, "on (default; shown on a terminal and in --json only) or off")
+      ->check(CLI::IsMember({"on", "off"}));
   app.add_flag("--no-thinking", flags->no_thinking, "The same as --thinking off");
-  app.add_option("--effort", flags->effort, "How much to think: low, high (default), max, or 1 to 100")->check(CLI::Validator(check_effort, "EFFORT"));
-  app.add_option("--temperature", o.temperature, "0 picks the likeliest token; default: generation_config.json")->check(CLI::Range(0.0, 2.0));
-  app.add_option("--top-p", o.top_p, "Keep the likeliest tokens up to this probability mass")->check(CLI::Range(1e-9, 1.0));
-  app.add_option("--top-k", o.top_k, "Keep this many of the likeliest tokens; -1: all")->check(CLI::Range(int64_t{-1}, int64_t{1} << 31));
+  app.add_option("--effort", flags->effort, "How much to think: low, high (default), max, or 1 to 100")
+      ->check(CLI::Validator(check_effort, "EFFORT"));
+  app.add_option("--temperature", o.temperature, "0 picks the likeliest token; default: generation_config.json")
+      ->check(CLI::Range(0.0, 2.0));
+  app.add_option("--top-p", o.top_p, "Keep the likeliest tokens up to this probability mass")
+      ->check(CLI::Range(1e-9, 1.0));
+  app.add_option("--top-k", o.top_k, "Keep this many of the likeliest tokens; -1: all")
+      ->check(CLI::Range(int64_t{-1}, int64_t{1} << 31));
   app.add_option("--seed", o.seed, "The same seed gives the same answer; default: random");
-  app.add_option("--max-tokens", o.max_tokens, "End the answer after so many tokens")->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
+  app.add_option("--max-tokens", o.max_tokens, "End the answer after so many tokens")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
   app.add_option("--stop", o.stop, "End the answer before this text; may be given several times")
-      ->allow_extra_args(false)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  app.add_option("--context", o.context, "Tokens that prompt and answer may have together")->check(CLI::Range(int64_t{2}, int64_t{1} << 30));
-  app.add_option("--prefill", flags->prefill, "tail (default): the decoder half reads only the prompt's end; full: all of it")->check(CLI::IsMember({"tail", "full"}));
+      ->allow_extra_args(false)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  app.add_option("--context", o.context, "Tokens that prompt and answer may have together")
+      ->check(CLI::Range(int64_t{2}, int64_t{1} << 30));
+  app.add_option("--prefill", flags->prefill,
+                 "tail (default): the decoder half reads only the prompt's end; full: all of it")
+      ->check(CLI::IsMember({"tail", "full"}));
   app.add_option("--backend", o.backend, "plain (default) or reference")->check(CLI::IsMember({"plain", "reference"}));
   app.add_option("--threads", o.threads, "Default: all cores")->check(CLI::Range(1, 1024));
   app.add_flag("--json", o.json, "Print the answer, its reasoning and figures as one JSON object");

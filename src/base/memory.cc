@@ -33,7 +33,8 @@ void lower(MemoryRoom* room, uint64_t bytes, const char* what) {
 }
 
 // Limit minus use of one group; page cache that can be dropped does not count as used.
-void consider_group(MemoryRoom* room, const std::string& dir, const char* limit_name, const char* use_name, const char* cache_key) {
+void consider_group(MemoryRoom* room, const std::string& dir, const char* limit_name, const char* use_name,
+                    const char* cache_key) {
   const std::optional<uint64_t> limit = number_in(dir + "/" + limit_name), use = number_in(dir + "/" + use_name);
   if (!limit || !use) return;  // "max", or no such controller
   const uint64_t cache = value_of(dir + "/memory.stat", cache_key);
@@ -54,7 +55,8 @@ void consider_groups(MemoryRoom* room) {
       if (v2) {
         consider_group(room, "/sys/fs/cgroup" + path, "memory.max", "memory.current", "inactive_file ");
       } else {
-        consider_group(room, "/sys/fs/cgroup/memory" + path, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file ");
+        consider_group(room, "/sys/fs/cgroup/memory" + path, "memory.limit_in_bytes", "memory.usage_in_bytes",
+                       "total_inactive_file ");
       }
       if (path.empty() || path == "/") break;
       path.erase(path.rfind('/'));
@@ -66,7 +68,9 @@ void consider_groups(MemoryRoom* room) {
 
 MemoryRoom available_memory() {
   MemoryRoom room;
-  if (const uint64_t kib = value_of("/proc/meminfo", "MemAvailable:"); kib > 0) lower(&room, kib * 1024, "free on this machine");
+  if (const uint64_t kib = value_of("/proc/meminfo", "MemAvailable:"); kib > 0) {
+    lower(&room, kib * 1024, "free on this machine");
+  }
   consider_groups(&room);
   rlimit limit{};
   if (::getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {

@@ -13,7 +13,8 @@ namespace deepinfer {
 
 struct MemoryRoom {
   uint64_t bytes = ~uint64_t{0};
-  std::string limited_by;  // "free on this machine", "left in the control group", "left of the address-space limit (ulimit -v)"
+  std::string
+      limited_by;  // "free on this machine", "left in the control group", "left of the address-space limit (ulimit -v)"
 };
 
 MemoryRoom available_memory();

@@ -7,12 +7,14 @@
 // The cache has the layout of huggingface_hub, so that both programs share files:
 //   CACHE/models--ORG--NAME/refs/REVISION                    text: the commit
 //   CACHE/models--ORG--NAME/snapshots/COMMIT/PATH            a relative link to the blob
-//   CACHE/models--ORG--NAME/blobs/DIGEST                     sha256 of an LFS file, git blob id (SHA-1) of any other file
-// While a file is being fetched: blobs/DIGEST.deepinfer (data) and blobs/DIGEST.deepinfer-ranges (which ranges are there).
+//   CACHE/models--ORG--NAME/blobs/DIGEST                     sha256 of an LFS file, git blob id (SHA-1) of any other
+//   file
+// While a file is being fetched: blobs/DIGEST.deepinfer (data) and blobs/DIGEST.deepinfer-ranges (which ranges are
+// there).
 //
-// Every file is checked against its digest before it gets its name; refs/REVISION is written last. The token is sent to the
-// endpoint's own host only, not to hosts it redirects to. Errors are sentences for the user; kCancelled after *stop.
-// pull uses threads of its own; the progress function is called by one thread at a time.
+// Every file is checked against its digest before it gets its name; refs/REVISION is written last. The token is sent to
+// the endpoint's own host only, not to hosts it redirects to. Errors are sentences for the user; kCancelled after
+// *stop. pull uses threads of its own; the progress function is called by one thread at a time.
 #pragma once
 
 #include <atomic>
@@ -53,7 +55,8 @@ struct PullProgress {
 };
 using OnProgress = std::function<void(const PullProgress&)>;
 
-// The snapshot's directory. kNotFound (the message names the pull command) when no complete pull of this revision is there.
+// The snapshot's directory. kNotFound (the message names the pull command) when no complete pull of this revision is
+// there.
 Result<std::string> find_in_cache(const std::string& cache_dir, const ModelId& id);
 
 // Fetches what the cache lacks and returns the snapshot's directory.

@@ -13,26 +13,30 @@ double seconds_since(Clock::time_point begin) { return std::chrono::duration<dou
 }  // namespace
 
 Generator::Generator(SequenceModel& model)
-    : model_(model), sampler_(static_cast<int>(model.vocab_size())), history_(static_cast<int>(model.vocab_size())),
+    : model_(model),
+      sampler_(static_cast<int>(model.vocab_size())),
+      history_(static_cast<int>(model.vocab_size())),
       logits_(static_cast<size_t>(model.vocab_size())) {}
 
 Status Generator::check(const GenerateRequest& request) const {
   const int64_t length = static_cast<int64_t>(request.prompt.size());
   if (length == 0) return Status(Code::kInvalidArgument, "The prompt is empty.");
   if (length >= model_.context_max()) {
-    return make_error(Code::kInvalidArgument, "The prompt has {} tokens, but the context holds {} and the answer needs at least one of them.",
+    return make_error(Code::kInvalidArgument,
+                      "The prompt has {} tokens, but the context holds {} and the answer needs at least one of them.",
                       length, model_.context_max());
   }
   for (int32_t t : request.prompt) {
     if (t < 0 || t >= model_.vocab_size()) {
-      return make_error(Code::kInvalidArgument, "Token {} of the prompt is outside the vocabulary of {}.", t, model_.vocab_size());
+      return make_error(Code::kInvalidArgument, "Token {} of the prompt is outside the vocabulary of {}.", t,
+                        model_.vocab_size());
     }
   }
   return Status();
 }
 
-Result<GenerateResult> Generator::generate(const GenerateRequest& request, const Sink& sink, const std::atomic<bool>* stop,
-                                           const OnPrefill& on_prefill) {
+Result<GenerateResult> Generator::generate(const GenerateRequest& request, const Sink& sink,
+                                           const std::atomic<bool>* stop, const OnPrefill& on_prefill) {
   DI_RETURN_IF_ERROR(check(request));
   const auto stopped = [&] { return stop != nullptr && stop->load(std::memory_order_relaxed); };
   const int64_t length = static_cast<int64_t>(request.prompt.size());
@@ -46,8 +50,8 @@ Result<GenerateResult> Generator::generate(const GenerateRequest& request, const
     if (stopped()) return result;
     const int64_t rows = std::min(model_.rows_max(), length - at);
     const bool last = at + rows == length;
-    DI_RETURN_IF_ERROR(model_.forward(request.prompt.subspan(static_cast<size_t>(at), static_cast<size_t>(rows)), at, decoder_begin,
-                                      last ? std::span<float>(logits_) : std::span<float>()));
+    DI_RETURN_IF_ERROR(model_.forward(request.prompt.subspan(static_cast<size_t>(at), static_cast<size_t>(rows)), at,
+                                      decoder_begin, last ? std::span<float>(logits_) : std::span<float>()));
     at += rows;
     if (on_prefill) on_prefill(at, length);
   }
@@ -62,7 +66,10 @@ Result<GenerateResult> Generator::generate(const GenerateRequest& request, const
                                            .params = &request.sampling,
                                            .place = {request.seed, static_cast<uint32_t>(position), request.sample},
                                            .history = penalties ? &history_ : nullptr});
-    if (token < 0) return Status(Code::kInternal, "The model gave no finite logit. Its weights may be damaged; try --backend reference.");
+    if (token < 0) {
+      return Status(Code::kInternal,
+                    "The model gave no finite logit. Its weights may be damaged; try --backend reference.");
+    }
     if (++result.output_tokens == 1) {
       result.prefill_s = seconds_since(begin);
       begin = Clock::now();

@@ -1,12 +1,14 @@
-// One sequence, one token after the other: prefill, then sample and decode until something ends it. What `deepinfer run` uses.
+// One sequence, one token after the other: prefill, then sample and decode until something ends it. What `deepinfer
+// run` uses.
 //
 //   Generator generator(model);
 //   GenerateRequest request{.prompt = ids, .sampling = params, .seed = 7, .max_tokens = 100, .stop_tokens = {eos}};
 //   Result<GenerateResult> r = generator.generate(request, [&](int32_t token) { print(token); return true; }, &stop);
 //
-// Prefill is full (every row through every layer) or tail (the decoder half only for the last `keep` prompt tokens, spec/model.md
-// 15.3). Sampling is that of ops/sampling.h at positions prompt, prompt + 1, ..; the token that ends the sequence is reported to
-// nobody but counted. Errors: kInvalidArgument for an empty prompt, one beyond the context or ids outside the vocabulary.
+// Prefill is full (every row through every layer) or tail (the decoder half only for the last `keep` prompt tokens,
+// spec/model.md 15.3). Sampling is that of ops/sampling.h at positions prompt, prompt + 1, ..; the token that ends the
+// sequence is reported to nobody but counted. Errors: kInvalidArgument for an empty prompt, one beyond the context or
+// ids outside the vocabulary.
 #pragma once
 
 #include <atomic>
@@ -29,9 +31,10 @@ class SequenceModel {
   virtual int64_t context_max() const = 0;  // positions
   virtual int64_t rows_max() const = 0;     // tokens of one forward
   virtual int64_t keep() const = 0;         // prompt tokens that the decoder half needs: window + 12
-  // Runs `tokens` at position, position + 1, ..; position 0 starts a new sequence. decoder_begin stays the same for a sequence.
-  // If `logits` is not empty ([vocab]) it receives those of the last token.
-  virtual Status forward(std::span<const int32_t> tokens, int64_t position, int64_t decoder_begin, std::span<float> logits) = 0;
+  // Runs `tokens` at position, position + 1, ..; position 0 starts a new sequence. decoder_begin stays the same for a
+  // sequence. If `logits` is not empty ([vocab]) it receives those of the last token.
+  virtual Status forward(std::span<const int32_t> tokens, int64_t position, int64_t decoder_begin,
+                         std::span<float> logits) = 0;
 };
 
 enum class Prefill : uint8_t { kFull, kTail };
@@ -41,8 +44,8 @@ struct GenerateRequest {
   ops::SamplingParams sampling;
   uint64_t seed = 0;
   uint32_t sample = 0;
-  int64_t max_tokens = 0;               // 0: until the context is full
-  std::vector<int32_t> stop_tokens;     // usually the end-of-sentence id
+  int64_t max_tokens = 0;            // 0: until the context is full
+  std::vector<int32_t> stop_tokens;  // usually the end-of-sentence id
   Prefill prefill = Prefill::kTail;
 };
 
@@ -50,7 +53,7 @@ enum class EndReason : uint8_t {
   kStopToken,
   kMaxTokens,
   kContextFull,
-  kSink,       // the sink asked for it (a stop string, a reader that is gone)
+  kSink,  // the sink asked for it (a stop string, a reader that is gone)
   kCancelled,
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/format.h"
 #include "base/memory.h"
 #include "checkpoint/checkpoint.h"
 #include "model/model.h"
@@ -10,17 +11,18 @@
 namespace deepinfer::engine {
 namespace {
 
-std::string gigabytes(uint64_t bytes) { return bytes >= 1'000'000'000 ? fmt::format("{:.1f} GB", bytes / 1e9) : fmt::format("{:.1f} MB", bytes / 1e6); }
-
 Status check_memory(const checkpoint::ModelConfig& config, const ops::Ops& ops, const model::Options& options) {
   const ops::KvLayout layout = ops::KvLayout::make(config, ops.capabilities().kv_format, options.rings);
-  const uint64_t kv = uint64_t{layout.page_stride} * static_cast<uint64_t>(options.pages) + uint64_t{layout.slot_stride} * static_cast<uint64_t>(options.slots);
+  const uint64_t kv = uint64_t{layout.page_stride} * static_cast<uint64_t>(options.pages) +
+                      uint64_t{layout.slot_stride} * static_cast<uint64_t>(options.slots);
   const uint64_t work = ops.workspace_bytes(config, options.limits);
   const MemoryRoom room = available_memory();
   if (kv + work <= room.bytes) return Status();
   return make_error(Code::kResourceExhausted,
-                    "A context of {} tokens needs {} of memory ({} for KV, {} for work), but only {} are {}. Ask for less with --context.",
-                    options.limits.context_max, gigabytes(kv + work), gigabytes(kv), gigabytes(work), gigabytes(room.bytes), room.limited_by);
+                    "A context of {} tokens needs {} of memory ({} for KV, {} for work), but only {} are {}. Ask for "
+                    "less with --context.",
+                    options.limits.context_max, format_bytes(kv + work), format_bytes(kv), format_bytes(work),
+                    format_bytes(room.bytes), room.limited_by);
 }
 
 }  // namespace
@@ -29,7 +31,8 @@ Result<std::unique_ptr<SingleSequence>> SingleSequence::create(std::shared_ptr<c
                                                                std::unique_ptr<ops::Ops> ops, int64_t context) {
   const checkpoint::ModelConfig& config = checkpoint->config();
   if (context < 1 || context > config.max_position_embeddings) {
-    return make_error(Code::kInvalidArgument, "A context of {} tokens is not possible: this model has 1 to {}.", context, config.max_position_embeddings);
+    return make_error(Code::kInvalidArgument, "A context of {} tokens is not possible: this model has 1 to {}.",
+                      context, config.max_position_embeddings);
   }
   model::Options options;
   options.limits.rows_max = kRowsMax;
@@ -52,13 +55,17 @@ int64_t SingleSequence::vocab_size() const { return model_->config().vocab_size;
 
 int64_t SingleSequence::keep() const { return model_->config().sliding_window + kBacktrack; }
 
-Status SingleSequence::forward(std::span<const int32_t> tokens, int64_t position, int64_t decoder_begin, std::span<float> logits) {
+Status SingleSequence::forward(std::span<const int32_t> tokens, int64_t position, int64_t decoder_begin,
+                               std::span<float> logits) {
   if (position == 0) {
     sequence_.reset();
-    DI_ASSIGN_OR_RETURN(model::Sequence fresh, model::Sequence::create(*model_, *kv_, static_cast<int32_t>(decoder_begin)));
+    DI_ASSIGN_OR_RETURN(model::Sequence fresh,
+                        model::Sequence::create(*model_, *kv_, static_cast<int32_t>(decoder_begin)));
     sequence_.emplace(std::move(fresh));
   }
-  if (!sequence_ || sequence_->size() != position) return Status(Code::kInternal, "A forward has to go on where the last one ended.");
+  if (!sequence_ || sequence_->size() != position) {
+    return Status(Code::kInternal, "A forward has to go on where the last one ended.");
+  }
   if (logits.empty()) return sequence_->append(tokens, 0, nullptr);
   DI_RETURN_IF_ERROR(sequence_->append(tokens, 1, &row_));
   std::copy(row_.begin(), row_.end(), logits.begin());

@@ -3,8 +3,8 @@
 //   DI_ASSIGN_OR_RETURN(auto model, SingleSequence::create(checkpoint, ops::make_plain_ops(threads), context));
 //   Generator generator(*model);
 //
-// create() compares what it is going to allocate with the memory there is and refuses with kResourceExhausted, saying both.
-// Weights stay mapped files and are not part of that sum.
+// create() compares what it is going to allocate with the memory there is and refuses with kResourceExhausted, saying
+// both. Weights stay mapped files and are not part of that sum.
 #pragma once
 
 #include <memory>
@@ -26,8 +26,8 @@ namespace deepinfer::engine {
 
 class SingleSequence : public SequenceModel {
  public:
-  static constexpr int kRowsMax = 256;      // tokens of one forward
-  static constexpr int kBacktrack = 12;     // keep = window + 12
+  static constexpr int kRowsMax = 256;   // tokens of one forward
+  static constexpr int kBacktrack = 12;  // keep = window + 12
 
   // context: positions, at most the config's max_position_embeddings.
   static Result<std::unique_ptr<SingleSequence>> create(std::shared_ptr<const checkpoint::Checkpoint> checkpoint,
@@ -38,7 +38,8 @@ class SingleSequence : public SequenceModel {
   int64_t context_max() const override { return context_; }
   int64_t rows_max() const override { return kRowsMax; }
   int64_t keep() const override;
-  Status forward(std::span<const int32_t> tokens, int64_t position, int64_t decoder_begin, std::span<float> logits) override;
+  Status forward(std::span<const int32_t> tokens, int64_t position, int64_t decoder_begin,
+                 std::span<float> logits) override;
 
  private:
   SingleSequence();

@@ -4,14 +4,18 @@
 //
 //   0  x = fp32 logits of the row.
 //   1  bias:        x[t] += bias[t], one fp32 addition.
-//   2  penalties:   repetition r, once per distinct token of prompt and output: x > 0 ? x / r : x * r; then per distinct
-//                   token of the output, seen n times: x = (x - frequency * n) - presence, each operation rounded to fp32.
+//   2  penalties:   repetition r, once per distinct token of prompt and output: x > 0 ? x / r : x * r; then per
+//   distinct
+//                   token of the output, seen n times: x = (x - frequency * n) - presence, each operation rounded to
+//                   fp32.
 //   3  masks:       x = -inf for forbidden tokens.
 //   4  temperature below kGreedyTemperature: the largest x, the lowest id among equals. Done.
 //   5  z[i] = fp32(fp32(x[i] - max x) * fp32(1 / fp32(T))).
 //   6  e[i] = exp(z[i]) and S = sum of e, in double, ids ascending; mass[i] = floor(e[i] / S * 2^31).
-//   7  Order: x descending, equal x by lower id. top-p keeps a token while the mass before it is <= floor(top_p * 2^31),
-//      top-k keeps the first k, min-p keeps e[i] >= min_p. Each keeps a prefix; the shortest prefix (at least one) stays.
+//   7  Order: x descending, equal x by lower id. top-p keeps a token while the mass before it is <= floor(top_p *
+//   2^31),
+//      top-k keeps the first k, min-p keeps e[i] >= min_p. Each keeps a prefix; the shortest prefix (at least one)
+//      stays.
 //   8  The kept token with the largest fp32(z[i] + G[i]), the lowest id among equals.
 #pragma once
 
@@ -30,11 +34,11 @@ struct LogitBias {
 
 // The defaults switch every step off but the draw itself. Values are checked by whoever accepts them from a user.
 struct SamplingParams {
-  double temperature = 1.0;        // >= 0
-  double top_p = 1.0;              // (0, 1]
-  int32_t top_k = -1;              // -1: off; else >= 1
-  double min_p = 0.0;              // [0, 1]
-  float repetition_penalty = 1.0f; // > 0
+  double temperature = 1.0;         // >= 0
+  double top_p = 1.0;               // (0, 1]
+  int32_t top_k = -1;               // -1: off; else >= 1
+  double min_p = 0.0;               // [0, 1]
+  float repetition_penalty = 1.0f;  // > 0
   float frequency_penalty = 0.0f;
   float presence_penalty = 0.0f;
   std::vector<LogitBias> logit_bias;  // at most one entry per token
@@ -45,8 +49,8 @@ struct SamplingParams {
   }
 };
 
-// Where in the noise a draw lies. position is the absolute index of the token being sampled (the prompt's length for the
-// first one); sample tells the answers to one prompt apart. The drafter uses the same place as the target.
+// Where in the noise a draw lies. position is the absolute index of the token being sampled (the prompt's length for
+// the first one); sample tells the answers to one prompt apart. The drafter uses the same place as the target.
 struct NoisePlace {
   uint64_t seed = 0;
   uint32_t position = 0;

@@ -23,7 +23,8 @@ constexpr const char* kHelp =
     "/stats          tokens and speed so far\n"
     "/save FILE      write the conversation as JSON\n"
     "/quit           end (also Ctrl-D)\n"
-    "Ctrl-C stops an answer. A line that ends in \\ goes on in the next one. Arrow keys and Ctrl-R walk through earlier lines.";
+    "Ctrl-C stops an answer. A line that ends in \\ goes on in the next one. Arrow keys and Ctrl-R walk through "
+    "earlier lines.";
 
 std::string_view trim(std::string_view text) {
   const size_t begin = text.find_first_not_of(" \t");
@@ -42,7 +43,10 @@ recipe::Json message_json(const recipe::Message& m) {
 }  // namespace
 
 Chat::Chat(Session& session, Interrupt& interrupt, ChatOptions options)
-    : session_(session), interrupt_(interrupt), options_(std::move(options)), editor_(options_.history_path, interrupt) {}
+    : session_(session),
+      interrupt_(interrupt),
+      options_(std::move(options)),
+      editor_(options_.history_path, interrupt) {}
 
 void Chat::say(const std::string& text) const {
   const bool style = has_style(STDERR_FILENO);

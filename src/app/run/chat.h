@@ -3,8 +3,8 @@
 //   Chat chat(session, interrupt, {.conversation = c, .model = "models/tiny", .history_path = path});
 //   int exit_code = chat.run();
 //
-// Ctrl-C ends an answer (what has come stays in the conversation) or gives up a line; Ctrl-D ends the chat. Answers go to standard
-// output, everything else to standard error. A failed answer or command is said and the chat goes on.
+// Ctrl-C ends an answer (what has come stays in the conversation) or gives up a line; Ctrl-D ends the chat. Answers go
+// to standard output, everything else to standard error. A failed answer or command is said and the chat goes on.
 #pragma once
 
 #include <string>
@@ -21,7 +21,7 @@ struct ChatOptions {
   recipe::Conversation conversation;  // its settings, and the system message if there is one
   std::string model;
   std::string history_path;
-  bool raw = false;    // each line is completed on its own
+  bool raw = false;  // each line is completed on its own
   bool quiet = false;
 };
 

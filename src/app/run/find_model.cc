@@ -22,7 +22,9 @@ Result<std::string> bundled_model() {
     }
     if (dir == dir.root_path()) break;
   }
-  return make_error(Code::kNotFound, "The bundled model is not beside {} (models/tiny or share/deepinfer/models/tiny). Name a model: deepinfer run MODEL",
+  return make_error(Code::kNotFound,
+                    "The bundled model is not beside {} (models/tiny or share/deepinfer/models/tiny). Name a model: "
+                    "deepinfer run MODEL",
                     program.string());
 }
 
@@ -42,7 +44,9 @@ Result<std::string> find_model(const std::string& name) {
   const std::string cache = hub_config_from_environment().cache_dir;
   Result<std::string> cached = checkpoint::find_in_cache(cache, id.value());
   if (cached.ok()) return cached;
-  return make_error(Code::kNotFound, "{} is neither a folder nor a model in the cache ({}). Fetch it with: deepinfer pull {}", name, cache, name);
+  return make_error(Code::kNotFound,
+                    "{} is neither a folder nor a model in the cache ({}). Fetch it with: deepinfer pull {}", name,
+                    cache, name);
 }
 
 }  // namespace deepinfer::app

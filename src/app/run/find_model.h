@@ -2,9 +2,9 @@
 //
 //   DI_ASSIGN_OR_RETURN(std::string dir, find_model(flag));
 //
-// In this order: the folder of that name; a model of that name in the hub cache. Without a name: DEEPINFER_HF_MODEL_DIR, then
-// the bundled model beside the program (models/tiny in a source tree, share/deepinfer/models/tiny when installed). Nothing is
-// fetched: kNotFound names the pull command.
+// In this order: the folder of that name; a model of that name in the hub cache. Without a name:
+// DEEPINFER_HF_MODEL_DIR, then the bundled model beside the program (models/tiny in a source tree,
+// share/deepinfer/models/tiny when installed). Nothing is fetched: kNotFound names the pull command.
 #pragma once
 
 #include <string>

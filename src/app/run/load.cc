@@ -25,10 +25,13 @@ using namespace std::chrono_literals;
 
 constexpr size_t kReadAheadStep = 4 << 20;
 
-Status check_tokenizer(const text::Tokenizer& tokenizer, const checkpoint::ModelConfig& config, const std::string& path) {
+Status check_tokenizer(const text::Tokenizer& tokenizer, const checkpoint::ModelConfig& config,
+                       const std::string& path) {
   if (tokenizer.vocab_size() > config.vocab_size) {
-    return make_error(Code::kInvalidArgument, "{} has tokens up to id {}, but config.json says {} tokens (vocab_size): it belongs to another model.",
-                      path, tokenizer.vocab_size() - 1, config.vocab_size);
+    return make_error(
+        Code::kInvalidArgument,
+        "{} has tokens up to id {}, but config.json says {} tokens (vocab_size): it belongs to another model.", path,
+        tokenizer.vocab_size() - 1, config.vocab_size);
   }
   struct Named {
     const char* text;
@@ -39,7 +42,8 @@ Status check_tokenizer(const text::Tokenizer& tokenizer, const checkpoint::Model
                          Named{"<｜end▁of▁sentence｜>", config.eos_token_id, "eos_token_id"}}) {
     const std::optional<text::TokenId> id = tokenizer.find_added(n.text);
     if (id && *id == n.id) continue;
-    return make_error(Code::kInvalidArgument, "{} gives {} {}, but config.json says {} ({}): it belongs to another model.", path, n.text,
+    return make_error(Code::kInvalidArgument,
+                      "{} gives {} {}, but config.json says {} ({}): it belongs to another model.", path, n.text,
                       id ? fmt::format("the id {}", *id) : std::string("no id"), n.id, n.key);
   }
   return Status();
@@ -85,7 +89,8 @@ uint64_t weight_bytes(const std::string& dir) {
   return total;
 }
 
-// Touches every page once. Nothing waits for it but the first answer, so that it is left out where the weights do not fit.
+// Touches every page once. Nothing waits for it but the first answer, so that it is left out where the weights do not
+// fit.
 void read_ahead(const checkpoint::Checkpoint& checkpoint, LoadingBar& bar, const std::atomic<bool>* stop) {
   uint64_t total = 0;
   for (const checkpoint::SafetensorsFile& file : checkpoint.files()) total += file.bytes().size();
@@ -108,7 +113,8 @@ Result<std::unique_ptr<ops::Ops>> make_ops(const RunOptions& options) {
   const int threads = options.threads > 0 ? options.threads : available_cores();
   if (options.backend == "plain") return ops::make_plain_ops(threads);
   if (options.backend == "reference") return ops::make_reference_ops(ops::ReferenceMode::kExact, threads);
-  return make_error(Code::kInvalidArgument, "There is no backend \"{}\"; there are plain and reference.", options.backend);
+  return make_error(Code::kInvalidArgument, "There is no backend \"{}\"; there are plain and reference.",
+                    options.backend);
 }
 
 }  // namespace
@@ -122,8 +128,10 @@ Result<LoadedModel> load_model(const std::string& dir, const RunOptions& options
   DI_ASSIGN_OR_RETURN(text::Tokenizer tokenizer, text::Tokenizer::load(tokenizer_path));
   DI_RETURN_IF_ERROR(check_tokenizer(tokenizer, config, tokenizer_path));
   DI_ASSIGN_OR_RETURN(std::unique_ptr<ops::Ops> ops, make_ops(options));
-  const int64_t context = options.context > 0 ? options.context : std::min(kContextDefault, config.max_position_embeddings);
-  DI_ASSIGN_OR_RETURN(std::unique_ptr<engine::SequenceModel> model, engine::SingleSequence::create(checkpoint, std::move(ops), context));
+  const int64_t context =
+      options.context > 0 ? options.context : std::min(kContextDefault, config.max_position_embeddings);
+  DI_ASSIGN_OR_RETURN(std::unique_ptr<engine::SequenceModel> model,
+                      engine::SingleSequence::create(checkpoint, std::move(ops), context));
   read_ahead(*checkpoint, bar, stop);
   if (stop->load()) return Status(Code::kCancelled, "Stopped while loading.");
   return LoadedModel{std::move(checkpoint), std::move(tokenizer), std::move(model)};

@@ -2,8 +2,9 @@
 //
 //   DI_ASSIGN_OR_RETURN(LoadedModel loaded, load_model(dir, options, &stop));
 //
-// Weights stay mapped; they are read once ahead if they fit into memory, so that the first answer does not wait for single pages.
-// Errors say what is wrong with the folder, that tokenizer.json is another model's, or how much memory is needed and there is.
+// Weights stay mapped; they are read once ahead if they fit into memory, so that the first answer does not wait for
+// single pages. Errors say what is wrong with the folder, that tokenizer.json is another model's, or how much memory is
+// needed and there is.
 #pragma once
 
 #include <atomic>

@@ -15,21 +15,21 @@ struct RunOptions {
   std::string model;                  // folder or name; empty: the default model
   std::optional<std::string> prompt;  // one answer instead of a chat
   std::string system;
-  bool raw = false;                   // no chat template
+  bool raw = false;  // no chat template
   bool thinking = true;
   recipe::Effort effort = recipe::Effort::kHigh;
-  int effort_number = 0;              // with Effort::kNumber
+  int effort_number = 0;  // with Effort::kNumber
   engine::Prefill prefill = engine::Prefill::kTail;
   std::optional<double> temperature, top_p;  // absent: generation_config.json
   std::optional<int64_t> top_k;
-  std::optional<uint64_t> seed;       // absent: random
-  int64_t max_tokens = 0;             // 0: the recipe's default for chats, until the end for raw text
+  std::optional<uint64_t> seed;  // absent: random
+  int64_t max_tokens = 0;        // 0: the recipe's default for chats, until the end for raw text
   std::vector<std::string> stop;
   bool json = false;
-  bool quiet = false;                 // no figures at the end
-  int threads = 0;                    // 0: all cores
+  bool quiet = false;  // no figures at the end
+  int threads = 0;     // 0: all cores
   std::string backend = "plain";
-  int64_t context = 0;                // 0: kContextDefault or the model's maximum, whichever is less
+  int64_t context = 0;  // 0: kContextDefault or the model's maximum, whichever is less
 };
 
 inline constexpr int64_t kContextDefault = 32768;

@@ -33,8 +33,8 @@ class Printer : public AnswerSink {
 
   const int fd_;
   const bool terminal_, style_;
-  bool reasoning_ = false;   // reasoning is being shown
-  bool newline_ = true;      // nothing stands on the last line
+  bool reasoning_ = false;  // reasoning is being shown
+  bool newline_ = true;     // nothing stands on the last line
   int error_ = 0;
 };
 

@@ -3,7 +3,9 @@
 namespace deepinfer::app {
 namespace {
 
-std::string rate(int64_t tokens, double seconds) { return seconds > 0 ? fmt::format(" at {:.1f} tokens/s", static_cast<double>(tokens) / seconds) : ""; }
+std::string rate(int64_t tokens, double seconds) {
+  return seconds > 0 ? fmt::format(" at {:.1f} tokens/s", static_cast<double>(tokens) / seconds) : "";
+}
 
 double per_second(int64_t tokens, double seconds) { return seconds > 0 ? static_cast<double>(tokens) / seconds : 0; }
 
@@ -19,8 +21,8 @@ void Totals::add(const engine::GenerateResult& r) {
 }
 
 std::string Totals::to_string() const {
-  return fmt::format("{} prompt tokens{}, {} answer tokens{}", prompt_tokens, rate(prompt_tokens, prefill_s), output_tokens,
-                     rate(decoded_tokens, decode_s));
+  return fmt::format("{} prompt tokens{}, {} answer tokens{}", prompt_tokens, rate(prompt_tokens, prefill_s),
+                     output_tokens, rate(decoded_tokens, decode_s));
 }
 
 std::string why_cut(const Answer& answer) {

@@ -37,9 +37,12 @@ class Collector : public recipe::OutputSink {
 
 recipe::FinishReason finish_reason(engine::EndReason end) {
   switch (end) {
-    case engine::EndReason::kMaxTokens: return recipe::FinishReason::kLength;
-    case engine::EndReason::kContextFull: return recipe::FinishReason::kContextFull;
-    default: return recipe::FinishReason::kStop;
+    case engine::EndReason::kMaxTokens:
+      return recipe::FinishReason::kLength;
+    case engine::EndReason::kContextFull:
+      return recipe::FinishReason::kContextFull;
+    default:
+      return recipe::FinishReason::kStop;
   }
 }
 
@@ -54,8 +57,10 @@ Status check_utf8(std::string_view text, std::string_view what) {
   for (size_t at = 0; at < text.size();) {
     const text::Utf8Step step = text::read_utf8(text.substr(at));
     if (step.head != text::Utf8Head::kCharacter) {
-      return make_error(Code::kInvalidArgument, "{} is not valid UTF-8: byte {} (0x{:02x}) does not belong to a character. Convert it to UTF-8 first.",
-                        what, at + 1, static_cast<unsigned char>(text[at]));
+      return make_error(
+          Code::kInvalidArgument,
+          "{} is not valid UTF-8: byte {} (0x{:02x}) does not belong to a character. Convert it to UTF-8 first.", what,
+          at + 1, static_cast<unsigned char>(text[at]));
     }
     at += step.length;
   }
@@ -80,7 +85,8 @@ struct Session::Impl {
     return Status();
   }
 
-  Result<Answer> run(std::span<const int32_t> ids, recipe::ParserOptions parsing, int64_t max_tokens, AnswerSink& sink, const std::atomic<bool>* stop) {
+  Result<Answer> run(std::span<const int32_t> ids, recipe::ParserOptions parsing, int64_t max_tokens, AnswerSink& sink,
+                     const std::atomic<bool>* stop) {
     parsing.markers = true;
     parsing.stop_sequences = settings.stop;
     DI_RETURN_IF_ERROR(parsing.check());
@@ -114,16 +120,21 @@ SessionSettings& Session::settings() { return impl_->settings; }
 
 void Session::on_prefill(engine::Generator::OnPrefill on_prefill) { impl_->on_prefill = std::move(on_prefill); }
 
-Result<Answer> Session::chat(const recipe::Conversation& conversation, AnswerSink& sink, const std::atomic<bool>* stop) {
+Result<Answer> Session::chat(const recipe::Conversation& conversation, AnswerSink& sink,
+                             const std::atomic<bool>* stop) {
   for (const recipe::Message& m : conversation.messages) {
     DI_RETURN_IF_ERROR(check_utf8(m.content.text, m.role == recipe::Role::kSystem ? "The system text" : "The prompt"));
-    if (m.role == recipe::Role::kUser && m.content.text.empty()) return Status(Code::kInvalidArgument, "The prompt is empty.");
+    if (m.role == recipe::Role::kUser && m.content.text.empty()) {
+      return Status(Code::kInvalidArgument, "The prompt is empty.");
+    }
   }
   DI_RETURN_IF_ERROR(impl_->make_encoder());
-  DI_ASSIGN_OR_RETURN(const recipe::EncodedPrompt encoded, impl_->encoder->encode(recipe::render(conversation, recipe::Version::kV41)));
+  DI_ASSIGN_OR_RETURN(const recipe::EncodedPrompt encoded,
+                      impl_->encoder->encode(recipe::render(conversation, recipe::Version::kV41)));
   recipe::ParserOptions parsing;
   parsing.initial = conversation.thinking ? recipe::InitialStage::kReasoningStart : recipe::InitialStage::kContentStart;
-  const int64_t max_tokens = impl_->settings.max_tokens > 0 ? impl_->settings.max_tokens : default_max_tokens(conversation);
+  const int64_t max_tokens =
+      impl_->settings.max_tokens > 0 ? impl_->settings.max_tokens : default_max_tokens(conversation);
   return impl_->run(encoded.ids, parsing, max_tokens, sink, stop);
 }
 

@@ -3,7 +3,8 @@
 //   Interrupt interrupt;
 //   while (!interrupt.flag()) work();
 //
-// One at a time. A second Ctrl-C while the first has not been seen for two seconds ends the program, in case the work hangs.
+// One at a time. A second Ctrl-C while the first has not been seen for two seconds ends the program, in case the work
+// hangs.
 #pragma once
 
 #include <atomic>

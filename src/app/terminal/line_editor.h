@@ -1,11 +1,12 @@
-// Lines typed by a person: editing keys and history (libedit), Unicode, Ctrl-C gives up the line, Ctrl-D ends the input.
+// Lines typed by a person: editing keys and history (libedit), Unicode, Ctrl-C gives up the line, Ctrl-D ends the
+// input.
 //
 //   LineEditor editor(history_path);        // empty path: nothing is remembered between runs
 //   std::string line;
 //   while (editor.read("> ", &line) == LineEditor::Event::kLine) { editor.remember(line); answer(line); }
 //
-// Standard input must be a terminal. An Interrupt (app/terminal/interrupt.h) must be alive, so that Ctrl-C does not end the
-// program. History: the last kHistoryLinesMax lines, one per line of the file, readable by its owner only.
+// Standard input must be a terminal. An Interrupt (app/terminal/interrupt.h) must be alive, so that Ctrl-C does not end
+// the program. History: the last kHistoryLinesMax lines, one per line of the file, readable by its owner only.
 #pragma once
 
 #include <memory>

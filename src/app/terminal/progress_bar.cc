@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "app/terminal/terminal.h"
+#include "base/format.h"
 
 namespace deepinfer::app {
 namespace {
@@ -36,9 +37,9 @@ void ProgressBar::update(uint64_t done, uint64_t total, std::string_view note) {
   const double seconds = std::chrono::duration<double>(now - begin_).count();
   const double rate = seconds > 0 && done > first_done_ ? static_cast<double>(done - first_done_) / seconds : 0;
   const double part = total > 0 ? std::min(1.0, static_cast<double>(done) / static_cast<double>(total)) : 0;
-  std::string line = fmt::format("{:3.0f} %  {} of {}", part * 100, human_bytes(static_cast<double>(done)), human_bytes(static_cast<double>(total)));
+  std::string line = fmt::format("{:3.0f} %  {} of {}", part * 100, format_bytes(done), format_bytes(total));
   if (rate > 0) {
-    line += fmt::format("  {}/s", human_bytes(rate));
+    line += fmt::format("  {}/s", format_bytes(static_cast<uint64_t>(rate)));
     if (done < total) line += fmt::format("  {} left", duration_text(static_cast<double>(total - done) / rate));
   }
   if (!note.empty()) line += fmt::format("  {}", note);

@@ -6,8 +6,6 @@
 
 #include <cerrno>
 
-#include <fmt/format.h>
-
 #include "app/environment.h"
 
 namespace deepinfer::app {
@@ -37,12 +35,6 @@ bool write_out(int fd, std::string_view text) {
     text.remove_prefix(static_cast<size_t>(n));
   }
   return true;
-}
-
-std::string human_bytes(double bytes) {
-  if (bytes >= 1e9) return fmt::format("{:.1f} GB", bytes / 1e9);
-  if (bytes >= 1e6) return fmt::format("{:.1f} MB", bytes / 1e6);
-  return fmt::format("{:.0f} kB", bytes / 1e3);
 }
 
 }  // namespace deepinfer::app

@@ -1,7 +1,6 @@
 // What standard output and standard error are connected to, and how text may be dressed there.
 #pragma once
 
-#include <string>
 #include <string_view>
 
 namespace deepinfer::app {
@@ -12,10 +11,8 @@ bool has_style(int fd);
 // Columns of the terminal at fd, 80 if unknown.
 int columns(int fd);
 
-// Writes all bytes at once, with no buffer of its own. False when the reader is gone or the disk is full; errno says why.
+// Writes all bytes at once, with no buffer of its own. False when the reader is gone or the disk is full; errno says
+// why.
 bool write_out(int fd, std::string_view text);
-
-// "1.5 GB", "23.7 MB", "12 kB"
-std::string human_bytes(double bytes);
 
 }  // namespace deepinfer::app

@@ -1,4 +1,5 @@
-// Digests of files as hubs name them: SHA-256 of the content (LFS), or the git blob id, SHA-1 of "blob SIZE\0" and the content.
+// Digests of files as hubs name them: SHA-256 of the content (LFS), or the git blob id, SHA-1 of "blob SIZE\0" and the
+// content.
 #pragma once
 
 #include <atomic>

@@ -59,7 +59,9 @@ class Downloader {
     }
     for (std::thread& w : workers) w.join();
     if (progress) progress(progress_now());
-    if (stop != nullptr && stop->load()) return Status(Code::kCancelled, "Stopped; what was fetched is kept, run the same command again to go on.");
+    if (stop != nullptr && stop->load()) {
+      return Status(Code::kCancelled, "Stopped; what was fetched is kept, run the same command again to go on.");
+    }
     return error_;
   }
 
@@ -71,8 +73,8 @@ class Downloader {
     std::unique_ptr<PartialFile> part;
     Mode mode = Mode::kUntried;
     std::vector<bool> taken;
-    size_t left = 0;                    // ranges not complete yet
-    std::atomic<uint64_t> bytes{0};     // received and kept
+    size_t left = 0;                 // ranges not complete yet
+    std::atomic<uint64_t> bytes{0};  // received and kept
   };
 
   PullProgress progress_now() const {
@@ -139,7 +141,8 @@ class Downloader {
 
   Status start(File& f) {
     f.mode = Mode::kProbing;
-    DI_ASSIGN_OR_RETURN(f.part, PartialFile::open(f.job->blob_path, f.job->lock_path, f.job->size, config_.range_bytes));
+    DI_ASSIGN_OR_RETURN(f.part,
+                        PartialFile::open(f.job->blob_path, f.job->lock_path, f.job->size, config_.range_bytes));
     f.taken.resize(f.part->range_count());
     for (size_t r = 0; r < f.taken.size(); ++r) {
       f.taken[r] = f.part->done(r);
@@ -161,7 +164,8 @@ class Downloader {
     if (!last) return Status();
     const Status finished = f.part->finish(f.job->digest, &stop_);
     if (finished.code() == Code::kDataLoss) {
-      return make_error(Code::kDataLoss, "{} of {} did not arrive intact: {}. Run the same command again to fetch it anew.", f.job->path,
+      return make_error(Code::kDataLoss,
+                        "{} of {} did not arrive intact: {}. Run the same command again to fetch it anew.", f.job->path,
                         id_.to_string(), finished.message());
     }
     DI_RETURN_IF_ERROR(finished);
@@ -184,7 +188,8 @@ class Downloader {
         if (first) DI_RETURN_IF_ERROR(begin_body(f, head, &at, &end));
         first = false;
         if (bytes.size() > end - at) {
-          return make_error(Code::kDataLoss, "The hub sent more bytes of {} than its size of {}.", f.job->path, f.job->size);
+          return make_error(Code::kDataLoss, "The hub sent more bytes of {} than its size of {}.", f.job->path,
+                            f.job->size);
         }
         DI_RETURN_IF_ERROR(f.part->write(at, bytes));
         at += bytes.size();
@@ -195,11 +200,14 @@ class Downloader {
       const Result<HttpReply> reply = http.get(f.job->url, wanted, sink);
       if (at == end && reply.ok()) return Status();
       Status status = reply.ok() ? status_of_reply(reply.value(), config_, id_, f.job->path) : reply.status();
-      if (status.ok()) status = make_error(Code::kUnavailable, "{} ended {} before its last byte.", config_.endpoint, f.job->path);
+      if (status.ok()) {
+        status = make_error(Code::kUnavailable, "{} ended {} before its last byte.", config_.endpoint, f.job->path);
+      }
       if (status.code() != Code::kUnavailable) return status;
       failures = at > before ? 1 : failures + 1;
       if (failures > config_.retries) {
-        return make_error(Code::kUnavailable, "{} What was fetched is kept; run the same command again to go on.", status.message());
+        return make_error(Code::kUnavailable, "{} What was fetched is kept; run the same command again to go on.",
+                          status.message());
       }
       if (at <= before) pause(failures, reply.ok() ? reply.value().header("retry-after") : "");
       if (stop_) return Status(Code::kCancelled, "Stopped.");
@@ -212,7 +220,8 @@ class Downloader {
     if (head.status == 206) {
       const std::optional<ContentRange> got = parse_content_range(head.header("content-range"));
       if (!got || got->begin != *at || got->total != f.job->size) {
-        return make_error(Code::kDataLoss, "The hub answered \"{}\" for {} of {} bytes; its file list and its files disagree.",
+        return make_error(Code::kDataLoss,
+                          "The hub answered \"{}\" for {} of {} bytes; its file list and its files disagree.",
                           head.header("content-range"), f.job->path, f.job->size);
       }
       if (f.mode == Mode::kProbing) {
@@ -222,7 +231,8 @@ class Downloader {
       return Status();
     }
     if (f.mode == Mode::kRanges && f.part->range_count() > 1) {
-      return make_error(Code::kUnavailable, "{} gave a whole file where part of {} was asked for.", config_.endpoint, f.job->path);
+      return make_error(Code::kUnavailable, "{} gave a whole file where part of {} was asked for.", config_.endpoint,
+                        f.job->path);
     }
     f.mode = Mode::kWhole;
     f.bytes = 0;
@@ -232,9 +242,11 @@ class Downloader {
   }
 
   void pause(int failures, const std::string& retry_after) {
-    int64_t delay_ms = std::min<int64_t>(kRetryDelayMsMax, int64_t{config_.retry_delay_ms} << std::min(failures - 1, 10));
+    int64_t delay_ms =
+        std::min<int64_t>(kRetryDelayMsMax, int64_t{config_.retry_delay_ms} << std::min(failures - 1, 10));
     int64_t seconds = 0;
-    if (std::from_chars(retry_after.data(), retry_after.data() + retry_after.size(), seconds).ec == std::errc() && seconds > 0) {
+    if (std::from_chars(retry_after.data(), retry_after.data() + retry_after.size(), seconds).ec == std::errc() &&
+        seconds > 0) {
       delay_ms = std::max(delay_ms, std::min<int64_t>(seconds * 1000, 2 * kRetryDelayMsMax));
     }
     std::unique_lock<std::mutex> lock(mutex_);

@@ -1,6 +1,6 @@
-// Fetches blobs with several connections at once: files in ranges where the server can, whole where it cannot; cut connections
-// are taken up again; each file is checked and named as soon as it is complete. The first error stops all; what has been
-// fetched stays for the next run.
+// Fetches blobs with several connections at once: files in ranges where the server can, whole where it cannot; cut
+// connections are taken up again; each file is checked and named as soon as it is complete. The first error stops all;
+// what has been fetched stays for the next run.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@
 namespace deepinfer::checkpoint {
 
 struct BlobJob {
-  std::string path;       // in the repository, for messages
+  std::string path;  // in the repository, for messages
   std::string url;
   std::string blob_path;  // where it goes
   std::string lock_path;

@@ -108,7 +108,8 @@ struct HttpClient::Impl {
     if (stop != nullptr && stop->load()) return Status(Code::kCancelled, "Stopped.");
     if (!refused.ok()) return refused;
     if (code != CURLE_OK) {
-      return make_error(Code::kUnavailable, "{} did not answer fully: {}.", origin(url), error[0] != '\0' ? error : curl_easy_strerror(code));
+      return make_error(Code::kUnavailable, "{} did not answer fully: {}.", origin(url),
+                        error[0] != '\0' ? error : curl_easy_strerror(code));
     }
     curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &reply.status);
     return std::move(reply);
@@ -122,7 +123,9 @@ HttpClient::HttpClient(const HubConfig& config, const std::atomic<bool>* stop) :
   impl_->stop = stop;
   CURL* curl = impl_->curl = curl_easy_init();
   if (curl == nullptr) return;
-  if (!config.token.empty()) impl_->authorization = curl_slist_append(nullptr, ("Authorization: Bearer " + config.token).c_str());
+  if (!config.token.empty()) {
+    impl_->authorization = curl_slist_append(nullptr, ("Authorization: Bearer " + config.token).c_str());
+  }
   // A hub reached through TLS may not lead the program to an unprotected place.
   const char* protocols = config.endpoint.starts_with("https://") ? "https" : "http,https";
   curl_easy_setopt(curl, CURLOPT_PROTOCOLS_STR, protocols);

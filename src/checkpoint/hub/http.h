@@ -1,11 +1,11 @@
-// HTTP requests to a hub, on libcurl: one connection that is kept open between requests, redirects followed, the token left
-// behind when a redirect leads to another host.
+// HTTP requests to a hub, on libcurl: one connection that is kept open between requests, redirects followed, the token
+// left behind when a redirect leads to another host.
 //
 //   HttpClient http(config, &stop);
 //   DI_ASSIGN_OR_RETURN(HttpReply reply, http.get(url, {.begin = 0, .end = 100}, [&](std::string_view bytes) { ... }));
 //
-// A reply of any status is a reply; a Status is returned when none came (kUnavailable), when the sink refused (its Status), or
-// after *stop (kCancelled). Not for several threads at once.
+// A reply of any status is a reply; a Status is returned when none came (kUnavailable), when the sink refused (its
+// Status), or after *stop (kCancelled). Not for several threads at once.
 #pragma once
 
 #include <atomic>

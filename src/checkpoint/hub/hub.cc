@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "base/file.h"
+#include "base/format.h"
 #include "checkpoint/hub/digest.h"
 #include "checkpoint/hub/download.h"
 #include "checkpoint/hub/http.h"
@@ -28,16 +29,20 @@ constexpr size_t kRevisionBytesMax = 256;
 bool good_name(std::string_view name) {
   return !name.empty() && name.size() <= kNameBytesMax && name.front() != '.' && name.front() != '-' &&
          name.find("..") == std::string_view::npos && name.find("--") == std::string_view::npos &&
-         name.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.") == std::string_view::npos;
+         name.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.") ==
+             std::string_view::npos;
 }
 
 bool good_revision(std::string_view revision) {
   if (revision.empty() || revision.size() > kRevisionBytesMax || revision.back() == '/') return false;
   for (const unsigned char c : revision) {
-    if (c <= ' ' || c == 0x7f || c == '\\' || c == ':' || c == '?' || c == '*' || c == '[' || c == '~' || c == '^') return false;
+    if (c <= ' ' || c == 0x7f || c == '\\' || c == ':' || c == '?' || c == '*' || c == '[' || c == '~' || c == '^') {
+      return false;
+    }
   }
   return revision.front() != '/' && revision.front() != '-' && revision.find("..") == std::string_view::npos &&
-         revision.find("//") == std::string_view::npos && revision.find("/.") == std::string_view::npos && revision.front() != '.';
+         revision.find("//") == std::string_view::npos && revision.find("/.") == std::string_view::npos &&
+         revision.front() != '.';
 }
 
 // CACHE/models--org--name
@@ -51,23 +56,24 @@ Status make_dir(const std::string& dir) {
   std::error_code error;
   fs::create_directories(dir, error);
   if (!error) return Status();
-  return make_error(Code::kIo, "Cannot create {}: {}. Set HF_HUB_CACHE to a folder that can be written to.", dir, error.message());
-}
-
-std::string human(uint64_t bytes) {
-  return bytes >= 1'000'000'000 ? fmt::format("{:.1f} GB", bytes / 1e9) : fmt::format("{:.1f} MB", bytes / 1e6);
+  return make_error(Code::kIo, "Cannot create {}: {}. Set HF_HUB_CACHE to a folder that can be written to.", dir,
+                    error.message());
 }
 
 Status check_disk(const std::string& dir, uint64_t needed, const ModelId& id) {
   struct statvfs info {};
-  if (::statvfs(dir.c_str(), &info) != 0) return make_error(Code::kIo, "Cannot look at the disk of {}: {}.", dir, std::strerror(errno));
+  if (::statvfs(dir.c_str(), &info) != 0) {
+    return make_error(Code::kIo, "Cannot look at the disk of {}: {}.", dir, std::strerror(errno));
+  }
   const uint64_t free = uint64_t{info.f_bavail} * info.f_frsize;
   if (needed <= free) return Status();
-  return make_error(Code::kResourceExhausted, "{} needs {} more, but the disk of {} has {} free. Make room, or set HF_HUB_CACHE to another disk.",
-                    id.to_string(), human(needed), dir, human(free));
+  return make_error(Code::kResourceExhausted,
+                    "{} needs {} more, but the disk of {} has {} free. Make room, or set HF_HUB_CACHE to another disk.",
+                    id.to_string(), format_bytes(needed), dir, format_bytes(free));
 }
 
-Result<RemoteModel> fetch_metadata_patiently(const HubConfig& config, const ModelId& id, const std::atomic<bool>* stop) {
+Result<RemoteModel> fetch_metadata_patiently(const HubConfig& config, const ModelId& id,
+                                             const std::atomic<bool>* stop) {
   HttpClient http(config, stop);
   for (int attempt = 1;; ++attempt) {
     Result<RemoteModel> model = fetch_metadata(http, config, id);
@@ -106,8 +112,9 @@ Status write_snapshot(const std::string& repo, const ModelId& id, const RemoteMo
 }
 
 // Which files are missing; *progress counts the others.
-Result<std::vector<BlobJob>> plan(const HubConfig& config, const ModelId& id, const RemoteModel& model, const std::string& repo,
-                                  const std::string& locks, PullProgress* progress, const std::atomic<bool>* stop) {
+Result<std::vector<BlobJob>> plan(const HubConfig& config, const ModelId& id, const RemoteModel& model,
+                                  const std::string& repo, const std::string& locks, PullProgress* progress,
+                                  const std::atomic<bool>* stop) {
   std::vector<BlobJob> jobs;
   std::set<std::string> seen;
   for (const RemoteFile& file : model.files) {
@@ -126,7 +133,8 @@ Result<std::vector<BlobJob>> plan(const HubConfig& config, const ModelId& id, co
       progress->bytes += file.size;
       continue;
     }
-    jobs.push_back({file.path, file_url(config, id, model.commit, file.path), blob, locks + "/" + file.digest + ".lock", file.digest, file.size});
+    jobs.push_back({file.path, file_url(config, id, model.commit, file.path), blob, locks + "/" + file.digest + ".lock",
+                    file.digest, file.size});
   }
   return jobs;
 }
@@ -140,12 +148,16 @@ Result<ModelId> ModelId::parse(std::string_view text) {
   if (at != std::string_view::npos) id.revision = text.substr(at + 1);
   const size_t slash = id.repo.find('/');
   const std::string_view repo = id.repo;
-  const bool good = slash == std::string::npos ? good_name(repo) : good_name(repo.substr(0, slash)) && good_name(repo.substr(slash + 1));
+  const bool good = slash == std::string::npos ? good_name(repo)
+                                               : good_name(repo.substr(0, slash)) && good_name(repo.substr(slash + 1));
   if (!good) {
-    return make_error(Code::kInvalidArgument, "\"{}\" is not the name of a model on a hub; write ORGANISATION/NAME or ORGANISATION/NAME@REVISION.", text);
+    return make_error(
+        Code::kInvalidArgument,
+        "\"{}\" is not the name of a model on a hub; write ORGANISATION/NAME or ORGANISATION/NAME@REVISION.", text);
   }
   if (!good_revision(id.revision)) {
-    return make_error(Code::kInvalidArgument, "\"{}\" is not a revision; write a branch, a tag or a commit after the @.", id.revision);
+    return make_error(Code::kInvalidArgument,
+                      "\"{}\" is not a revision; write a branch, a tag or a commit after the @.", id.revision);
   }
   return id;
 }
@@ -163,13 +175,15 @@ Result<std::string> find_in_cache(const std::string& cache_dir, const ModelId& i
   std::error_code error;
   const std::string dir = repo + "/snapshots/" + commit;
   if (is_hex(commit, 40) && fs::is_directory(dir, error)) return dir;
-  return make_error(Code::kNotFound, "{} is not on this machine (looked in {}). Fetch it with: deepinfer pull {}", id.to_string(), cache_dir,
-                    id.to_string());
+  return make_error(Code::kNotFound, "{} is not on this machine (looked in {}). Fetch it with: deepinfer pull {}",
+                    id.to_string(), cache_dir, id.to_string());
 }
 
-Result<std::string> pull(const HubConfig& config, const ModelId& id, const OnProgress& progress, const std::atomic<bool>* stop) {
+Result<std::string> pull(const HubConfig& config, const ModelId& id, const OnProgress& progress,
+                         const std::atomic<bool>* stop) {
   if (!config.endpoint.starts_with("http://") && !config.endpoint.starts_with("https://")) {
-    return make_error(Code::kInvalidArgument, "\"{}\" is not the address of a hub; it has to begin with http:// or https://.", config.endpoint);
+    return make_error(Code::kInvalidArgument,
+                      "\"{}\" is not the address of a hub; it has to begin with http:// or https://.", config.endpoint);
   }
   const std::string repo = repo_dir(config.cache_dir, id);
   const std::string locks = config.cache_dir + "/.locks/" + fs::path(repo).filename().string();

@@ -1,8 +1,8 @@
 // What a hub says about a revision: its commit, and each file's path, size and digest.
 //
-// Source: GET /api/models/REPO/revision/REV?blobs=true (LFS oid, git blob id); where a hub leaves the digest out, HEAD of
-// /REPO/resolve/COMMIT/PATH (X-Linked-Etag, ETag). Everything is checked before it is used: paths stay inside the snapshot,
-// digests are 40 or 64 hex digits.
+// Source: GET /api/models/REPO/revision/REV?blobs=true (LFS oid, git blob id); where a hub leaves the digest out, HEAD
+// of /REPO/resolve/COMMIT/PATH (X-Linked-Etag, ETag). Everything is checked before it is used: paths stay inside the
+// snapshot, digests are 40 or 64 hex digits.
 #pragma once
 
 #include <string>

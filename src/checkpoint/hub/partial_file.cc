@@ -24,14 +24,17 @@ std::string ranges_path(const std::string& blob) { return blob + ".deepinfer-ran
 
 Status cannot_write(const std::string& path, int error) {
   const Code code = error == ENOSPC || error == EDQUOT || error == EFBIG ? Code::kResourceExhausted : Code::kIo;
-  return make_error(code, "Cannot write {}: {}. What was fetched so far is kept; run the same command again once this is mended.",
-                    path, std::strerror(error));
+  return make_error(
+      code, "Cannot write {}: {}. What was fetched so far is kept; run the same command again once this is mended.",
+      path, std::strerror(error));
 }
 
-size_t count_ranges(uint64_t size, uint64_t range_bytes) { return static_cast<size_t>(size / range_bytes + (size % range_bytes != 0)); }
+size_t count_ranges(uint64_t size, uint64_t range_bytes) {
+  return static_cast<size_t>(size / range_bytes + (size % range_bytes != 0));
+}
 
-// Which ranges the list of an earlier run names; none if it does not fit. No longer than the data that is there: `size` is the
-// hub's word and has not been compared with the disk yet.
+// Which ranges the list of an earlier run names; none if it does not fit. No longer than the data that is there: `size`
+// is the hub's word and has not been compared with the disk yet.
 std::vector<bool> read_done(const std::string& blob, uint64_t size, uint64_t range_bytes) {
   std::error_code error;
   const uint64_t data_bytes = std::filesystem::file_size(data_path(blob), error);
@@ -41,7 +44,9 @@ std::vector<bool> read_done(const std::string& blob, uint64_t size, uint64_t ran
   if (!text.ok()) return done;
   std::istringstream in(text.value());
   uint64_t listed_size = 0, listed_range_bytes = 0, range = 0;
-  if (!(in >> listed_size >> listed_range_bytes) || listed_size != size || listed_range_bytes != range_bytes) return done;
+  if (!(in >> listed_size >> listed_range_bytes) || listed_size != size || listed_range_bytes != range_bytes) {
+    return done;
+  }
   while (in >> range) {
     if (range < done.size() && std::min(size, (range + 1) * range_bytes) <= data_bytes) done[range] = true;
   }
@@ -69,8 +74,8 @@ uint64_t PartialFile::bytes_present(const std::string& blob_path, uint64_t size,
   return bytes;
 }
 
-Result<std::unique_ptr<PartialFile>> PartialFile::open(const std::string& blob_path, const std::string& lock_path, uint64_t size,
-                                                       uint64_t range_bytes) {
+Result<std::unique_ptr<PartialFile>> PartialFile::open(const std::string& blob_path, const std::string& lock_path,
+                                                       uint64_t size, uint64_t range_bytes) {
   std::unique_ptr<PartialFile> file(new PartialFile);
   file->blob_path_ = blob_path;
   file->size_ = size;
@@ -84,7 +89,8 @@ Result<std::unique_ptr<PartialFile>> PartialFile::open(const std::string& blob_p
   const bool resume = std::find(file->done_.begin(), file->done_.end(), true) != file->done_.end();
   file->data_ = ::open(data_path(blob_path).c_str(), O_RDWR | O_CREAT | O_CLOEXEC | (resume ? 0 : O_TRUNC), 0644);
   if (file->data_ < 0) return cannot_write(data_path(blob_path), errno);
-  file->ranges_ = ::open(ranges_path(blob_path).c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (resume ? 0 : O_TRUNC), 0644);
+  file->ranges_ =
+      ::open(ranges_path(blob_path).c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (resume ? 0 : O_TRUNC), 0644);
   if (file->ranges_ < 0) return cannot_write(ranges_path(blob_path), errno);
   // The leading newline ends a line that a full disk or a kill may have cut.
   const std::string head = resume ? "\n" : fmt::format("{} {}\n", size, range_bytes);
@@ -116,7 +122,9 @@ Status PartialFile::mark_done(size_t range) {
 }
 
 Status PartialFile::finish(const std::string& digest, const std::atomic<bool>* stop) {
-  if (::ftruncate(data_, static_cast<off_t>(size_)) != 0 || ::fsync(data_) != 0) return cannot_write(data_path(blob_path_), errno);
+  if (::ftruncate(data_, static_cast<off_t>(size_)) != 0 || ::fsync(data_) != 0) {
+    return cannot_write(data_path(blob_path_), errno);
+  }
   DI_ASSIGN_OR_RETURN(const std::string got, digest_of_file(data_path(blob_path_), digest.size(), stop));
   if (got != digest) {
     ::unlink(ranges_path(blob_path_).c_str());

@@ -4,8 +4,9 @@
 //   part->write(offset, bytes); part->mark_done(range);     // any thread
 //   part->finish(digest, &stop);                            // checks, then gives the file its name
 //
-// Data lies in BLOB.deepinfer, the list of complete ranges in BLOB.deepinfer-ranges ("SIZE RANGE_BYTES", then one range number
-// a line). The list is a hint only: the digest decides whether the file is good. A lock keeps a second program away.
+// Data lies in BLOB.deepinfer, the list of complete ranges in BLOB.deepinfer-ranges ("SIZE RANGE_BYTES", then one range
+// number a line). The list is a hint only: the digest decides whether the file is good. A lock keeps a second program
+// away.
 #pragma once
 
 #include <atomic>
@@ -22,8 +23,8 @@ namespace deepinfer::checkpoint {
 
 class PartialFile {
  public:
-  static Result<std::unique_ptr<PartialFile>> open(const std::string& blob_path, const std::string& lock_path, uint64_t size,
-                                                   uint64_t range_bytes);
+  static Result<std::unique_ptr<PartialFile>> open(const std::string& blob_path, const std::string& lock_path,
+                                                   uint64_t size, uint64_t range_bytes);
   // How much an interrupted run has left behind; 0 if nothing usable.
   static uint64_t bytes_present(const std::string& blob_path, uint64_t size, uint64_t range_bytes);
   ~PartialFile();

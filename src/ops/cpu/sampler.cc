@@ -9,8 +9,8 @@ namespace deepinfer::ops {
 namespace {
 
 constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
-// z falls into buckets of width 1/64; a power of two keeps the bucket number monotone in z. The last bucket holds the rest,
-// whose masses are all zero (exp(-32) * 2^31 < 1).
+// z falls into buckets of width 1/64; a power of two keeps the bucket number monotone in z. The last bucket holds the
+// rest, whose masses are all zero (exp(-32) * 2^31 < 1).
 constexpr int kBucketsPerUnit = 64;
 constexpr int kBuckets = 32 * kBucketsPerUnit + 1;
 constexpr float kNoiseMax = 22.9f;  // above G of every word
@@ -230,14 +230,17 @@ void Sampler::keep(const SamplingParams& params) {
   const size_t first = kept_count_;
   gather([&](int b) { return b == border; });
   const auto order = [this](int32_t a, int32_t b) { return better(a, b); };
-  const auto begin = kept_.begin() + static_cast<ptrdiff_t>(first), end = kept_.begin() + static_cast<ptrdiff_t>(kept_count_);
+  const auto begin = kept_.begin() + static_cast<ptrdiff_t>(first),
+             end = kept_.begin() + static_cast<ptrdiff_t>(kept_count_);
   // The masses of tokens that min-p dropped lie behind every kept one, so that they cannot move the top-p limit.
   size_t left = static_cast<size_t>(std::min<uint64_t>(k - count, kept_count_ - first));
   if (left < kept_count_ - first) std::nth_element(begin, begin + static_cast<ptrdiff_t>(left), end, order);
   if (by_mass) {
     std::sort(begin, begin + static_cast<ptrdiff_t>(left), order);
     size_t taken = 0;
-    for (; taken < left && mass <= limit; ++taken) mass += static_cast<uint64_t>(e_[begin[static_cast<ptrdiff_t>(taken)]] / sum_ * 0x1p31);
+    for (; taken < left && mass <= limit; ++taken) {
+      mass += static_cast<uint64_t>(e_[begin[static_cast<ptrdiff_t>(taken)]] / sum_ * 0x1p31);
+    }
     left = taken;
   }
   kept_count_ = first + left;

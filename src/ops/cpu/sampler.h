@@ -4,8 +4,8 @@
 //   SampleRow row{.logits = logits, .params = &params, .place = {seed, position, sample}};
 //   int32_t token = sampler.sample(row);         // -1: no token is left (all masked, or logits are not finite)
 //
-// The cost is one pass over the vocabulary, plus exp of every logit when top-p is on; noise is formed only for tokens that
-// can still win, and only the tokens at the border of the kept set are sorted. One Sampler per thread.
+// The cost is one pass over the vocabulary, plus exp of every logit when top-p is on; noise is formed only for tokens
+// that can still win, and only the tokens at the border of the kept set are sorted. One Sampler per thread.
 #pragma once
 
 #include <cstdint>
@@ -43,12 +43,12 @@ class TokenHistory {
 };
 
 struct SampleRow {
-  std::span<const float> logits;              // [vocab]
+  std::span<const float> logits;  // [vocab]
   const SamplingParams* params = nullptr;
   NoisePlace place;
-  const TokenHistory* history = nullptr;      // needed when params->has_penalties()
-  std::span<const uint32_t> allowed;          // bit t % 32 of word t / 32; empty: every token is allowed
-  std::span<const int32_t> forbidden;         // ids; those outside the vocabulary are ignored
+  const TokenHistory* history = nullptr;  // needed when params->has_penalties()
+  std::span<const uint32_t> allowed;      // bit t % 32 of word t / 32; empty: every token is allowed
+  std::span<const int32_t> forbidden;     // ids; those outside the vocabulary are ignored
 };
 
 class Sampler {
@@ -57,10 +57,10 @@ class Sampler {
   int32_t sample(const SampleRow& row);
 
   // What the last call to sample() worked with, for tests and traces.
-  std::span<const float> processed() const { return x_; }              // after step 3
-  std::span<const float> scaled() const { return z_; }                 // z of step 5; stale after a greedy choice
-  std::vector<int32_t> kept_best_first() const;                        // step 7
-  std::vector<uint32_t> masses() const;                                // step 6, [vocab]
+  std::span<const float> processed() const { return x_; }  // after step 3
+  std::span<const float> scaled() const { return z_; }     // z of step 5; stale after a greedy choice
+  std::vector<int32_t> kept_best_first() const;            // step 7
+  std::vector<uint32_t> masses() const;                    // step 6, [vocab]
 
  private:
   void process(const SampleRow& row);
@@ -72,7 +72,7 @@ class Sampler {
 
   std::vector<float> x_, z_;
   std::vector<double> e_;
-  std::vector<int32_t> kept_;       // unordered but for the border's tokens
+  std::vector<int32_t> kept_;  // unordered but for the border's tokens
   size_t kept_count_ = 0;
   std::vector<uint64_t> bucket_mass_;
   std::vector<uint32_t> bucket_count_;

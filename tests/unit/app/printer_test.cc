@@ -20,7 +20,10 @@ TEST(WithoutControls, ShowsWhatATerminalWouldObey) {
   EXPECT_EQ(without_controls("a\tb\nc"), "a\tb\nc");
   EXPECT_EQ(without_controls("\x1b[31mred\x07\r"), "␛[31mred␇␍");
   EXPECT_EQ(without_controls("\x7f"), "␡");
-  EXPECT_EQ(without_controls("\xc2\x9b" "31m"), "\xef\xbf\xbd" "31m");  // the one-character form of ESC [
+  EXPECT_EQ(without_controls("\xc2\x9b"
+                             "31m"),
+            "\xef\xbf\xbd"
+            "31m");  // the one-character form of ESC [
   EXPECT_EQ(without_controls("\xc2\xa0 é 猫 🐱"), "\xc2\xa0 é 猫 🐱");
   EXPECT_EQ(without_controls("\xff"), "\xef\xbf\xbd");
 }

@@ -30,10 +30,11 @@ TEST(WhyCut, NamesTheLimitAndTheStage) {
 TEST(AnswerJson, HoldsTextUsageAndFigures) {
   Answer answer{.reasoning = "r", .content = "c\n", .reasoning_tokens = 2};
   answer.figures = {.prompt_tokens = 10, .output_tokens = 5, .prefill_s = 0.5, .decode_s = 2};
-  EXPECT_EQ(recipe::to_compact_json(answer_json(answer, {.model = "m", .seed = ~uint64_t{0}, .load_s = 0.25})),
-            R"({"model":"m","content":"c\n","reasoning_content":"r","finish_reason":"stop","seed":18446744073709551615,)"
-            R"("usage":{"prompt_tokens":10,"completion_tokens":5,"reasoning_tokens":2},)"
-            R"("figures":{"load_s":0.25,"first_token_s":0.5,"prompt_tokens_per_s":20.0,"decode_tokens_per_s":2.0}})");
+  EXPECT_EQ(
+      recipe::to_compact_json(answer_json(answer, {.model = "m", .seed = ~uint64_t{0}, .load_s = 0.25})),
+      R"({"model":"m","content":"c\n","reasoning_content":"r","finish_reason":"stop","seed":18446744073709551615,)"
+      R"("usage":{"prompt_tokens":10,"completion_tokens":5,"reasoning_tokens":2},)"
+      R"("figures":{"load_s":0.25,"first_token_s":0.5,"prompt_tokens_per_s":20.0,"decode_tokens_per_s":2.0}})");
 }
 
 }  // namespace

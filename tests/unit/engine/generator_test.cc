@@ -26,7 +26,8 @@ class CountingModel : public SequenceModel {
   int64_t context_max() const override { return context; }
   int64_t rows_max() const override { return rows; }
   int64_t keep() const override { return 5; }
-  Status forward(std::span<const int32_t> tokens, int64_t position, int64_t decoder_begin, std::span<float> logits) override {
+  Status forward(std::span<const int32_t> tokens, int64_t position, int64_t decoder_begin,
+                 std::span<float> logits) override {
     if (static_cast<int>(calls.size()) == fail_at) return Status(Code::kInternal, "broken");
     calls.push_back({{tokens.begin(), tokens.end()}, position, decoder_begin, !logits.empty()});
     for (size_t i = 0; i < logits.size(); ++i) logits[i] = static_cast<int>(i) == (tokens.back() + 1) % 16 ? peak : 0;
@@ -39,13 +40,17 @@ struct Outcome {
   Result<GenerateResult> result;
 };
 
-Outcome run(CountingModel& model, const GenerateRequest& request, const std::atomic<bool>* stop = nullptr, size_t sink_limit = 1000) {
+Outcome run(CountingModel& model, const GenerateRequest& request, const std::atomic<bool>* stop = nullptr,
+            size_t sink_limit = 1000) {
   Outcome out{{}, GenerateResult()};
   Generator generator(model);
-  out.result = generator.generate(request, [&](int32_t t) {
-    out.tokens.push_back(t);
-    return out.tokens.size() < sink_limit;
-  }, stop);
+  out.result = generator.generate(
+      request,
+      [&](int32_t t) {
+        out.tokens.push_back(t);
+        return out.tokens.size() < sink_limit;
+      },
+      stop);
   return out;
 }
 
@@ -67,8 +72,11 @@ TEST(Generator, PrefillsInPartsAndDecodes) {
   EXPECT_EQ(r.result.value().end, EndReason::kMaxTokens);
   EXPECT_EQ(r.result.value().prompt_tokens, 9);
   EXPECT_EQ(r.result.value().output_tokens, 3);
-  const std::vector<CountingModel::Call> want = {
-      {{3, 1, 4, 1}, 0, 4, false}, {{5, 9, 2, 6}, 4, 4, false}, {{5}, 8, 4, true}, {{6}, 9, 4, true}, {{7}, 10, 4, true}};
+  const std::vector<CountingModel::Call> want = {{{3, 1, 4, 1}, 0, 4, false},
+                                                 {{5, 9, 2, 6}, 4, 4, false},
+                                                 {{5}, 8, 4, true},
+                                                 {{6}, 9, 4, true},
+                                                 {{7}, 10, 4, true}};
   EXPECT_TRUE(model.calls == want);
 }
 

@@ -17,7 +17,8 @@ struct Oracle {
 };
 
 // The steps of ops/sampling.h, written down one after the other: everything sorted, nothing skipped.
-Oracle choose(const std::vector<float>& logits, const SamplingParams& p, const std::vector<bool>& allowed, NoisePlace place) {
+Oracle choose(const std::vector<float>& logits, const SamplingParams& p, const std::vector<bool>& allowed,
+              NoisePlace place) {
   Oracle o;
   o.x = logits;
   const int n = static_cast<int>(logits.size());
@@ -66,7 +67,9 @@ TEST(Sampler, EqualsAPlainImplementationOnRandomRows) {
     const double spread = uniform(0, 12);
     const bool coarse = random() % 2 == 0;  // many equal logits
     std::vector<float> logits(n);
-    for (float& v : logits) v = coarse ? std::round(uniform(-spread, spread)) : static_cast<float>(uniform(-spread, spread));
+    for (float& v : logits) {
+      v = coarse ? std::round(uniform(-spread, spread)) : static_cast<float>(uniform(-spread, spread));
+    }
     SamplingParams p;
     p.temperature = random() % 5 == 0 ? 0.05 : uniform(0.2, 2);
     if (random() % 2) p.top_p = random() % 8 == 0 ? 1e-9 : uniform(0.01, 1);
@@ -82,7 +85,8 @@ TEST(Sampler, EqualsAPlainImplementationOnRandomRows) {
         if (allowed[i]) mask[i / 32] |= 1u << (i % 32);
       }
     }
-    const NoisePlace place{uint64_t{random()} << 32 | random(), static_cast<uint32_t>(random()), static_cast<uint32_t>(random() % 4)};
+    const NoisePlace place{uint64_t{random()} << 32 | random(), static_cast<uint32_t>(random()),
+                           static_cast<uint32_t>(random() % 4)};
     const Oracle want = choose(logits, p, allowed, place);
     Sampler sampler(n);
     const int32_t got = sampler.sample({.logits = logits, .params = &p, .place = place, .allowed = mask});
@@ -136,7 +140,8 @@ TEST(Sampler, PenaltiesFollowDraftsInAndOut) {
 TEST(Sampler, SaysWhenNoTokenIsLeft) {
   SamplingParams p;
   Sampler sampler(3);
-  const std::vector<float> masked(3, -INFINITY), broken = {NAN, NAN, NAN}, infinite = {0, INFINITY, 1}, some = {NAN, 0, NAN};
+  const std::vector<float> masked(3, -INFINITY), broken = {NAN, NAN, NAN}, infinite = {0, INFINITY, 1},
+                                                 some = {NAN, 0, NAN};
   EXPECT_EQ(sampler.sample({.logits = masked, .params = &p}), -1);
   EXPECT_EQ(sampler.sample({.logits = broken, .params = &p}), -1);
   EXPECT_EQ(sampler.sample({.logits = infinite, .params = &p}), -1);
