@@ -1,4 +1,5 @@
-// The bundled model on the CPU backends: prefill and decode tokens per second, and the time from nothing to the first token.
+// The bundled model on the CPU backends: prefill and decode tokens per second, and the time from nothing to the first
+// token.
 #include <memory>
 #include <random>
 #include <vector>
@@ -16,10 +17,12 @@ using namespace deepinfer;
 constexpr int kContext = 1024;
 
 std::unique_ptr<ops::Ops> make_ops(const std::string& backend, int threads) {
-  return backend == "plain" ? ops::make_plain_ops(threads) : ops::make_reference_ops(ops::ReferenceMode::kExact, threads);
+  return backend == "plain" ? ops::make_plain_ops(threads)
+                            : ops::make_reference_ops(ops::ReferenceMode::kExact, threads);
 }
 
-std::unique_ptr<model::Model> make_model(const std::string& backend, int threads, std::shared_ptr<const checkpoint::Checkpoint> checkpoint) {
+std::unique_ptr<model::Model> make_model(const std::string& backend, int threads,
+                                         std::shared_ptr<const checkpoint::Checkpoint> checkpoint) {
   model::Options o;
   o.limits.context_max = kContext;
   o.pages = ops::KvLayout::pages_for(kContext);
@@ -73,7 +76,12 @@ int main(int argc, char** argv) {
     must(s.append(random_tokens(16), 1, &logits));
     load.push_back(bench::wall_seconds() - start);
   }
-  bench::report({.bench = "model", .name = "load_to_first_token", .value = bench::median(load), .unit = "s", .goal = 0.3, .higher_is_better = false});
+  bench::report({.bench = "model",
+                 .name = "load_to_first_token",
+                 .value = bench::median(load),
+                 .unit = "s",
+                 .goal = 0.3,
+                 .higher_is_better = false});
   const auto checkpoint = open();
   for (const char* backend : {"plain", "reference"}) {
     for (const int threads : {1, 2}) {
@@ -84,8 +92,14 @@ int main(int argc, char** argv) {
         prefill.push_back(p);
         decode.push_back(d);
       }
-      bench::report({.bench = "model", .name = fmt::format("{}_{}_threads_prefill", backend, threads), .value = bench::median(prefill), .unit = "tokens/s"});
-      bench::report({.bench = "model", .name = fmt::format("{}_{}_threads_decode", backend, threads), .value = bench::median(decode), .unit = "tokens/s"});
+      bench::report({.bench = "model",
+                     .name = fmt::format("{}_{}_threads_prefill", backend, threads),
+                     .value = bench::median(prefill),
+                     .unit = "tokens/s"});
+      bench::report({.bench = "model",
+                     .name = fmt::format("{}_{}_threads_decode", backend, threads),
+                     .value = bench::median(decode),
+                     .unit = "tokens/s"});
     }
   }
 }

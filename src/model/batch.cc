@@ -35,7 +35,8 @@ ops::RowBatch BatchBuilder::Set::view() const {
   return b;
 }
 
-BatchBuilder::BatchBuilder(const checkpoint::ModelConfig& config, const Options& options) : config_(config), options_(options) {
+BatchBuilder::BatchBuilder(const checkpoint::ModelConfig& config, const Options& options)
+    : config_(config), options_(options) {
   const ops::Limits& l = options.limits;
   const int history = l.sequences_max * static_cast<int>(config.engram_max_ngram_size);
   const int blocks = l.blocks_max > 0 ? l.blocks_max : l.sequences_max * KvLayout::pages_for(l.context_max);
@@ -45,32 +46,43 @@ BatchBuilder::BatchBuilder(const checkpoint::ModelConfig& config, const Options&
 }
 
 Status BatchBuilder::check_sequence(const StepPlan& plan, const StepSequence& s) const {
-  const auto bad = [&s](std::string_view what) { return make_error(Code::kInvalidArgument, "step plan: sequence {} {}", s.id, what); };
+  const auto bad = [&s](std::string_view what) {
+    return make_error(Code::kInvalidArgument, "step plan: sequence {} {}", s.id, what);
+  };
   if (s.slot < 0 || s.slot >= options_.slots) return bad("has a state slot that does not exist");
   if (s.count < 1 || s.first_position < 0) return bad("has no rows or a negative position");
   const int64_t end = int64_t{s.first_position} + s.count;
   if (end > options_.limits.context_max) return bad("goes beyond the context limit");
-  if (s.first_token < 0 || static_cast<size_t>(s.first_token) + s.count > plan.tokens.size()) return bad("names tokens that the plan does not hold");
-  if (s.first_block < 0 || s.block_count < 0 || static_cast<size_t>(s.first_block) + s.block_count > plan.blocks.size()) return bad("names pages that the plan does not hold");
+  if (s.first_token < 0 || static_cast<size_t>(s.first_token) + s.count > plan.tokens.size())
+    return bad("names tokens that the plan does not hold");
+  if (s.first_block < 0 || s.block_count < 0 || static_cast<size_t>(s.first_block) + s.block_count > plan.blocks.size())
+    return bad("names pages that the plan does not hold");
   if (s.block_count < KvLayout::pages_for(end)) return bad("has too few pages for its tokens");
   for (int i = 0; i < s.block_count; ++i) {
-    if (plan.blocks[s.first_block + i] < 0 || plan.blocks[s.first_block + i] >= options_.pages) return bad("has a page that does not exist");
+    if (plan.blocks[s.first_block + i] < 0 || plan.blocks[s.first_block + i] >= options_.pages)
+      return bad("has a page that does not exist");
   }
-  if (s.decoder_begin < 0 || s.window_begin < 0 || s.window_begin > s.first_position) return bad("has a window that begins after its first row");
+  if (s.decoder_begin < 0 || s.window_begin < 0 || s.window_begin > s.first_position)
+    return bad("has a window that begins after its first row");
   if (s.cached < 0 || s.cached % ops::kPageTokens != 0) return bad("has a cached length that is not whole pages");
-  if (s.outputs < 0 || s.outputs > s.count || (s.outputs > 0 && end - s.outputs < s.decoder_begin)) return bad("wants logits of rows that the decoder half does not run");
+  if (s.outputs < 0 || s.outputs > s.count || (s.outputs > 0 && end - s.outputs < s.decoder_begin))
+    return bad("wants logits of rows that the decoder half does not run");
   return {};
 }
 
 Status BatchBuilder::check(const StepPlan& plan) {
   if (plan.sequences.empty()) return make_error(Code::kInvalidArgument, "step plan: it has no sequence");
   const ops::Limits& l = options_.limits;
-  if (static_cast<int64_t>(plan.sequences.size()) > l.sequences_max || static_cast<int64_t>(plan.tokens.size()) > l.rows_max) {
-    return make_error(Code::kInvalidArgument, "step plan: {} rows of {} sequences are over the limits of {} and {}", plan.tokens.size(), plan.sequences.size(), l.rows_max, l.sequences_max);
+  if (static_cast<int64_t>(plan.sequences.size()) > l.sequences_max ||
+      static_cast<int64_t>(plan.tokens.size()) > l.rows_max) {
+    return make_error(Code::kInvalidArgument, "step plan: {} rows of {} sequences are over the limits of {} and {}",
+                      plan.tokens.size(), plan.sequences.size(), l.rows_max, l.sequences_max);
   }
   const size_t back = config_.engram.empty() ? 0 : config_.engram_max_ngram_size - 1;
-  if (plan.history.size() != plan.sequences.size() * back) return make_error(Code::kInvalidArgument, "step plan: history must hold {} tokens a sequence", back);
-  if (!plan.image_rows.empty() && plan.image_rows.size() != plan.tokens.size()) return make_error(Code::kInvalidArgument, "step plan: image_rows must hold an entry a token");
+  if (plan.history.size() != plan.sequences.size() * back)
+    return make_error(Code::kInvalidArgument, "step plan: history must hold {} tokens a sequence", back);
+  if (!plan.image_rows.empty() && plan.image_rows.size() != plan.tokens.size())
+    return make_error(Code::kInvalidArgument, "step plan: image_rows must hold an entry a token");
   for (int32_t r : plan.image_rows) {
     if (r >= l.image_rows_max) return make_error(Code::kInvalidArgument, "step plan: image row {} does not exist", r);
   }
@@ -78,13 +90,16 @@ Status BatchBuilder::check(const StepPlan& plan) {
   slot_used_.assign(options_.slots, false);
   for (const StepSequence& s : plan.sequences) {
     DI_RETURN_IF_ERROR(check_sequence(plan, s));
-    if (slot_used_[s.slot]) return make_error(Code::kInvalidArgument, "step plan: two sequences use state slot {}", s.slot);
+    if (slot_used_[s.slot])
+      return make_error(Code::kInvalidArgument, "step plan: two sequences use state slot {}", s.slot);
     slot_used_[s.slot] = true;
     outputs += s.outputs;
     rows += s.count;
   }
   if (rows > l.rows_max || outputs > std::max(l.outputs_max, l.sequences_max)) {
-    return make_error(Code::kInvalidArgument, "step plan: {} rows and {} rows of logits are over the limits of {} and {}", rows, outputs, l.rows_max, l.outputs_max);
+    return make_error(Code::kInvalidArgument,
+                      "step plan: {} rows and {} rows of logits are over the limits of {} and {}", rows, outputs,
+                      l.rows_max, l.outputs_max);
   }
   return {};
 }
@@ -138,16 +153,21 @@ Status BatchBuilder::build(const StepPlan& plan) {
 
 Status BatchBuilder::build_draft(const DraftPlan& plan) {
   const ops::Limits& l = options_.limits;
-  const int64_t drafts_max = l.drafts_max > 0 ? std::min<int64_t>(l.drafts_max, config_.dspark_block_size) : config_.dspark_block_size;
+  const int64_t drafts_max =
+      l.drafts_max > 0 ? std::min<int64_t>(l.drafts_max, config_.dspark_block_size) : config_.dspark_block_size;
   if (!config_.has_drafter()) return make_error(Code::kUnsupported, "this model has no drafter");
-  if (plan.drafts < 1 || plan.drafts > drafts_max) return make_error(Code::kInvalidArgument, "draft plan: {} drafts; this model makes 1 to {}", plan.drafts, drafts_max);
+  if (plan.drafts < 1 || plan.drafts > drafts_max)
+    return make_error(Code::kInvalidArgument, "draft plan: {} drafts; this model makes 1 to {}", plan.drafts,
+                      drafts_max);
   if (plan.sequences.empty() || static_cast<int>(plan.sequences.size()) > l.sequences_max) {
-    return make_error(Code::kInvalidArgument, "draft plan: {} sequences; the limit is {}", plan.sequences.size(), l.sequences_max);
+    return make_error(Code::kInvalidArgument, "draft plan: {} sequences; the limit is {}", plan.sequences.size(),
+                      l.sequences_max);
   }
   draft_.clear();
   for (const DraftSequence& s : plan.sequences) {
     if (s.slot < 0 || s.slot >= options_.slots || s.position < s.decoder_begin || s.decoder_begin < 0) {
-      return make_error(Code::kInvalidArgument, "draft plan: sequence {} has a slot that does not exist or no committed decoder row", s.id);
+      return make_error(Code::kInvalidArgument,
+                        "draft plan: sequence {} has a slot that does not exist or no committed decoder row", s.id);
     }
     ops::SequenceRows rows;
     rows.slot = s.slot;

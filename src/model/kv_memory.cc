@@ -8,7 +8,9 @@ KvAllocator::KvAllocator(int pages, int slots) : holders_(pages, 0) {
 }
 
 Result<int> KvAllocator::take_page() {
-  if (free_pages_.empty()) return make_error(Code::kResourceExhausted, "all {} KV pages are in use; allow more pages or a shorter context", holders_.size());
+  if (free_pages_.empty())
+    return make_error(Code::kResourceExhausted, "all {} KV pages are in use; allow more pages or a shorter context",
+                      holders_.size());
   const int page = free_pages_.back();
   free_pages_.pop_back();
   holders_[page] = 1;
@@ -20,7 +22,8 @@ void KvAllocator::release_page(int page) {
 }
 
 Result<int> KvAllocator::take_slot() {
-  if (free_slots_.empty()) return make_error(Code::kResourceExhausted, "all state slots are in use; run fewer sequences at once");
+  if (free_slots_.empty())
+    return make_error(Code::kResourceExhausted, "all state slots are in use; run fewer sequences at once");
   const int slot = free_slots_.back();
   free_slots_.pop_back();
   return slot;

@@ -1,10 +1,12 @@
-// Which pages and state slots of a model are free: the least that tests and the command line need. The engine has kv/ for this.
+// Which pages and state slots of a model are free: the least that tests and the command line need. The engine has kv/
+// for this.
 //
 //   KvAllocator kv(options.pages, options.slots);
 //   DI_ASSIGN_OR_RETURN(int page, kv.take_page());
 //   kv.release_page(page);                               // a page is free when every holder has released it
 //
-// Pages are counted so that sequences can share a prefix (share_page). kResourceExhausted when none is left. Not thread-safe.
+// Pages are counted so that sequences can share a prefix (share_page). kResourceExhausted when none is left. Not
+// thread-safe.
 #pragma once
 
 #include <vector>

@@ -86,7 +86,8 @@ void Model::Impl::feed_forward(At at) const {
   note(at.layer, Stage::kMoeOut, at.rows);
 }
 
-// Layers first .. last - 1 on one row set (5.1, 5.2). compress_first: layer `first` writes global KV although it is the decoder's.
+// Layers first .. last - 1 on one row set (5.1, 5.2). compress_first: layer `first` writes global KV although it is the
+// decoder's.
 void Model::Impl::run_layers(int first, int last, Rows rows, bool compress_first) const {
   bool entered = false;
   for (int l = first; l < last; ++l) {
@@ -157,7 +158,8 @@ void Model::Impl::draft_block() const {
 Model::Model(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Model::~Model() = default;
 
-Result<std::unique_ptr<Model>> Model::create(std::shared_ptr<const checkpoint::Checkpoint> checkpoint, std::unique_ptr<ops::Ops> ops, const Options& options) {
+Result<std::unique_ptr<Model>> Model::create(std::shared_ptr<const checkpoint::Checkpoint> checkpoint,
+                                             std::unique_ptr<ops::Ops> ops, const Options& options) {
   auto impl = std::make_unique<Impl>();
   impl->checkpoint = std::move(checkpoint);
   impl->ops = std::move(ops);
@@ -165,10 +167,12 @@ Result<std::unique_ptr<Model>> Model::create(std::shared_ptr<const checkpoint::C
   const checkpoint::ModelConfig& config = impl->config();
   ops::Limits& limits = impl->options.limits;
   if (limits.rows_max < 1 || limits.sequences_max < 1 || options.pages < 1 || options.slots < 1) {
-    return make_error(Code::kInvalidArgument, "a model needs room for at least one row, one sequence, one page and one state slot");
+    return make_error(Code::kInvalidArgument,
+                      "a model needs room for at least one row, one sequence, one page and one state slot");
   }
   if (limits.context_max < 1 || limits.context_max > config.max_position_embeddings) {
-    return make_error(Code::kInvalidArgument, "a context of {} positions is not possible; this model has at most {}", limits.context_max, config.max_position_embeddings);
+    return make_error(Code::kInvalidArgument, "a context of {} positions is not possible; this model has at most {}",
+                      limits.context_max, config.max_position_embeddings);
   }
   DI_RETURN_IF_ERROR(impl->ops->load(config, collect_weights(*impl->checkpoint), limits));
   impl->layout = ops::KvLayout::make(config, impl->ops->capabilities().kv_format, options.rings);
@@ -206,7 +210,8 @@ Status Model::draft(const DraftPlan& plan, const DraftChooser& choose) {
   DI_RETURN_IF_ERROR(m.ops->begin(Rows::kDraft, draft));
   m.ops->run({kDraftGraph, draft.rows}, [&m] { m.draft_block(); });
   for (int i = 0; i < plan.drafts; ++i) {
-    m.ops->run({static_cast<uint8_t>(kDraftStepGraph + i), static_cast<int32_t>(plan.sequences.size())}, [&m, i] { m.ops->draft_logits(i); });
+    m.ops->run({static_cast<uint8_t>(kDraftStepGraph + i), static_cast<int32_t>(plan.sequences.size())},
+               [&m, i] { m.ops->draft_logits(i); });
     DI_RETURN_IF_ERROR(choose(i));
   }
   return {};

@@ -1,13 +1,13 @@
 // DeepSeek-V4.1-Flash: layer schedule and graph, written once against ops/ops.h (spec/model.md 3, 5, 11, 15).
 //
 //   DI_ASSIGN_OR_RETURN(auto model, Model::create(checkpoint, ops::make_plain_ops(threads), options));
-//   DI_RETURN_IF_ERROR(model->forward(plan));            // logits of the plan's output rows, in plan order, in Role::kLogits
-//   model->draft(draft_plan, model->greedy_chooser());   // proposals in Role::kDraftTokens, confidence logits in kConfidence
+//   DI_RETURN_IF_ERROR(model->forward(plan));            // Role::kLogits: the plan's output rows, in plan order
+//   model->draft(draft_plan, model->greedy_chooser());   // Role::kDraftTokens, Role::kConfidence
 //
-// forward() runs every row through the encoder half and the rows at or behind their sequence's decoder_begin through the decoder
-// half; it reads and writes KV pages and state slots only. Prefill, chunks, decode and verification are the same call, and a
-// row's result does not depend on the rest of the plan. Rejected verify rows need no undo: plan the next step at the position
-// after the last accepted one (at most `backtrack` tokens back).
+// forward() runs every row through the encoder half and the rows at or behind their sequence's decoder_begin through
+// the decoder half; it reads and writes KV pages and state slots only. Prefill, chunks, decode and verification are the
+// same call, and a row's result does not depend on the rest of the plan. Rejected verify rows need no undo: plan the
+// next step at the position after the last accepted one (at most `backtrack` tokens back).
 //
 // Errors: a plan that contradicts itself or exceeds Options is refused with kInvalidArgument before anything runs.
 #pragma once
@@ -32,8 +32,8 @@ namespace deepinfer::model {
 
 struct Options {
   ops::Limits limits;
-  int pages = 64;            // KV pages of 128 tokens
-  int slots = 1;             // state slots
+  int pages = 64;  // KV pages of 128 tokens
+  int slots = 1;   // state slots
   ops::KvRingSizes rings;
 };
 
@@ -41,7 +41,8 @@ struct Options {
 enum class Stage : uint8_t {
   kEmbedding,     // layer -1: kResidual
   kEngram,        // kEngramRows, kEngramGate, kResidual
-  kProjected,     // kSublayerIn (attention_in), kQueryLow, kQuery, kWindowRecords, kIndexQuery, kIndexWeights, kCompressorRows
+  kProjected,     // kSublayerIn (attention_in), kQueryLow, kQuery, kWindowRecords, kIndexQuery, kIndexWeights,
+                  // kCompressorRows
   kGlobal,        // kLatent; pages
   kSelected,      // kIndexScores, kCandidates, kSelected
   kHeads,         // kHeads
@@ -54,11 +55,12 @@ enum class Stage : uint8_t {
   kHead,          // layer -1: kFinalHidden, kLogits
 };
 
-// Called while a step runs (tests, traces): the roles named at the stage may be read, or written to replace what follows.
-// Drafter stages are layers n, n + 1, ..
+// Called while a step runs (tests, traces): the roles named at the stage may be read, or written to replace what
+// follows. Drafter stages are layers n, n + 1, ..
 using Observer = std::function<void(int layer, Stage stage, ops::Rows rows)>;
 
-// Picks the next draft token of every sequence: reads Role::kLogits [sequences, V], writes column index + 1 of kDraftTokens.
+// Picks the next draft token of every sequence: reads Role::kLogits [sequences, V], writes column index + 1 of
+// kDraftTokens.
 using DraftChooser = std::function<Status(int index)>;
 
 class Model {

@@ -19,8 +19,16 @@ Result<Sequence> Sequence::create(Model& model, KvAllocator& kv, int32_t decoder
 }
 
 Sequence::Sequence(Sequence&& o) noexcept
-    : model_(o.model_), kv_(o.kv_), slot_(std::exchange(o.slot_, -1)), decoder_begin_(o.decoder_begin_), window_begin_(o.window_begin_), cached_(o.cached_),
-      tokens_(std::move(o.tokens_)), blocks_(std::exchange(o.blocks_, {})), plan_(std::move(o.plan_)), values_(std::move(o.values_)) {}
+    : model_(o.model_),
+      kv_(o.kv_),
+      slot_(std::exchange(o.slot_, -1)),
+      decoder_begin_(o.decoder_begin_),
+      window_begin_(o.window_begin_),
+      cached_(o.cached_),
+      tokens_(std::move(o.tokens_)),
+      blocks_(std::exchange(o.blocks_, {})),
+      plan_(std::move(o.plan_)),
+      values_(std::move(o.values_)) {}
 
 Sequence::~Sequence() {
   if (slot_ < 0) return;
@@ -28,9 +36,12 @@ Sequence::~Sequence() {
   kv_->release_slot(slot_);
 }
 
-Result<Sequence> Sequence::with_cached_prefix(const Sequence& source, int32_t hit, int32_t start, int32_t decoder_begin) {
+Result<Sequence> Sequence::with_cached_prefix(const Sequence& source, int32_t hit, int32_t start,
+                                              int32_t decoder_begin) {
   if (hit % ops::kPageTokens != 0 || hit > source.size() || start < 0 || start > hit) {
-    return make_error(Code::kInvalidArgument, "a cached prefix of {} tokens replayed from {} is not possible in a sequence of {}", hit, start, source.size());
+    return make_error(Code::kInvalidArgument,
+                      "a cached prefix of {} tokens replayed from {} is not possible in a sequence of {}", hit, start,
+                      source.size());
   }
   DI_ASSIGN_OR_RETURN(Sequence s, create(*source.model_, *source.kv_, decoder_begin));
   s.cached_ = hit;
@@ -41,7 +52,8 @@ Result<Sequence> Sequence::with_cached_prefix(const Sequence& source, int32_t hi
   return s;
 }
 
-Status Sequence::add_rows(StepPlan& plan, std::span<const int32_t> tokens, int32_t outputs, std::span<const int32_t> image_rows) {
+Status Sequence::add_rows(StepPlan& plan, std::span<const int32_t> tokens, int32_t outputs,
+                          std::span<const int32_t> image_rows) {
   const int32_t end = size() + static_cast<int32_t>(tokens.size());
   while (static_cast<int>(blocks_.size()) < KvLayout::pages_for(end)) {
     DI_ASSIGN_OR_RETURN(const int page, kv_->take_page());
@@ -49,7 +61,8 @@ Status Sequence::add_rows(StepPlan& plan, std::span<const int32_t> tokens, int32
   }
   const checkpoint::ModelConfig& c = model_->config();
   std::array<int32_t, 16> history;
-  const int back = c.engram.empty() ? 0 : static_cast<int>(std::min<int64_t>(c.engram_max_ngram_size - 1, history.size()));
+  const int back =
+      c.engram.empty() ? 0 : static_cast<int>(std::min<int64_t>(c.engram_max_ngram_size - 1, history.size()));
   for (int k = 0; k < back; ++k) history[k] = size() - 1 - k >= 0 ? tokens_[size() - 1 - k] : ops::kNoToken;
   StepSequence s;
   s.slot = slot_;
@@ -64,13 +77,16 @@ Status Sequence::add_rows(StepPlan& plan, std::span<const int32_t> tokens, int32
 }
 
 void Sequence::commit_rows(std::span<const int32_t> tokens, std::span<const int32_t> image_rows) {
-  for (size_t i = 0; i < tokens.size(); ++i) tokens_.push_back(!image_rows.empty() && image_rows[i] >= 0 ? ops::kNoToken : tokens[i]);
+  for (size_t i = 0; i < tokens.size(); ++i)
+    tokens_.push_back(!image_rows.empty() && image_rows[i] >= 0 ? ops::kNoToken : tokens[i]);
 }
 
-Status Sequence::append(std::span<const int32_t> tokens, int32_t outputs, std::vector<float>* logits, std::span<const int32_t> image_rows) {
+Status Sequence::append(std::span<const int32_t> tokens, int32_t outputs, std::vector<float>* logits,
+                        std::span<const int32_t> image_rows) {
   const int64_t vocabulary = model_->config().vocab_size;
   const auto total = static_cast<int64_t>(tokens.size());
-  const int64_t first_output = total - outputs, rows_max = model_->limits().rows_max, outputs_max = model_->limits().outputs_max;
+  const int64_t first_output = total - outputs, rows_max = model_->limits().rows_max,
+                outputs_max = model_->limits().outputs_max;
   if (logits != nullptr) logits->clear();
   for (int64_t at = 0; at < total;) {
     const int64_t before = std::max<int64_t>(0, first_output - at);  // rows of this step without logits
@@ -97,7 +113,8 @@ Result<Draft> Sequence::draft(int32_t next_token, int32_t drafts, bool with_logi
   Draft out;
   DraftPlan plan;
   plan.drafts = drafts;
-  plan.sequences.push_back({.slot = slot_, .position = size() - 1, .decoder_begin = decoder_begin_, .token = next_token});
+  plan.sequences.push_back(
+      {.slot = slot_, .position = size() - 1, .decoder_begin = decoder_begin_, .token = next_token});
   ops::Ops& ops = model_->ops();
   const DraftChooser greedy = model_->greedy_chooser();
   DI_RETURN_IF_ERROR(model_->draft(plan, [&](int index) -> Status {

@@ -23,9 +23,9 @@
 namespace deepinfer::model {
 
 struct Draft {
-  std::vector<int32_t> tokens;        // [drafts]
-  std::vector<float> confidence;      // [drafts] logits
-  std::vector<float> logits;          // [drafts, vocab_size], when asked for
+  std::vector<int32_t> tokens;    // [drafts]
+  std::vector<float> confidence;  // [drafts] logits
+  std::vector<float> logits;      // [drafts, vocab_size], when asked for
 };
 
 class Sequence {
@@ -35,18 +35,20 @@ class Sequence {
   Sequence& operator=(Sequence&&) = delete;
   ~Sequence();
 
-  // A sequence whose global KV below `hit` (whole pages) is shared with `source` and whose windows begin at `start`: append
-  // source's tokens from `start` on (spec/model.md 15.6).
+  // A sequence whose global KV below `hit` (whole pages) is shared with `source` and whose windows begin at `start`:
+  // append source's tokens from `start` on (spec/model.md 15.6).
   static Result<Sequence> with_cached_prefix(const Sequence& source, int32_t hit, int32_t start, int32_t decoder_begin);
 
-  // Runs tokens in steps of at most the model's rows. image_rows: per token a row of Role::kImageRows or -1; empty: all text.
-  // `logits` may be null when outputs is 0.
-  Status append(std::span<const int32_t> tokens, int32_t outputs, std::vector<float>* logits, std::span<const int32_t> image_rows = {});
+  // Runs tokens in steps of at most the model's rows. image_rows: per token a row of Role::kImageRows or -1; empty: all
+  // text. `logits` may be null when outputs is 0.
+  Status append(std::span<const int32_t> tokens, int32_t outputs, std::vector<float>* logits,
+                std::span<const int32_t> image_rows = {});
   Result<Draft> draft(int32_t next_token, int32_t drafts, bool with_logits = false);
   void truncate(int32_t length);
 
   // Adds the next `tokens` to a plan (pages are taken now), and makes them part of the sequence after the step has run.
-  Status add_rows(StepPlan& plan, std::span<const int32_t> tokens, int32_t outputs, std::span<const int32_t> image_rows = {});
+  Status add_rows(StepPlan& plan, std::span<const int32_t> tokens, int32_t outputs,
+                  std::span<const int32_t> image_rows = {});
   void commit_rows(std::span<const int32_t> tokens, std::span<const int32_t> image_rows = {});
 
   int32_t size() const { return static_cast<int32_t>(tokens_.size()); }

@@ -10,8 +10,9 @@ void StepPlan::clear() {
   image_rows.clear();
 }
 
-void StepPlan::add_sequence(StepSequence sequence, std::span<const int32_t> tokens_in, std::span<const int32_t> history_in,
-                            std::span<const int32_t> blocks_in, std::span<const int32_t> image_rows_in) {
+void StepPlan::add_sequence(StepSequence sequence, std::span<const int32_t> tokens_in,
+                            std::span<const int32_t> history_in, std::span<const int32_t> blocks_in,
+                            std::span<const int32_t> image_rows_in) {
   sequence.count = static_cast<int32_t>(tokens_in.size());
   sequence.first_token = static_cast<int32_t>(tokens.size());
   sequence.first_block = static_cast<int32_t>(blocks.size());

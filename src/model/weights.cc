@@ -42,7 +42,9 @@ class Collector {
     return it == matrices_.end() ? Matrix{} : it->second;
   }
 
-  ops::ExpertWeights expert(const std::string& p) const { return {get(p + "w1.weight"), get(p + "w3.weight"), get(p + "w2.weight")}; }
+  ops::ExpertWeights expert(const std::string& p) const {
+    return {get(p + "w1.weight"), get(p + "w3.weight"), get(p + "w2.weight")};
+  }
 
   ops::HyperWeights hyper(const std::string& p) const { return {get(p + "_fn"), get(p + "_base"), get(p + "_scale")}; }
 
@@ -53,10 +55,12 @@ class Collector {
     w.hc_attn = hyper(p + "hc_attn");
     w.hc_ffn = hyper(p + "hc_ffn");
     const std::string a = p + "attn.", f = p + "ffn.", e = p + "engram.";
-    w.attention = {get(a + "attn_sink"), get(a + "wq_a.weight"), get(a + "q_norm.weight"), get(a + "wq_b.weight"),
-                   get(a + "wkv.weight"), get(a + "kv_norm.weight"), get(a + "wo_a.weight"), get(a + "wo_b.weight")};
-    w.compressor = {get(a + "compressor.wkv.weight"), get(a + "compressor.wgate.weight"), get(a + "compressor.norm.weight")};
-    w.indexer = {get(a + "indexer.wk.weight"), get(a + "indexer.k_norm.weight"), get(a + "indexer.wq_b.weight"), get(a + "indexer.weights_proj.weight")};
+    w.attention = {get(a + "attn_sink"),  get(a + "wq_a.weight"),    get(a + "q_norm.weight"), get(a + "wq_b.weight"),
+                   get(a + "wkv.weight"), get(a + "kv_norm.weight"), get(a + "wo_a.weight"),   get(a + "wo_b.weight")};
+    w.compressor = {get(a + "compressor.wkv.weight"), get(a + "compressor.wgate.weight"),
+                    get(a + "compressor.norm.weight")};
+    w.indexer = {get(a + "indexer.wk.weight"), get(a + "indexer.k_norm.weight"), get(a + "indexer.wq_b.weight"),
+                 get(a + "indexer.weights_proj.weight")};
     w.moe.gate = get(f + "gate.weight");
     w.moe.bias = get(f + "gate.bias");
     w.moe.bias_vl = get(f + "gate.bias_vl");
@@ -82,8 +86,10 @@ ops::ModelWeights collect_weights(const checkpoint::Checkpoint& checkpoint) {
   w.image_start = from.get("image_start");
   w.image_newline = from.get("image_newline");
   w.image_end = from.get("image_end");
-  for (int64_t l = 0; l < c.num_hidden_layers; ++l) w.layers.push_back(from.layer("layers." + std::to_string(l) + ".", c.n_routed_experts));
-  for (int64_t j = 0; j < c.num_nextn_predict_layers; ++j) w.layers.push_back(from.layer("mtp." + std::to_string(j) + ".", c.dspark_n_routed_experts));
+  for (int64_t l = 0; l < c.num_hidden_layers; ++l)
+    w.layers.push_back(from.layer("layers." + std::to_string(l) + ".", c.n_routed_experts));
+  for (int64_t j = 0; j < c.num_nextn_predict_layers; ++j)
+    w.layers.push_back(from.layer("mtp." + std::to_string(j) + ".", c.dspark_n_routed_experts));
   const std::string last = "mtp." + std::to_string(c.num_nextn_predict_layers - 1) + ".";
   w.main_proj = from.get("mtp.0.main_proj.weight");
   w.main_norm = from.get("mtp.0.main_norm.weight");

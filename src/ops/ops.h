@@ -1,5 +1,5 @@
-// The stages V4.1-Flash is made of, one object a device. model/ writes the graph once against this interface; a backend is free
-// to fuse inside a stage. Names and formulas: spec/model.md 5-11; rounding points: 4.7, 4.8.
+// The stages V4.1-Flash is made of, one object a device. model/ writes the graph once against this interface; a backend
+// is free to fuse inside a stage. Names and formulas: spec/model.md 5-11; rounding points: 4.7, 4.8.
 //
 //   ops->load(config, weights, limits);
 //   ops->allocate_kv(layout, pages, slots);
@@ -11,19 +11,20 @@
 //   ops->synchronize();                                 // errors of all stages since the last call
 //   ops->read(Role::kLogits, 0, n, values);
 //
-// Data flow. Stages pass activations through buffers named by Role that the backend allocates once, in load(): no stage allocates.
+// Data flow. Stages pass activations through buffers named by Role; load() allocates them, no stage does.
 // All row sets share the buffers; `rows` of a role means the rows of the set in work. Element types:
-//   bf16   values that are bf16 at a rounding point (held in any format that keeps them; not rounded in numeric mode `off`)
+//   bf16   values that are bf16 at a rounding point, in any format that keeps them (not rounded in numeric mode `off`)
 //   wide   values the model keeps in fp32: the backend's widest type (double in the reference, else float)
 // Layers are numbered 0..n-1, drafter stages n..n+stages-1.
 //
-// Determinism. A row's result depends on that row's sequence only: not on other rows, the row set, chunk borders, row counts or
-// threads. Capabilities says where a backend cannot keep this. Each backend states its summation trees in ORDER.md.
+// Determinism. A row's result depends on that row's sequence only: not on other rows, the row set, chunk borders, row
+// counts or threads. Capabilities says where a backend cannot keep this. Each backend states its summation trees in
+// ORDER.md.
 //
-// Ranks. The stages are cut where ranks exchange rows (design.md 4); At carries a RankContext (size 1 = everything local).
+// Ranks. The stages are cut where ranks exchange rows (design.md 4); At carries a RankContext (size 1 = all is local).
 //
-// Errors. Stages return nothing and may run later; synchronize() reports. Inputs are checked by model/; a backend asserts.
-// One thread at a time uses an Ops object.
+// Errors. Stages return nothing and may run later; synchronize() reports. Inputs are checked by model/; a backend
+// asserts. One thread at a time uses an Ops object.
 #pragma once
 
 #include <cstddef>
@@ -61,7 +62,7 @@ enum ProjectParts : uint32_t {
   kProjectCompressor = 8,    // compressor rows (KV sources)
 };
 
-// Activations. C streams, D hidden, H heads, d head dim, k experts a token (the larger of backbone and drafter), T taps.
+// Activations. C streams, D hidden, H heads, d head dim, k experts a token (the larger of both halves), T taps.
 enum class Role : uint8_t {
   kResidual,        // bf16 [rows, C, D]
   kPre,             // wide [rows, C]         what the next collapse uses
@@ -110,15 +111,15 @@ struct Buffer {
 
 // Sizes fixed at load().
 struct Limits {
-  int rows_max = 512;          // rows of a step
+  int rows_max = 512;  // rows of a step
   int sequences_max = 1;
-  int outputs_max = 16;        // rows with logits in a step; at least sequences_max
-  int drafts_max = 0;          // rows of a sequence in a draft round; 0 = the config's block size
-  int context_max = 4096;      // positions of a sequence
-  int blocks_max = 0;          // page ids of a step over all sequences; 0 = sequences_max x pages of context_max
+  int outputs_max = 16;    // rows with logits in a step; at least sequences_max
+  int drafts_max = 0;      // rows of a sequence in a draft round; 0 = the config's block size
+  int context_max = 4096;  // positions of a sequence
+  int blocks_max = 0;      // page ids of a step over all sequences; 0 = sequences_max x pages of context_max
   int image_rows_max = 0;
   int feedback_max = 0;
-  bool keep_scores = false;    // keep Role::kIndexScores readable (tests)
+  bool keep_scores = false;  // keep Role::kIndexScores readable (tests)
 };
 
 struct Capabilities {
@@ -179,7 +180,8 @@ class Ops {
   // ---- a step ---------------------------------------------------------------------------------------------------
   // Takes a row set's arrays (copied; the spans may change after the call). Refuses what exceeds the limits.
   virtual Status begin(Rows set, const RowBatch& batch) = 0;
-  // Runs stages; a backend with graphs records them once a key and replays them. `stages` calls only stages of this object.
+  // Runs stages; a backend with graphs records them once a key and replays them. `stages` calls only stages of this
+  // object.
   virtual void run(const GraphKey& key, const std::function<void()>& stages);
   // Waits for all stages; the first error since the last call.
   virtual Status synchronize() = 0;
@@ -197,22 +199,24 @@ class Ops {
   virtual void hc_leave(At at, Sublayer which) = 0;
   // hc_leave of one sublayer and hc_enter of the next, for one pass over X.
   virtual void hc_leave_enter(At leave, Sublayer left, At enter, Sublayer entered);
-  // kSublayerIn = norm(collapse(X, kPre)) with the layer's attn_norm and nothing else: the decoder's source on all rows (15.3).
+  // kSublayerIn = norm(collapse(X, kPre)) with the layer's attn_norm and nothing else: the tail's first layer, on all
+  // rows (15.3).
   virtual void hc_collapse(At at) = 0;
   // Moves kResidual and kPre of the decoder set's rows to the front (row i <- row source[i]).
   virtual void keep_decoder_rows() = 0;
 
   // From kSublayerIn (and qr): the parts named, bits of ProjectParts (6.1, 7, 8.2).
   virtual void attention_project(At at, uint32_t parts) = 0;
-  // Pools complete groups (partners of earlier steps from the ring), norm, RoPE, quantises; writes entries and keys to pages
-  // and the rows to the compressor ring. Rows below `cached` write nothing.
+  // Pools complete groups (partners of earlier steps from the ring), norm, RoPE, quantises; writes entries and keys to
+  // pages and the rows to the compressor ring. Rows below `cached` write nothing.
   virtual void write_global(At at) = 0;
   // Index sources: scores of the visible entries, candidate blocks (candidate source), kSelected (8).
   virtual void select(At at) = 0;
-  // Window (ring for positions before the step, kWindowRecords for its own rows) and selected entries -> kHeads (6.3, 6.4).
-  // Drafter stages: ring up to the position before the first row, and all rows of the sequence (11.3).
+  // Window (ring for positions before the step, kWindowRecords for its own rows) and selected entries -> kHeads
+  // (6.3, 6.4). Drafter stages: ring up to the position before the first row, and all rows of the sequence (11.3).
   virtual void attend(At at) = 0;
-  // The last ring-size rows of each sequence into its window ring. A backend may have done it inside attend where that is equal.
+  // The last ring-size rows of each sequence into its window ring. A backend may have done it inside attend where that
+  // is equal.
   virtual void store_window(At at) = 0;
   // Inverse rotation, wo_a, wo_b -> kSublayerOut (6.5).
   virtual void attention_output(At at) = 0;

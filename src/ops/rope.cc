@@ -21,7 +21,8 @@ RopeFrequencies RopeFrequencies::make(const checkpoint::ModelConfig& c, bool com
 
   const checkpoint::RopeScaling& y = c.rope_scaling;
   const auto turn = [&](double n) {
-    return r * std::log(static_cast<double>(y.original_max_position_embeddings) / (2 * std::numbers::pi * n)) / (2 * std::log(base));
+    return r * std::log(static_cast<double>(y.original_max_position_embeddings) / (2 * std::numbers::pi * n)) /
+           (2 * std::log(base));
   };
   const double low = std::max(std::floor(turn(y.beta_fast)), 0.0);
   const double high = std::min(std::ceil(turn(y.beta_slow)), static_cast<double>(r - 1));

@@ -1,6 +1,6 @@
-// Views of a checkpoint's weights, ordered by layer, as a backend receives them (spec/model.md 13). Nothing is owned or copied:
-// the addresses point into the mapped checkpoint, which outlives the backend. A backend may keep copies of its own (device
-// memory, another order inside a tile); formats stay as published.
+// Views of a checkpoint's weights, ordered by layer, as a backend receives them (spec/model.md 13). Nothing is owned or
+// copied: the addresses point into the mapped checkpoint, which outlives the backend. A backend may keep copies of its
+// own (device memory, another order inside a tile); formats stay as published.
 //
 // Tensors a layer does not have are empty (data == nullptr).
 #pragma once

@@ -12,12 +12,14 @@ namespace {
 class Greedy : public ::testing::Test {
  protected:
   void SetUp() override {
-    Result<std::vector<testing::GreedyPrompt>> read = testing::read_greedy(std::string(DEEPINFER_TEST_DATA) + "/model/greedy.json");
+    Result<std::vector<testing::GreedyPrompt>> read =
+        testing::read_greedy(std::string(DEEPINFER_TEST_DATA) + "/model/greedy.json");
     ASSERT_TRUE(read.ok()) << read.status().to_string();
     prompts_ = read.value();
     ASSERT_EQ(prompts_.size(), 12u);
     Result<std::unique_ptr<model::Model>> model = testing::greedy_model(
-        testing::open_checkpoint("tiny-trained"), ops::make_reference_ops(ops::ReferenceMode::kExact, available_cores()), static_cast<int>(prompts_.size()));
+        testing::open_checkpoint("tiny-trained"),
+        ops::make_reference_ops(ops::ReferenceMode::kExact, available_cores()), static_cast<int>(prompts_.size()));
     ASSERT_TRUE(model.ok()) << model.status().to_string();
     model_ = std::move(model).value();
   }
@@ -41,7 +43,8 @@ TEST_F(Greedy, Speculative) {
     EXPECT_EQ(run.accepted, prompts_[i].accepted) << "prompt " << i;
     ASSERT_EQ(run.confidence.size(), prompts_[i].confidence.size()) << "prompt " << i;
     for (size_t r = 0; r < run.confidence.size(); ++r) {
-      for (size_t j = 0; j < run.confidence[r].size(); ++j) EXPECT_NEAR(run.confidence[r][j], prompts_[i].confidence[r][j], 0.5e-4 + 1e-9);
+      for (size_t j = 0; j < run.confidence[r].size(); ++j)
+        EXPECT_NEAR(run.confidence[r][j], prompts_[i].confidence[r][j], 0.5e-4 + 1e-9);
     }
   }
 }

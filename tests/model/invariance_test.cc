@@ -42,14 +42,16 @@ std::vector<int32_t> prompt(int n, uint32_t seed) {
 }
 
 // Logits of every row at or behind decoder_begin, the prompt run in pieces of the sizes given (the last one repeats).
-std::vector<float> in_pieces(Model& m, std::span<const int32_t> tokens, const std::vector<int>& sizes, int decoder_begin = 0, model::Draft* draft = nullptr) {
+std::vector<float> in_pieces(Model& m, std::span<const int32_t> tokens, const std::vector<int>& sizes,
+                             int decoder_begin = 0, model::Draft* draft = nullptr) {
   KvAllocator kv(kPages, kSlots);
   Result<Sequence> s = Sequence::create(m, kv, decoder_begin);
   std::vector<float> all, part;
   size_t piece = 0;
   for (size_t at = 0; at < tokens.size();) {
     const size_t n = std::min<size_t>(sizes[std::min(piece++, sizes.size() - 1)], tokens.size() - at);
-    const auto outputs = static_cast<int32_t>(std::clamp<int64_t>(static_cast<int64_t>(at + n) - decoder_begin, 0, static_cast<int64_t>(n)));
+    const auto outputs = static_cast<int32_t>(
+        std::clamp<int64_t>(static_cast<int64_t>(at + n) - decoder_begin, 0, static_cast<int64_t>(n)));
     const Status status = s->append(tokens.subspan(at, n), outputs, &part);
     EXPECT_TRUE(status.ok()) << status.to_string();
     all.insert(all.end(), part.begin(), part.end());
@@ -62,9 +64,13 @@ std::vector<float> in_pieces(Model& m, std::span<const int32_t> tokens, const st
 class Invariance : public ::testing::TestWithParam<std::tuple<const char*, Kind>> {
  protected:
   void SetUp() override {
-    if (testing::kSanitized && (std::get<0>(GetParam()) != std::string("tiny-random") || std::get<1>(GetParam()) != testing::Kind::kPlain)) GTEST_SKIP() << "sanitizer build";
+    if (testing::kSanitized &&
+        (std::get<0>(GetParam()) != std::string("tiny-random") || std::get<1>(GetParam()) != testing::Kind::kPlain))
+      GTEST_SKIP() << "sanitizer build";
   }
-  std::unique_ptr<Model> make(int threads, int rows_max = 256) { return make_model(std::get<0>(GetParam()), std::get<1>(GetParam()), threads, rows_max); }
+  std::unique_ptr<Model> make(int threads, int rows_max = 256) {
+    return make_model(std::get<0>(GetParam()), std::get<1>(GetParam()), threads, rows_max);
+  }
 };
 
 TEST_P(Invariance, Chunking) {
@@ -72,7 +78,8 @@ TEST_P(Invariance, Chunking) {
   const std::vector<int32_t> tokens = prompt(kTokens, 1);
   model::Draft draft, other;
   const std::vector<float> whole = in_pieces(*m, tokens, {kTokens}, 0, &draft);
-  for (const std::vector<int>& sizes : std::vector<std::vector<int>>{{1}, {7}, {33}, {64, 1, 1, 5, 37}, {149, 1}, {1, 149}}) {
+  for (const std::vector<int>& sizes :
+       std::vector<std::vector<int>>{{1}, {7}, {33}, {64, 1, 1, 5, 37}, {149, 1}, {1, 149}}) {
     EXPECT_TRUE(in_pieces(*m, tokens, sizes, 0, &other) == whole) << "pieces of " << sizes[0];
     EXPECT_TRUE(other.logits == draft.logits);
     EXPECT_EQ(other.confidence, draft.confidence);
@@ -100,8 +107,9 @@ TEST_P(Invariance, Batch) {
     int decoder_begin;
     std::vector<int> sizes;
   };
-  const std::vector<Case> cases = {{prompt(kTokens, 3), 0, {40, 1}},   {prompt(90, 4), 0, {1}},     {prompt(120, 5), 50, {17, 33, 1}},
-                                   {prompt(64, 6), 10, {64}},          {prompt(131, 7), 0, {5, 6}}, {prompt(75, 8), 30, {31, 1, 6}}};
+  const std::vector<Case> cases = {{prompt(kTokens, 3), 0, {40, 1}},  {prompt(90, 4), 0, {1}},
+                                   {prompt(120, 5), 50, {17, 33, 1}}, {prompt(64, 6), 10, {64}},
+                                   {prompt(131, 7), 0, {5, 6}},       {prompt(75, 8), 30, {31, 1, 6}}};
   std::vector<std::vector<float>> alone;
   for (const Case& c : cases) alone.push_back(in_pieces(*m, c.tokens, c.sizes, c.decoder_begin));
 
@@ -122,7 +130,8 @@ TEST_P(Invariance, Batch) {
       const size_t n = std::min<size_t>(c.sizes[std::min(piece[i], c.sizes.size() - 1)], c.tokens.size() - at[i]);
       if (n == 0) continue;
       ++piece[i];
-      const auto rows = static_cast<int32_t>(std::clamp<int64_t>(static_cast<int64_t>(at[i] + n) - c.decoder_begin, 0, static_cast<int64_t>(n)));
+      const auto rows = static_cast<int32_t>(
+          std::clamp<int64_t>(static_cast<int64_t>(at[i] + n) - c.decoder_begin, 0, static_cast<int64_t>(n)));
       ASSERT_TRUE(live[i].add_rows(plan, std::span(c.tokens).subspan(at[i], n), rows).ok());
       in_step.emplace_back(i, n, rows);
       outputs += rows;
@@ -179,9 +188,13 @@ TEST_P(Invariance, RejectedRows) {
 }
 
 #ifdef DEEPINFER_TEST_CUDA
-const auto kBackends = ::testing::Values(std::tuple{"tiny-random", Kind::kCuda}, std::tuple{"tiny-trained", Kind::kCuda}, std::tuple{"tiny-wide-random", Kind::kCuda});
+const auto kBackends =
+    ::testing::Values(std::tuple{"tiny-random", Kind::kCuda}, std::tuple{"tiny-trained", Kind::kCuda},
+                      std::tuple{"tiny-wide-random", Kind::kCuda});
 #else
-const auto kBackends = ::testing::Values(std::tuple{"tiny-random", Kind::kReference}, std::tuple{"tiny-random", Kind::kPlain}, std::tuple{"tiny-trained", Kind::kPlain});
+const auto kBackends =
+    ::testing::Values(std::tuple{"tiny-random", Kind::kReference}, std::tuple{"tiny-random", Kind::kPlain},
+                      std::tuple{"tiny-trained", Kind::kPlain});
 #endif
 
 std::string case_name(const ::testing::TestParamInfo<std::tuple<const char*, Kind>>& info) {

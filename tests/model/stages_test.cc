@@ -1,5 +1,6 @@
-// A backend with fp32 sums (the plain variant; in the CUDA build the CUDA backend): stage by stage against stored and reference values, and end to end on the bundled model
-// (spec/model.md 4.10: on random weights a whole run of any fp32 engine drifts, so there only stages are judged).
+// A backend with fp32 sums (the plain variant; in the CUDA build the CUDA backend): stage by stage against stored and
+// reference values, and end to end on the bundled model (spec/model.md 4.10: on random weights a whole run of any fp32
+// engine drifts, so there only stages are judged).
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -15,8 +16,8 @@
 namespace deepinfer {
 namespace {
 
-// What a stage may differ by. rate: of values that are not the stored ones; far: of values more than two bf16 steps (codes: one
-// code) away, at least one value is allowed; worst: over the row's largest magnitude.
+// What a stage may differ by. rate: of values that are not the stored ones; far: of values more than two bf16 steps
+// (codes: one code) away, at least one value is allowed; worst: over the row's largest magnitude.
 struct Bound {
   double rate, far, worst;
 };
@@ -33,13 +34,16 @@ constexpr double kFlip = 0x1p-6;  // fixtures/model/README.md: a flipped value, 
 
 Bound bound_of(const std::string& stage) {
 #ifdef DEEPINFER_TEST_CUDA
-  // Tensor cores cut what lies below the largest addend instead of rounding it: sums are right to about 1e-7 of their magnitudes.
+  // Tensor cores cut what lies below the largest addend instead of rounding it: sums are right to about 1e-7 of their
+  // magnitudes.
   if (stage == "attention_heads") return {4e-4, 1e-4, kFlip};
   if (stage == "latent") return {1e-3, 1e-5, kFlip};
 #endif
-  if (stage == "attention_heads" || stage == "attention_out" || stage == "engram_out") return {4e-4, 3e-5, kFlip};  // a rounding inside
-  if (stage == "entries" || stage == "index_keys" || stage == "index_queries") return {1e-4, 1e-5, 1.0 / 3};         // e2m1: one code
-  if (stage == "window_entry") return {1e-4, 1e-5, 1.0 / 8};                                                         // e4m3: one code
+  if (stage == "attention_heads" || stage == "attention_out" || stage == "engram_out")
+    return {4e-4, 3e-5, kFlip};  // a rounding inside
+  if (stage == "entries" || stage == "index_keys" || stage == "index_queries")
+    return {1e-4, 1e-5, 1.0 / 3};                             // e2m1: one code
+  if (stage == "window_entry") return {1e-4, 1e-5, 1.0 / 8};  // e4m3: one code
   if (stage == "latent") return {3e-4, 1e-5, kFlip};
   if (stage == "engram_gate") return {1, 1e-5, 1e-3};  // never rounded; its key is
   if (stage == "expert_weights" || stage == "mix" || stage == "logits") return {1, 1e-5, 2e-6};  // never rounded
@@ -58,9 +62,11 @@ Result<std::unique_ptr<model::Model>> stage_model(const std::string& name, std::
 }
 
 void judge(const std::string& name, std::unique_ptr<ops::Ops> ops, bool exact) {
-  const Result<testing::GoldenFile> golden = testing::GoldenFile::open(std::string(DEEPINFER_TEST_DATA) + "/model/" + name);
+  const Result<testing::GoldenFile> golden =
+      testing::GoldenFile::open(std::string(DEEPINFER_TEST_DATA) + "/model/" + name);
   ASSERT_TRUE(golden.ok()) << golden.status().to_string();
-  auto model = stage_model(name, std::move(ops)), oracle = stage_model(name, ops::make_reference_ops(ops::ReferenceMode::kExact, available_cores()));
+  auto model = stage_model(name, std::move(ops)),
+       oracle = stage_model(name, ops::make_reference_ops(ops::ReferenceMode::kExact, available_cores()));
   ASSERT_TRUE(model.ok() && oracle.ok());
   testing::TeacherForced forced(golden.value(), *model.value(), *oracle.value());
   const Status status = forced.run();
@@ -68,8 +74,9 @@ void judge(const std::string& name, std::unique_ptr<ops::Ops> ops, bool exact) {
   EXPECT_GE(forced.stages().size(), 22u);
   for (const auto& [stage, s] : forced.stages()) {
     if (!exact) {
-      std::printf("%-16s %-16s %8lld values, %6lld differ (%.5f%%), %3lld far, worst %.2e\n", name.c_str(), stage.c_str(), static_cast<long long>(s.values),
-                  static_cast<long long>(s.different), 100.0 * s.different / s.values, static_cast<long long>(s.far), s.worst);
+      std::printf("%-16s %-16s %8lld values, %6lld differ (%.5f%%), %3lld far, worst %.2e\n", name.c_str(),
+                  stage.c_str(), static_cast<long long>(s.values), static_cast<long long>(s.different),
+                  100.0 * s.different / s.values, static_cast<long long>(s.far), s.worst);
     }
     // Exact: stored fp32 coefficients were rounded from double, so that one value in 1e5 may be a step away.
     const Bound b = exact ? Bound{1e-5, 0, kFlip} : bound_of(stage);
@@ -84,14 +91,16 @@ class Stages : public ::testing::TestWithParam<const char*> {};
 TEST_P(Stages, ReferenceIsEqual) { judge(GetParam(), ops::make_reference_ops(ops::ReferenceMode::kExact, 1), true); }
 TEST_P(Stages, FlipsAreRare) { judge(GetParam(), testing::make_ops(kJudged, available_cores()), false); }
 
-INSTANTIATE_TEST_SUITE_P(Models, Stages, ::testing::Values("tiny-random", "tiny-trained", "tiny-wide-random"), [](const auto& info) {
-  std::string name = info.param;
-  std::replace(name.begin(), name.end(), '-', '_');
-  return name;
-});
+INSTANTIATE_TEST_SUITE_P(Models, Stages, ::testing::Values("tiny-random", "tiny-trained", "tiny-wide-random"),
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
 
 // Logits of every row of every text, on one backend.
-std::vector<std::vector<float>> all_logits(std::unique_ptr<ops::Ops> ops, const std::vector<std::vector<int32_t>>& texts) {
+std::vector<std::vector<float>> all_logits(std::unique_ptr<ops::Ops> ops,
+                                           const std::vector<std::vector<int32_t>>& texts) {
   model::Options o;
   o.limits.rows_max = 256;
   o.limits.outputs_max = 256;
@@ -144,13 +153,16 @@ struct Agreement {
     cosine += o.cosine;
   }
   void print(const char* what) const {
-    std::printf("%s: %.0f rows, argmax agrees %.3f%%, mean KL %.2e, mean cosine %.6f\n", what, rows, 100 * same / rows, kl / rows, cosine / rows);
+    std::printf("%s: %.0f rows, argmax agrees %.3f%%, mean KL %.2e, mean cosine %.6f\n", what, rows, 100 * same / rows,
+                kl / rows, cosine / rows);
   }
 };
 
 TEST(Agreement, WithTheReferenceOnTheBundledModel) {
-  const Result<testing::GoldenFile> golden = testing::GoldenFile::open(std::string(DEEPINFER_TEST_DATA) + "/model/tiny-trained");
-  const Result<std::vector<testing::GreedyPrompt>> prompts = testing::read_greedy(std::string(DEEPINFER_TEST_DATA) + "/model/greedy.json");
+  const Result<testing::GoldenFile> golden =
+      testing::GoldenFile::open(std::string(DEEPINFER_TEST_DATA) + "/model/tiny-trained");
+  const Result<std::vector<testing::GreedyPrompt>> prompts =
+      testing::read_greedy(std::string(DEEPINFER_TEST_DATA) + "/model/greedy.json");
   ASSERT_TRUE(golden.ok() && prompts.ok());
   const std::vector<double>& ids = golden->find("ids")->values;
   std::vector<std::vector<int32_t>> texts = {{ids.begin(), ids.end()}};
@@ -165,7 +177,9 @@ TEST(Agreement, WithTheReferenceOnTheBundledModel) {
   for (const bool greedy : {false, true}) {
     Agreement part;
     for (size_t t = greedy ? 1 : 0; t < (greedy ? texts.size() : 1); ++t) {
-      for (size_t i = 0; i < texts[t].size(); ++i) part.add(std::span(want[t]).subspan(i * vocabulary, vocabulary), std::span(got[t]).subspan(i * vocabulary, vocabulary));
+      for (size_t i = 0; i < texts[t].size(); ++i)
+        part.add(std::span(want[t]).subspan(i * vocabulary, vocabulary),
+                 std::span(got[t]).subspan(i * vocabulary, vocabulary));
     }
     part.print(greedy ? "prompts and continuations of greedy.json" : "ids[:1000]");
     all.add(part);

@@ -24,7 +24,9 @@ inline constexpr bool kSanitized = false;
 
 // "tiny-random", "tiny-wide-random" or "tiny-trained" (the bundled model). Ends the program with a message on failure.
 inline std::shared_ptr<const checkpoint::Checkpoint> open_checkpoint(const std::string& name) {
-  const std::string directory = name == "tiny-trained" ? "models/tiny" : name == "tiny-random" ? tiny_random_dir() : tiny_wide_random_dir();
+  const std::string directory = name == "tiny-trained"  ? "models/tiny"
+                                : name == "tiny-random" ? tiny_random_dir()
+                                                        : tiny_wide_random_dir();
   Result<checkpoint::Checkpoint> c = checkpoint::Checkpoint::open(directory);
   if (!c.ok()) {
     std::fprintf(stderr, "%s\n", c.status().to_string().c_str());
@@ -47,7 +49,8 @@ inline std::unique_ptr<ops::Ops> make_ops(Kind kind, int threads) {
     return std::move(made).value();
   }
 #endif
-  return kind == Kind::kReference ? ops::make_reference_ops(ops::ReferenceMode::kExact, threads) : ops::make_plain_ops(threads);
+  return kind == Kind::kReference ? ops::make_reference_ops(ops::ReferenceMode::kExact, threads)
+                                  : ops::make_plain_ops(threads);
 }
 
 }  // namespace deepinfer::testing

@@ -42,7 +42,10 @@ struct RowPointer {
 
 template <WeightFormat F>
 [[gnu::always_inline]] inline RowPointer row_pointer(const Matrix& w, int64_t row) {
-  constexpr int64_t kBits = F == WeightFormat::kF32 ? 32 : F == WeightFormat::kBf16 ? 16 : F == WeightFormat::kFp4 ? 4 : 8;
+  constexpr int64_t kBits = F == WeightFormat::kF32    ? 32
+                            : F == WeightFormat::kBf16 ? 16
+                            : F == WeightFormat::kFp4  ? 4
+                                                       : 8;
   RowPointer p{bytes(w.data) + row * (w.cols * kBits / 8), nullptr};
   if (w.scale != nullptr) p.scale = bytes(w.scale) + (F == WeightFormat::kFp8 ? row / 32 : row) * (w.cols / 32);
   return p;
@@ -92,7 +95,8 @@ template <WeightFormat F>
 }
 
 template <WeightFormat F>
-[[gnu::always_inline]] inline void expand_format(const Matrix& w, int64_t row0, int64_t count, int64_t k0, int64_t k1, float* panel) {
+[[gnu::always_inline]] inline void expand_format(const Matrix& w, int64_t row0, int64_t count, int64_t k0, int64_t k1,
+                                                 float* panel) {
   constexpr int64_t kScaled = 32;
   for (int64_t r0 = 0; r0 < kLanes; r0 += kBlock) {
     RowPointer p[kBlock];
@@ -100,7 +104,8 @@ template <WeightFormat F>
     for (int64_t i = 0; i < kBlock; ++i) p[i] = row_pointer<F>(w, row0 + std::min(r0 + i, count - 1));
     for (int64_t k = k0; k < k1; k += kScaled) {
       float scale[kBlock];
-      for (int i = 0; i < kBlock; ++i) scale[i] = p[i].scale != nullptr ? numeric::ue8m0_to_float(p[i].scale[k / kScaled]) : 1.0f;
+      for (int i = 0; i < kBlock; ++i)
+        scale[i] = p[i].scale != nullptr ? numeric::ue8m0_to_float(p[i].scale[k / kScaled]) : 1.0f;
       for (int64_t j = k; j < k + kScaled; j += kBlock) {
         F8 rows[kBlock];
 #pragma GCC unroll 8
@@ -112,10 +117,12 @@ template <WeightFormat F>
       }
     }
   }
-  for (int64_t k = 0; count < kLanes && k < k1 - k0; ++k) std::fill(panel + k * kLanes + count, panel + (k + 1) * kLanes, 0.0f);
+  for (int64_t k = 0; count < kLanes && k < k1 - k0; ++k)
+    std::fill(panel + k * kLanes + count, panel + (k + 1) * kLanes, 0.0f);
 }
 
-[[gnu::always_inline]] inline void expand_body(const Matrix& w, int64_t row0, int64_t count, int64_t k0, int64_t k1, float* panel) {
+[[gnu::always_inline]] inline void expand_body(const Matrix& w, int64_t row0, int64_t count, int64_t k0, int64_t k1,
+                                               float* panel) {
   switch (w.format) {
     case WeightFormat::kF32: return expand_format<WeightFormat::kF32>(w, row0, count, k0, k1, panel);
     case WeightFormat::kBf16: return expand_format<WeightFormat::kBf16>(w, row0, count, k0, k1, panel);
@@ -128,9 +135,14 @@ template <WeightFormat F>
 using ExpandFunction = void (*)(const Matrix&, int64_t, int64_t, int64_t, int64_t, float*);
 
 #if defined(__x86_64__)
-[[gnu::target("avx2")]] void expand_avx2(const Matrix& w, int64_t row0, int64_t count, int64_t k0, int64_t k1, float* panel) { expand_body(w, row0, count, k0, k1, panel); }
+[[gnu::target("avx2")]] void expand_avx2(const Matrix& w, int64_t row0, int64_t count, int64_t k0, int64_t k1,
+                                         float* panel) {
+  expand_body(w, row0, count, k0, k1, panel);
+}
 #endif
-void expand_plain(const Matrix& w, int64_t row0, int64_t count, int64_t k0, int64_t k1, float* panel) { expand_body(w, row0, count, k0, k1, panel); }
+void expand_plain(const Matrix& w, int64_t row0, int64_t count, int64_t k0, int64_t k1, float* panel) {
+  expand_body(w, row0, count, k0, k1, panel);
+}
 
 ExpandFunction choose_expand() {
 #if defined(__x86_64__)
@@ -156,11 +168,13 @@ float weight_at(const Matrix& w, int64_t row, int64_t k) {
     case WeightFormat::kFp8:
     case WeightFormat::kFp8Rows: {
       const int64_t scale_row = w.format == WeightFormat::kFp8 ? row / 32 : row;
-      return numeric::e4m3_to_float(bytes(w.data)[at]) * numeric::ue8m0_to_float(bytes(w.scale)[scale_row * (w.cols / 32) + k / 32]);
+      return numeric::e4m3_to_float(bytes(w.data)[at]) *
+             numeric::ue8m0_to_float(bytes(w.scale)[scale_row * (w.cols / 32) + k / 32]);
     }
     case WeightFormat::kFp4: {
       const uint8_t pair = bytes(w.data)[at / 2];
-      return numeric::e2m1_to_float(k % 2 == 0 ? numeric::e2m1_low(pair) : numeric::e2m1_high(pair)) * numeric::ue8m0_to_float(bytes(w.scale)[row * (w.cols / 32) + k / 32]);
+      return numeric::e2m1_to_float(k % 2 == 0 ? numeric::e2m1_low(pair) : numeric::e2m1_high(pair)) *
+             numeric::ue8m0_to_float(bytes(w.scale)[row * (w.cols / 32) + k / 32]);
     }
   }
   return 0;

@@ -53,7 +53,8 @@ struct Lanes<double> {
 };
 
 template <class T, int R>
-[[gnu::always_inline]] inline void dot_block(const float* x, int64_t ldx, const float* panel, int64_t ldp, int64_t k, T* acc) {
+[[gnu::always_inline]] inline void dot_block(const float* x, int64_t ldx, const float* panel, int64_t ldp, int64_t k,
+                                             T* acc) {
   Lanes<T> total[R];
   for (int r = 0; r < R; ++r) total[r].load_sum(acc + r * kLanes);
   if constexpr (std::is_same_v<T, float>) {
@@ -93,7 +94,8 @@ template <class T, int R>
 }
 
 template <class T>
-[[gnu::always_inline]] inline void dot_body(const float* x, int64_t ldx, int64_t n, const float* panel, int64_t ldp, int64_t k, T* acc) {
+[[gnu::always_inline]] inline void dot_body(const float* x, int64_t ldx, int64_t n, const float* panel, int64_t ldp,
+                                            int64_t k, T* acc) {
   int64_t i = 0;
   for (; i + 4 <= n; i += 4) dot_block<T, 4>(x + i * ldx, ldx, panel, ldp, k, acc + i * kLanes);
   if (i + 2 <= n) {
@@ -108,11 +110,14 @@ using DotFunction = void (*)(const float*, int64_t, int64_t, const float*, int64
 
 #if defined(__x86_64__)
 template <class T>
-[[gnu::target("avx512f,avx512vl,avx512dq,avx512bw")]] void dot_avx512(const float* x, int64_t ldx, int64_t n, const float* panel, int64_t ldp, int64_t k, T* acc) {
+[[gnu::target("avx512f,avx512vl,avx512dq,avx512bw")]] void dot_avx512(const float* x, int64_t ldx, int64_t n,
+                                                                      const float* panel, int64_t ldp, int64_t k,
+                                                                      T* acc) {
   dot_body<T>(x, ldx, n, panel, ldp, k, acc);
 }
 template <class T>
-[[gnu::target("avx2")]] void dot_avx2(const float* x, int64_t ldx, int64_t n, const float* panel, int64_t ldp, int64_t k, T* acc) {
+[[gnu::target("avx2")]] void dot_avx2(const float* x, int64_t ldx, int64_t n, const float* panel, int64_t ldp,
+                                      int64_t k, T* acc) {
   dot_body<T>(x, ldx, n, panel, ldp, k, acc);
 }
 #endif
@@ -146,7 +151,8 @@ void panel_dot(const float* x, int64_t ldx, int64_t n, const float* panel, int64
 }
 
 template <class T>
-void multiply_rows(const Matrix& w, int64_t row0, int64_t count, const float* x, int64_t ldx, int64_t n, T* out, int64_t ldo) {
+void multiply_rows(const Matrix& w, int64_t row0, int64_t count, const float* x, int64_t ldx, int64_t n, T* out,
+                   int64_t ldo) {
   float* panel = scratch<float>(Slot::kPanel, kPanelColumns * kLanes);
   T* acc = scratch<T>(Slot::kAccumulator, n * kLanes);
   for (int64_t j = 0; j < count; j += kLanes) {

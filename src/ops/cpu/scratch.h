@@ -1,5 +1,5 @@
-// Memory of a thread for the length of a loop body; it grows to what was ever asked and is then reused, so that a step in the
-// steady state allocates nothing. A slot is one array at a time: callers in one call chain use different slots.
+// Memory of a thread for the length of a loop body; it grows to what was ever asked and is then reused, so that a step
+// in the steady state allocates nothing. A slot is one array at a time: callers in one call chain use different slots.
 //
 //   float* keys = scratch<float>(Slot::kKeys, n * d);
 #pragma once
@@ -11,7 +11,20 @@
 
 namespace deepinfer::ops::cpu {
 
-enum class Slot : uint8_t { kPanel, kAccumulator, kTile, kInput, kGate, kUp, kKeys, kScores, kProbabilities, kOrder, kQueries, kCount };
+enum class Slot : uint8_t {
+  kPanel,
+  kAccumulator,
+  kTile,
+  kInput,
+  kGate,
+  kUp,
+  kKeys,
+  kScores,
+  kProbabilities,
+  kOrder,
+  kQueries,
+  kCount
+};
 
 inline std::byte* scratch_bytes(Slot slot, size_t bytes) {
   thread_local std::array<std::vector<std::byte>, static_cast<size_t>(Slot::kCount)> memory;

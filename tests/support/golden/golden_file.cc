@@ -47,7 +47,8 @@ Result<GoldenTensor> read_tensor(const checkpoint::SafetensorsFile::Tensor& t) {
       g.values = numbers<uint8_t>(t.view);
       return g;
     default:
-      return make_error(Code::kUnsupported, "golden tensor {} has an element type that golden files do not use", t.name);
+      return make_error(Code::kUnsupported, "golden tensor {} has an element type that golden files do not use",
+                        t.name);
   }
 }
 
@@ -126,7 +127,8 @@ Comparison compare(const GoldenTensor& want, std::span<const double> got, Tolera
     const double g = want.type == GoldenType::kF32 ? static_cast<float>(got[i]) : got[i];
     if (g == w) continue;
     const bool integer = want.type == GoldenType::kI32 || want.type == GoldenType::kU8;
-    const bool near = tolerance == Tolerance::kExact ? within_one_step(g, w, want.type) : !integer && std::abs(g - w) <= 1e-3;
+    const bool near =
+        tolerance == Tolerance::kExact ? within_one_step(g, w, want.type) : !integer && std::abs(g - w) <= 1e-3;
     if (different++ == 0 || (far == 0 && !near)) first = i;
     if (!near) ++far;
   }
@@ -134,7 +136,8 @@ Comparison compare(const GoldenTensor& want, std::span<const double> got, Tolera
   if (!c.ok) {
     const int64_t cols = std::max<int64_t>(1, want.cols());
     c.expected = fmt::format("[{}, {}] = {:.9g}", first / cols, first % cols, want.values[first]);
-    c.got = fmt::format("{:.9g}; {} of {} values differ, {} by more than allowed", got[first], different, got.size(), far);
+    c.got =
+        fmt::format("{:.9g}; {} of {} values differ, {} by more than allowed", got[first], different, got.size(), far);
   }
   return c;
 }

@@ -14,8 +14,8 @@ using model::Sequence;
 using ops::ReferenceMode;
 using ops::Role;
 
-GoldenRunner::GoldenRunner(const GoldenFile& golden, std::shared_ptr<const checkpoint::Checkpoint> checkpoint, int threads,
-                           std::function<void(const GoldenCase&)> report)
+GoldenRunner::GoldenRunner(const GoldenFile& golden, std::shared_ptr<const checkpoint::Checkpoint> checkpoint,
+                           int threads, std::function<void(const GoldenCase&)> report)
     : golden_(golden), checkpoint_(std::move(checkpoint)), threads_(threads), report_(std::move(report)) {}
 
 bool GoldenRunner::ok(const Status& status, const std::string& where) {
@@ -35,7 +35,10 @@ void GoldenRunner::check(const std::string& name, std::span<const float> got, To
   check(name, std::vector<double>(got.begin(), got.end()), tolerance);
 }
 
-void GoldenRunner::check_true(const std::string& name, bool value, const std::string& expected, const std::string& got) { report_({name, value, expected, got}); }
+void GoldenRunner::check_true(const std::string& name, bool value, const std::string& expected,
+                              const std::string& got) {
+  report_({name, value, expected, got});
+}
 
 std::vector<int32_t> GoldenRunner::ids(int begin, int end) const {
   const std::vector<double>& all = golden_.find("ids")->values;
@@ -110,12 +113,15 @@ void GoldenRunner::long_run(Bench& b, const std::string& mode, const std::vector
   std::vector<float> rows;
   for (int n : lengths) rows.insert(rows.end(), logits.begin() + (n - 1) * vocabulary, logits.begin() + n * vocabulary);
   check(mode + ".last_logits", rows, tolerance);
-  if (const GoldenTensor* want = golden_.find(mode + ".last_logits"); want != nullptr && tolerance == Tolerance::kExact) {
+  if (const GoldenTensor* want = golden_.find(mode + ".last_logits");
+      want != nullptr && tolerance == Tolerance::kExact) {
     for (size_t i = 0; i < lengths.size(); ++i) {
       const auto w = want->values.begin() + i * vocabulary;
       const auto g = rows.begin() + i * vocabulary;
-      const auto best_want = std::max_element(w, w + vocabulary) - w, best_got = std::max_element(g, g + vocabulary) - g;
-      check_true(fmt::format("{}.argmax[{}]", mode, lengths[i]), best_want == best_got, std::to_string(best_want), std::to_string(best_got));
+      const auto best_want = std::max_element(w, w + vocabulary) - w,
+                 best_got = std::max_element(g, g + vocabulary) - g;
+      check_true(fmt::format("{}.argmax[{}]", mode, lengths[i]), best_want == best_got, std::to_string(best_want),
+                 std::to_string(best_got));
     }
   }
   if (mode == "exact") top(logits);
@@ -135,7 +141,8 @@ void GoldenRunner::draft(Bench& b, Sequence& s, const std::string& mode, Toleran
   check(mode + ".draft.ids", std::vector<double>(d->tokens.begin(), d->tokens.end()), tolerance);
 }
 
-// Largest logits of every position. Which id stands where among equal values is not fixed, so ids are checked by their value.
+// Largest logits of every position. Which id stands where among equal values is not fixed, so ids are checked by their
+// value.
 void GoldenRunner::top(std::span<const float> logits) {
   const GoldenTensor *values = golden_.find("exact.top_values"), *top_ids = golden_.find("exact.top_ids");
   if (values == nullptr || top_ids == nullptr) return;

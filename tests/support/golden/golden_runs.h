@@ -33,7 +33,8 @@ struct GoldenCase {
 
 class GoldenRunner {
  public:
-  GoldenRunner(const GoldenFile& golden, std::shared_ptr<const checkpoint::Checkpoint> checkpoint, int threads, std::function<void(const GoldenCase&)> report);
+  GoldenRunner(const GoldenFile& golden, std::shared_ptr<const checkpoint::Checkpoint> checkpoint, int threads,
+               std::function<void(const GoldenCase&)> report);
 
   void run_exact();  // all groups of mode exact and the RoPE tables
   void run_off();
@@ -42,7 +43,7 @@ class GoldenRunner {
  private:
   static constexpr int kMiddleRows = 8;  // rows of group `middle`
   static constexpr int kDecoded = 4;     // decode steps behind a prompt in several groups
-  struct Bench;  // a model with its KV allocator
+  struct Bench;                          // a model with its KV allocator
 
   // Whether ids, lengths and KEEP fit each other (reported if not).
   bool usable();

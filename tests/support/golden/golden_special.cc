@@ -20,7 +20,8 @@ using ops::Role;
 namespace {
 
 // The last row of a prefill, then one row for each of the tokens.
-Status prefill_then_decode(Sequence& s, std::span<const int32_t> prompt, std::span<const int32_t> tokens, std::vector<float>* rows) {
+Status prefill_then_decode(Sequence& s, std::span<const int32_t> prompt, std::span<const int32_t> tokens,
+                           std::vector<float>* rows) {
   DI_RETURN_IF_ERROR(s.append(prompt, 1, rows));
   std::vector<float> row;
   for (int32_t t : tokens) {
@@ -49,7 +50,8 @@ void GoldenRunner::bounded(Bench& b) {
     Result<Sequence> s = b.sequence(middle - keep);
     if (!ok(s.status(), name)) return;
     std::vector<float> rows;
-    if (ok(prefill_then_decode(s.value(), ids(0, middle), ids(middle, middle + kDecoded), &rows), name)) check(name, rows, Tolerance::kExact);
+    if (ok(prefill_then_decode(s.value(), ids(0, middle), ids(middle, middle + kDecoded), &rows), name))
+      check(name, rows, Tolerance::kExact);
   }
 }
 
@@ -76,7 +78,8 @@ void GoldenRunner::resume(Bench& b) {
   }
   check("exact.resume.tokens", chosen, Tolerance::kExact);
   std::vector<float> stored;
-  for (int i : {0, 5, 10, 19, 20}) stored.insert(stored.end(), rows.begin() + i * vocabulary, rows.begin() + (i + 1) * vocabulary);
+  for (int i : {0, 5, 10, 19, 20})
+    stored.insert(stored.end(), rows.begin() + i * vocabulary, rows.begin() + (i + 1) * vocabulary);
   check("exact.resume.logits", stored, Tolerance::kExact);
 
   // Recomputing prompt and tokens with the same decoder_begin, in pieces of 37, gives the same bits.
@@ -92,7 +95,8 @@ void GoldenRunner::resume(Bench& b) {
   Result<Sequence> wrong = b.sequence(kPrompt + n - golden_.keep[0]);
   if (!ok(wrong.status(), "exact.resume") || !ok(wrong->append(all, 1, &part), "exact.resume")) return;
   check("exact.resume.wrong_logits", part, Tolerance::kExact);
-  check_true("exact.resume: a later decoder_begin shows", !std::equal(part.begin(), part.end(), row.begin()), "other bits", "the bits of the live run");
+  check_true("exact.resume: a later decoder_begin shows", !std::equal(part.begin(), part.end(), row.begin()),
+             "other bits", "the bits of the live run");
 }
 
 void GoldenRunner::cached(Bench& b) {
@@ -104,24 +108,30 @@ void GoldenRunner::cached(Bench& b) {
     Result<Sequence> source = b.sequence(begin);
     if (!ok(source.status(), "exact.cached")) return;
     std::vector<float> cold;
-    if (!ok(prefill_then_decode(source.value(), ids(0, length), ids(300, 300 + kDecoded), &cold), "exact.cached")) return;
+    if (!ok(prefill_then_decode(source.value(), ids(0, length), ids(300, 300 + kDecoded), &cold), "exact.cached"))
+      return;
     if (length == 300) check("exact.cached.cold_logits", cold, Tolerance::kExact);
     for (int hit : hits) {
       for (const bool exact : {true, false}) {
         const int replay = exact ? window + (c.decoder_start - 1) * (window - 1) : window;
         const int start = std::max(0, std::min(hit, begin) - replay);
-        const std::string name = fmt::format("exact.cached{}{}", hit, exact ? ": exact replay equals cold" : ".bounded_logits");
+        const std::string name =
+            fmt::format("exact.cached{}{}", hit, exact ? ": exact replay equals cold" : ".bounded_logits");
         const ops::KvLayout& k = b.model->kv_layout();
         const std::byte* shared = b.model->kv_memory().pages + source->blocks()[0] * k.page_stride;
         std::vector<std::byte> before(k.page_stride), after(k.page_stride);
         if (!ok(b.model->ops().kv_read(shared, before), name)) return;
         Result<Sequence> s = Sequence::with_cached_prefix(source.value(), hit, start, begin);
         std::vector<float> rows;
-        if (!ok(s.status(), name) || !ok(prefill_then_decode(s.value(), ids(start, length), ids(300, 300 + kDecoded), &rows), name)) return;
+        if (!ok(s.status(), name) ||
+            !ok(prefill_then_decode(s.value(), ids(start, length), ids(300, 300 + kDecoded), &rows), name))
+          return;
         if (!ok(b.model->ops().kv_read(shared, after), name)) return;
-        check_true(fmt::format("exact.cached{}: shared pages are not written", hit), before == after, "the same bytes", "other bytes");
+        check_true(fmt::format("exact.cached{}: shared pages are not written", hit), before == after, "the same bytes",
+                   "other bytes");
         if (exact) {
-          check_true(fmt::format("{} ({} tokens)", name, length), rows == cold, "the bits of the cold run", "other bits");
+          check_true(fmt::format("{} ({} tokens)", name, length), rows == cold, "the bits of the cold run",
+                     "other bits");
         } else if (length == 300) {
           check(name, rows, Tolerance::kExact);
         }
@@ -133,7 +143,8 @@ void GoldenRunner::cached(Bench& b) {
 void GoldenRunner::image(Bench& b) {
   if (!has("exact.image.ids")) return;
   for (const char* name : {"exact.image.ids", "exact.image.mask", "exact.image.rows"}) compared_.insert(name);
-  const GoldenTensor &text = *golden_.find("exact.image.ids"), &mask = *golden_.find("exact.image.mask"), &rows = *golden_.find("exact.image.rows");
+  const GoldenTensor &text = *golden_.find("exact.image.ids"), &mask = *golden_.find("exact.image.mask"),
+                     &rows = *golden_.find("exact.image.rows");
   const auto prompt = static_cast<int>(mask.values.size());
   const std::vector<int32_t> tokens(text.values.begin(), text.values.end());
   std::vector<int32_t> image_rows;
@@ -152,7 +163,8 @@ void GoldenRunner::image(Bench& b) {
   if (!ok(status, "exact.image")) return;
   for (const auto& [name, values] : recorder.stages()) check("exact.image." + name, values, Tolerance::kExact);
   std::vector<float> stored;
-  for (int i : {19, 20, 29, 30, 59}) stored.insert(stored.end(), whole.begin() + i * vocabulary, whole.begin() + (i + 1) * vocabulary);
+  for (int i : {19, 20, 29, 30, 59})
+    stored.insert(stored.end(), whole.begin() + i * vocabulary, whole.begin() + (i + 1) * vocabulary);
   for (size_t i = prompt; i < tokens.size(); ++i) {
     if (!ok(s->append(std::span(tokens).subspan(i, 1), 1, &part), "exact.image")) return;
     stored.insert(stored.end(), part.begin(), part.end());
@@ -162,8 +174,9 @@ void GoldenRunner::image(Bench& b) {
   Result<Sequence> cut = b.sequence(0);
   std::vector<float> pieces;
   for (const auto& [begin, end] : {std::pair{0, 25}, std::pair{25, prompt}}) {
-    if (!ok(cut.status(), "exact.image") ||
-        !ok(cut->append(std::span(tokens).subspan(begin, end - begin), end - begin, &part, std::span(image_rows).subspan(begin, end - begin)), "exact.image")) {
+    if (!ok(cut.status(), "exact.image") || !ok(cut->append(std::span(tokens).subspan(begin, end - begin), end - begin,
+                                                            &part, std::span(image_rows).subspan(begin, end - begin)),
+                                                "exact.image")) {
       return;
     }
     pieces.insert(pieces.end(), part.begin(), part.end());
@@ -184,8 +197,10 @@ void GoldenRunner::rings(Bench& b) {
   for (size_t ring = 0; ring < k.window_offsets.size(); ++ring) {
     const bool draft = static_cast<int>(ring) >= layers;
     std::vector<double> bytes;
-    for (size_t i = 0; i < k.window_slots * k.window_bytes; ++i) bytes.push_back(std::to_integer<int>(slot[k.window_offsets[ring] + i]));
-    check(fmt::format("exact.ring.{}{}.bytes", draft ? "draft" : "layer", draft ? ring - layers : ring), bytes, Tolerance::kExact);
+    for (size_t i = 0; i < k.window_slots * k.window_bytes; ++i)
+      bytes.push_back(std::to_integer<int>(slot[k.window_offsets[ring] + i]));
+    check(fmt::format("exact.ring.{}{}.bytes", draft ? "draft" : "layer", draft ? ring - layers : ring), bytes,
+          Tolerance::kExact);
   }
   for (const ops::KvSource& source : k.sources) {
     if (source.ratio < 2) continue;
@@ -243,7 +258,9 @@ void GoldenRunner::rope() {
     }
     // Bit for bit: no tolerance of one step here.
     const GoldenTensor* want = golden_.find(name + "_f");
-    check_true(name + ": frequencies bit for bit", want == nullptr || std::equal(f.f.begin(), f.f.end(), want->values.begin(), want->values.end()), "equal", "different");
+    check_true(name + ": frequencies bit for bit",
+               want == nullptr || std::equal(f.f.begin(), f.f.end(), want->values.begin(), want->values.end()), "equal",
+               "different");
     check(name + "_f", f.f, Tolerance::kExact);
     check(name + "_cos", cos_rows, Tolerance::kExact);
     check(name + "_sin", sin_rows, Tolerance::kExact);

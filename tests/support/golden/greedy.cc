@@ -31,7 +31,9 @@ struct Batch {
 
   explicit Batch(model::Model& m) : model(m), kv(m.kv_memory().page_count, m.kv_memory().slot_count) {}
 
-  static int32_t best(std::span<const double> row) { return static_cast<int32_t>(std::max_element(row.begin(), row.end()) - row.begin()); }
+  static int32_t best(std::span<const double> row) {
+    return static_cast<int32_t>(std::max_element(row.begin(), row.end()) - row.begin());
+  }
 
   // The largest logit of each of n rows of the last step.
   Result<std::vector<int32_t>> best_rows(int n) {
@@ -77,7 +79,8 @@ Result<std::vector<GreedyPrompt>> read_greedy(const std::string& path) {
   for (simdjson::dom::element e : list) {
     GreedyPrompt p;
     simdjson::dom::array ids, continuation, accepted, rounds;
-    if (e.at_key("prompt_ids").get(ids) != simdjson::SUCCESS || e.at_key("continuation_ids").get(continuation) != simdjson::SUCCESS) {
+    if (e.at_key("prompt_ids").get(ids) != simdjson::SUCCESS ||
+        e.at_key("continuation_ids").get(continuation) != simdjson::SUCCESS) {
       return make_error(Code::kInvalidArgument, "a prompt of {} has no prompt_ids or continuation_ids", path);
     }
     for (int64_t id : ids) p.prompt.push_back(static_cast<int32_t>(id));
@@ -96,7 +99,8 @@ Result<std::vector<GreedyPrompt>> read_greedy(const std::string& path) {
   return prompts;
 }
 
-Result<std::unique_ptr<model::Model>> greedy_model(std::shared_ptr<const checkpoint::Checkpoint> checkpoint, std::unique_ptr<ops::Ops> ops, int prompts) {
+Result<std::unique_ptr<model::Model>> greedy_model(std::shared_ptr<const checkpoint::Checkpoint> checkpoint,
+                                                   std::unique_ptr<ops::Ops> ops, int prompts) {
   model::Options o;
   o.limits.rows_max = 512;
   o.limits.sequences_max = prompts;
@@ -113,7 +117,8 @@ Result<std::vector<std::vector<int32_t>>> greedy_plain(model::Model& model, cons
   model::StepPlan plan;
   for (std::vector<size_t> running = b.running(); !running.empty(); running = b.running()) {
     plan.clear();
-    for (size_t i : running) DI_RETURN_IF_ERROR(b.live[i].sequence.add_rows(plan, std::span(&b.live[i].tokens.back(), 1), 1));
+    for (size_t i : running)
+      DI_RETURN_IF_ERROR(b.live[i].sequence.add_rows(plan, std::span(&b.live[i].tokens.back(), 1), 1));
     DI_RETURN_IF_ERROR(model.forward(plan));
     DI_ASSIGN_OR_RETURN(const std::vector<int32_t> next, b.best_rows(static_cast<int>(running.size())));
     for (size_t k = 0; k < running.size(); ++k) {
@@ -132,13 +137,17 @@ Result<std::vector<SpeculativeRun>> greedy_speculative(model::Model& model, cons
   DI_RETURN_IF_ERROR(b.prefill(prompts));
   std::vector<SpeculativeRun> out(prompts.size());
   const auto drafts = static_cast<int32_t>(model.config().dspark_block_size);
-  const int64_t columns = model.ops().buffer(Role::kDraftTokens).cols, confidences = model.ops().buffer(Role::kConfidence).cols;
+  const int64_t columns = model.ops().buffer(Role::kDraftTokens).cols,
+                confidences = model.ops().buffer(Role::kConfidence).cols;
   model::StepPlan plan;
   for (std::vector<size_t> running = b.running(); !running.empty(); running = b.running()) {
     const auto n = static_cast<int64_t>(running.size());
     model::DraftPlan draft;
     draft.drafts = drafts;
-    for (size_t i : running) draft.sequences.push_back({.slot = b.live[i].sequence.slot(), .position = b.live[i].sequence.size() - 1, .token = b.live[i].tokens.back()});
+    for (size_t i : running)
+      draft.sequences.push_back({.slot = b.live[i].sequence.slot(),
+                                 .position = b.live[i].sequence.size() - 1,
+                                 .token = b.live[i].tokens.back()});
     DI_RETURN_IF_ERROR(model.draft(draft, model.greedy_chooser()));
     std::vector<double> proposed(n * columns), confidence(n * confidences);
     DI_RETURN_IF_ERROR(model.ops().read(Role::kDraftTokens, 0, n, proposed));
@@ -163,7 +172,8 @@ Result<std::vector<SpeculativeRun>> greedy_speculative(model::Model& model, cons
       l.sequence.truncate(l.sequence.size() - (drafts - accepted));
       run.accepted.push_back(accepted);
       run.confidence.emplace_back();
-      for (int i = 0; i < drafts; ++i) run.confidence.back().push_back(1 / (1 + std::exp(-confidence[k * confidences + i])));
+      for (int i = 0; i < drafts; ++i)
+        run.confidence.back().push_back(1 / (1 + std::exp(-confidence[k * confidences + i])));
       for (int i = 0; i <= accepted && !l.done(); ++i) l.tokens.push_back(target[i]);
     }
   }

@@ -34,7 +34,8 @@ struct SpeculativeRun {
 
 Result<std::vector<GreedyPrompt>> read_greedy(const std::string& path);
 // A model with room for all of them at once.
-Result<std::unique_ptr<model::Model>> greedy_model(std::shared_ptr<const checkpoint::Checkpoint> checkpoint, std::unique_ptr<ops::Ops> ops, int prompts);
+Result<std::unique_ptr<model::Model>> greedy_model(std::shared_ptr<const checkpoint::Checkpoint> checkpoint,
+                                                   std::unique_ptr<ops::Ops> ops, int prompts);
 Result<std::vector<std::vector<int32_t>>> greedy_plain(model::Model& model, const std::vector<GreedyPrompt>& prompts);
 Result<std::vector<SpeculativeRun>> greedy_speculative(model::Model& model, const std::vector<GreedyPrompt>& prompts);
 

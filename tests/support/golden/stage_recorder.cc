@@ -36,7 +36,8 @@ void StageRecorder::note(int layer, Stage stage, ops::Rows rows) {
   const checkpoint::ModelConfig& c = model_.config();
   const int64_t n = model_.ops().row_count(rows);
   const bool draft = layer >= c.num_hidden_layers;
-  const std::string name = draft ? "draft" + std::to_string(layer - c.num_hidden_layers) : "layer" + std::to_string(layer);
+  const std::string name =
+      draft ? "draft" + std::to_string(layer - c.num_hidden_layers) : "layer" + std::to_string(layer);
   switch (stage) {
     case Stage::kEmbedding: stages_["embedding"] = read(Role::kResidual, n, c.hidden_size); break;
     case Stage::kEngram: {
@@ -102,9 +103,11 @@ std::vector<double> StageRecorder::entry_values(int source, int64_t entry, bool 
   const auto* p = reinterpret_cast<const uint8_t*>(bytes.data());
   std::vector<float> x(key ? c.index_head_dim : c.head_dim);
   if (k.format.records == ops::KvFormat::Records::kRaw) {
-    std::memcpy(x.data(), p + (key ? s.key_offset + at * k.key_data_bytes : s.entry_offset + at * k.entry_bytes), x.size() * sizeof(float));
+    std::memcpy(x.data(), p + (key ? s.key_offset + at * k.key_data_bytes : s.entry_offset + at * k.entry_bytes),
+                x.size() * sizeof(float));
   } else if (key) {
-    numeric::fq4i_decode(p + s.key_offset + at * k.key_data_bytes, p + s.key_scale_offset + at * k.key_scale_bytes, std::span<float>(x));
+    numeric::fq4i_decode(p + s.key_offset + at * k.key_data_bytes, p + s.key_scale_offset + at * k.key_scale_bytes,
+                         std::span<float>(x));
   } else {
     numeric::decode_entry_record(p + s.entry_offset + at * k.entry_bytes, std::span<float>(x));
   }
@@ -137,7 +140,8 @@ void StageRecorder::selected(const std::string& name, int layer, int64_t n) {
   const std::vector<double> list = read(Role::kSelected, n);
   std::vector<double> mask(n * entries, 0.0);
   for (int64_t i = 0; i < n; ++i) {
-    for (int64_t k = 0; k < c.index_topk && list[i * c.index_topk + k] >= 0; ++k) mask[i * entries + static_cast<int64_t>(list[i * c.index_topk + k])] = 1;
+    for (int64_t k = 0; k < c.index_topk && list[i * c.index_topk + k] >= 0; ++k)
+      mask[i * entries + static_cast<int64_t>(list[i * c.index_topk + k])] = 1;
   }
   stages_[name + ".selected"] = mask;
   if (!info.publishes_candidates) return;

@@ -22,7 +22,11 @@ void StageDifference::add(const StageDifference& o) {
 }
 
 TeacherForced::TeacherForced(const GoldenFile& golden, model::Model& model, model::Model& oracle)
-    : golden_(golden), model_(model), ops_(model.ops()), oracle_(oracle.ops()), oracle_pages_(oracle.kv_memory().pages) {
+    : golden_(golden),
+      model_(model),
+      ops_(model.ops()),
+      oracle_(oracle.ops()),
+      oracle_pages_(oracle.kv_memory().pages) {
   if (const GoldenTensor* t = golden.find("exact.short.embedding")) rows_ = static_cast<int>(t->rows());
 }
 
@@ -58,7 +62,8 @@ void TeacherForced::compare_with_oracle(const std::string& stage, Role role, boo
   put(role, want.values);
 }
 
-void TeacherForced::compare(const std::string& stage, const GoldenTensor* want, std::span<const double> got, bool codes) {
+void TeacherForced::compare(const std::string& stage, const GoldenTensor* want, std::span<const double> got,
+                            bool codes) {
   if (want == nullptr) return;
   StageDifference& s = stages_[stage];
   const int64_t cols = want->cols();
@@ -176,7 +181,8 @@ void TeacherForced::run_attention(At at) {
   compare("window_entry", &window, window_values(), true);
   std::vector<double> records;
   for (int64_t i = 0; i < window.rows(); ++i) {
-    const std::vector<float> x(window.values.begin() + i * window.cols(), window.values.begin() + (i + 1) * window.cols());
+    const std::vector<float> x(window.values.begin() + i * window.cols(),
+                               window.values.begin() + (i + 1) * window.cols());
     std::vector<uint8_t> record(model_.kv_layout().window_bytes);
     numeric::encode_window_record(std::span(x), record.data());
     records.insert(records.end(), record.begin(), record.end());
@@ -208,7 +214,8 @@ void TeacherForced::run_global(At at) {
     latents.insert(latents.end(), row, row + c.head_dim);
     numeric::decode_entry_record(page + s.entry_offset + g * k.entry_bytes, std::span<float>(entry));
     entries.insert(entries.end(), entry.begin(), entry.end());
-    numeric::fq4i_decode(page + s.key_offset + g * k.key_data_bytes, page + s.key_scale_offset + g * k.key_scale_bytes, std::span<float>(key));
+    numeric::fq4i_decode(page + s.key_offset + g * k.key_data_bytes, page + s.key_scale_offset + g * k.key_scale_bytes,
+                         std::span<float>(key));
     keys.insert(keys.end(), key.begin(), key.end());
   }
   compare("latent", stored(at.layer, "latent"), latents);
@@ -224,10 +231,12 @@ void TeacherForced::store_entries(int source, const GoldenTensor& entries, const
   (void)ops_.kv_read(model_.kv_memory().pages, bytes).ok();
   auto* page = reinterpret_cast<uint8_t*>(bytes.data());
   for (int64_t g = 0; g < entries.rows(); ++g) {
-    const std::vector<float> entry(entries.values.begin() + g * entries.cols(), entries.values.begin() + (g + 1) * entries.cols());
+    const std::vector<float> entry(entries.values.begin() + g * entries.cols(),
+                                   entries.values.begin() + (g + 1) * entries.cols());
     const std::vector<float> key(keys.values.begin() + g * keys.cols(), keys.values.begin() + (g + 1) * keys.cols());
     numeric::encode_entry_record(std::span(entry), page + s.entry_offset + g * k.entry_bytes);
-    numeric::fq4i_encode(std::span(key), page + s.key_offset + g * k.key_data_bytes, page + s.key_scale_offset + g * k.key_scale_bytes);
+    numeric::fq4i_encode(std::span(key), page + s.key_offset + g * k.key_data_bytes,
+                         page + s.key_scale_offset + g * k.key_scale_bytes);
   }
   (void)ops_.kv_write(model_.kv_memory().pages, bytes).ok();
   (void)oracle_.kv_write(oracle_pages_, bytes).ok();
@@ -243,7 +252,8 @@ void TeacherForced::run_select(At at) {
   put(Role::kIndexWeights, stored(at.layer, "index_weights")->values);
   each([&](ops::Ops& o) { o.select(at); });
   const GoldenTensor &scores = *stored(at.layer, "index_scores"), &selected = *stored(at.layer, "selected");
-  if (ops_.buffer(Role::kIndexScores).rows > 0) compare("index_scores", &scores, read(Role::kIndexScores, rows_, scores.cols()));
+  if (ops_.buffer(Role::kIndexScores).rows > 0)
+    compare("index_scores", &scores, read(Role::kIndexScores, rows_, scores.cols()));
   const std::vector<double> list = read(Role::kSelected, rows_);
   std::vector<double> mask(selected.values.size(), 0.0), wanted(list.size(), -1.0);
   for (int64_t i = 0; i < rows_; ++i) {
@@ -251,7 +261,8 @@ void TeacherForced::run_select(At at) {
     for (int64_t g = 0; g < selected.cols(); ++g) {
       if (selected.values[i * selected.cols() + g] != 0) wanted[next++] = static_cast<double>(g);
     }
-    for (int64_t j = i * c.index_topk; j < (i + 1) * c.index_topk && list[j] >= 0; ++j) mask[i * selected.cols() + static_cast<int64_t>(list[j])] = 1;
+    for (int64_t j = i * c.index_topk; j < (i + 1) * c.index_topk && list[j] >= 0; ++j)
+      mask[i * selected.cols() + static_cast<int64_t>(list[j])] = 1;
   }
   compare("selected", &selected, mask);
   put(Role::kSelected, wanted);

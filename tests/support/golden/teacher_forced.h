@@ -1,13 +1,14 @@
-// Judges a backend stage by stage: every stage is fed its right input and its output is compared with the right output, so that
-// one early difference does not grow (spec/model.md 4.10).
+// Judges a backend stage by stage: every stage is fed its right input and its output is compared with the right output,
+// so that one early difference does not grow (spec/model.md 4.10).
 //
 //   TeacherForced forced(golden, *model, *oracle);   // both: at least 64 rows, 1 slot, 1 page, keep_scores
 //   DI_RETURN_IF_ERROR(forced.run());
 //   for (const auto& [stage, s] : forced.stages()) print(stage, s.values, s.different, s.far, s.worst);
 //
-// Right values are those of group exact.short of a golden file and, for what is not stored (q, the streams inside a layer,
-// coefficients), those of `oracle`, a model on the reference backend that runs every stage on the same inputs. The stages
-// attention_out and engram_out hold a rounding inside (z, and Engram's key and value), which no input can force.
+// Right values are those of group exact.short of a golden file and, for what is not stored (q, the streams inside a
+// layer, coefficients), those of `oracle`, a model on the reference backend that runs every stage on the same inputs.
+// The stages attention_out and engram_out hold a rounding inside (z, and Engram's key and value), which no input can
+// force.
 #pragma once
 
 #include <cstdint>
@@ -49,7 +50,8 @@ class TeacherForced {
     stage(oracle_);
   }
   void compare(const std::string& stage, const GoldenTensor* want, std::span<const double> got, bool codes = false);
-  // A role that is not stored: compared with the oracle's, which is then given to the backend. wide: values never rounded.
+  // A role that is not stored: compared with the oracle's, which is then given to the backend. wide: values never
+  // rounded.
   void compare_with_oracle(const std::string& stage, ops::Role role, bool wide = false);
 
   Status begin();

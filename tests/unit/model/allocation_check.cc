@@ -56,7 +56,10 @@ void check(std::unique_ptr<ops::Ops> ops) {
     ASSERT_TRUE(s.add_rows(decode, row, 1).ok());
     ASSERT_TRUE(s.add_rows(verify, rows, 6).ok());
   }
-  const auto round = [&] { return m.draft(drafts, greedy).ok() && m.forward(verify).ok() && m.forward(decode).ok() && m.ops().synchronize().ok(); };
+  const auto round = [&] {
+    return m.draft(drafts, greedy).ok() && m.forward(verify).ok() && m.forward(decode).ok() &&
+           m.ops().synchronize().ok();
+  };
   ASSERT_TRUE(round());
   const int64_t before = allocations;
   for (int i = 0; i < 20; ++i) ASSERT_TRUE(round());

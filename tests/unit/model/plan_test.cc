@@ -40,7 +40,8 @@ class Plan : public ::testing::Test {
 
   static StepPlan right() {
     StepPlan plan;
-    plan.add_sequence({.slot = 1, .outputs = 1}, std::vector<int32_t>{5, 6, 7}, std::vector<int32_t>(3, ops::kNoToken), std::vector<int32_t>{2});
+    plan.add_sequence({.slot = 1, .outputs = 1}, std::vector<int32_t>{5, 6, 7}, std::vector<int32_t>(3, ops::kNoToken),
+                      std::vector<int32_t>{2});
     return plan;
   }
 
@@ -86,7 +87,8 @@ TEST_F(Plan, OverTheLimits) {
   plan.add_sequence({.slot = 0}, std::vector<int32_t>(9, 5), history, std::vector<int32_t>{0});
   EXPECT_EQ(model_->forward(plan).code(), Code::kInvalidArgument);
   plan.clear();
-  for (int i = 0; i < 3; ++i) plan.add_sequence({.slot = i % 2}, std::vector<int32_t>{5}, history, std::vector<int32_t>{i});
+  for (int i = 0; i < 3; ++i)
+    plan.add_sequence({.slot = i % 2}, std::vector<int32_t>{5}, history, std::vector<int32_t>{i});
   EXPECT_EQ(model_->forward(plan).code(), Code::kInvalidArgument);
   plan.clear();
   plan.add_sequence({.slot = 0, .outputs = 5}, std::vector<int32_t>(5, 5), history, std::vector<int32_t>{0});

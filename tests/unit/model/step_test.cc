@@ -24,7 +24,8 @@ std::unique_ptr<Model> open_model(const std::string& directory, std::unique_ptr<
   o.limits.context_max = 256;
   o.limits.feedback_max = 4;
   o.pages = 2;
-  Result<std::unique_ptr<Model>> m = Model::create(std::make_shared<const checkpoint::Checkpoint>(std::move(c).value()), std::move(ops), o);
+  Result<std::unique_ptr<Model>> m =
+      Model::create(std::make_shared<const checkpoint::Checkpoint>(std::move(c).value()), std::move(ops), o);
   EXPECT_TRUE(m.ok()) << m.status().to_string();
   return std::move(m).value();
 }
@@ -77,14 +78,16 @@ void damage(const std::string& directory, const std::string& name) {
 }
 
 TEST(Step, DamagedWeightsGiveNoNumberAndNoCrash) {
-  for (const char* name : {"embed.weight", "layers.1.attn.indexer.wq_b.weight", "layers.4.attn.indexer.wk.weight", "layers.6.attn.indexer.weights_proj.weight", "layers.2.ffn.gate.weight",
+  for (const char* name : {"embed.weight", "layers.1.attn.indexer.wq_b.weight", "layers.4.attn.indexer.wk.weight",
+                           "layers.6.attn.indexer.weights_proj.weight", "layers.2.ffn.gate.weight",
                            "layers.0.attn.wkv.weight", "layers.1.engram.wkv.weight", "norm.weight"}) {
     testing::TempDir temp;
     const std::string directory = temp.path() + "/damaged";
     std::filesystem::copy(testing::tiny_random_dir(), directory);
     damage(directory, name);
     for (const bool reference : {false, true}) {
-      const auto m = open_model(directory, reference ? ops::make_reference_ops(ops::ReferenceMode::kExact, 2) : ops::make_plain_ops(2));
+      const auto m = open_model(
+          directory, reference ? ops::make_reference_ops(ops::ReferenceMode::kExact, 2) : ops::make_plain_ops(2));
       KvAllocator kv(2, 1);
       Sequence s = Sequence::create(*m, kv).value();
       std::vector<int32_t> tokens(150);

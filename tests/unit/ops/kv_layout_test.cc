@@ -47,7 +47,8 @@ TEST(KvLayout, OfficialSlot) {
 }
 
 TEST(KvLayout, PartsDoNotOverlap) {
-  for (const KvFormat format : {KvFormat{}, KvFormat{KvFormat::Records::kPacked, 8}, KvFormat{KvFormat::Records::kRaw, 8}}) {
+  for (const KvFormat format :
+       {KvFormat{}, KvFormat{KvFormat::Records::kPacked, 8}, KvFormat{KvFormat::Records::kRaw, 8}}) {
     const checkpoint::ModelConfig c = checkpoint::tiny_config();
     const KvLayout k = KvLayout::make(c, format, {.backtrack = 6, .history = 130});
     size_t at = 0;

@@ -1,4 +1,5 @@
-// Panels against the plain definition: every weight format and code, odd sizes, and the summation tree that is promised.
+// Panels against the plain definition: every weight format and code, odd sizes, and the summation tree that is
+// promised.
 #include "ops/cpu/panel.h"
 
 #include <gtest/gtest.h>
@@ -21,7 +22,10 @@ struct Stored {
 Stored random_matrix(WeightFormat format, int64_t rows, int64_t cols, uint32_t seed) {
   std::mt19937 random(seed);
   Stored s;
-  const size_t bits = format == WeightFormat::kF32 ? 32 : format == WeightFormat::kBf16 ? 16 : format == WeightFormat::kFp4 ? 4 : 8;
+  const size_t bits = format == WeightFormat::kF32    ? 32
+                      : format == WeightFormat::kBf16 ? 16
+                      : format == WeightFormat::kFp4  ? 4
+                                                      : 8;
   s.data.resize(rows * cols * bits / 8);
   for (std::byte& b : s.data) b = static_cast<std::byte>(random());
   if (format == WeightFormat::kF32 || format == WeightFormat::kBf16) {  // random bits would be huge numbers and NaN
@@ -29,7 +33,8 @@ Stored random_matrix(WeightFormat format, int64_t rows, int64_t cols, uint32_t s
     for (int64_t i = 0; i < rows * cols; ++i) {
       const float x = normal(random);
       const uint16_t h = numeric::float_to_bf16(x);
-      std::memcpy(s.data.data() + i * bits / 8, format == WeightFormat::kF32 ? static_cast<const void*>(&x) : &h, bits / 8);
+      std::memcpy(s.data.data() + i * bits / 8, format == WeightFormat::kF32 ? static_cast<const void*>(&x) : &h,
+                  bits / 8);
     }
   } else {
     s.scale.resize((format == WeightFormat::kFp8 ? (rows + 31) / 32 : rows) * cols / 32);
@@ -42,7 +47,8 @@ Stored random_matrix(WeightFormat format, int64_t rows, int64_t cols, uint32_t s
   return s;
 }
 
-constexpr WeightFormat kFormats[] = {WeightFormat::kF32, WeightFormat::kBf16, WeightFormat::kFp8, WeightFormat::kFp8Rows, WeightFormat::kFp4};
+constexpr WeightFormat kFormats[] = {WeightFormat::kF32, WeightFormat::kBf16, WeightFormat::kFp8,
+                                     WeightFormat::kFp8Rows, WeightFormat::kFp4};
 
 TEST(Panel, ExpandEqualsTheRows) {
   for (const WeightFormat format : kFormats) {
@@ -56,7 +62,8 @@ TEST(Panel, ExpandEqualsTheRows) {
           if (r < count) expand_row(s.matrix, r0 + r, row.data());
           for (int64_t k = k0; k < k1; ++k) {
             const float want = r < count ? row[k] : 0.0f, got = panel[(k - k0) * kLanes + r];
-            ASSERT_EQ(std::memcmp(&want, &got, sizeof want), 0) << static_cast<int>(format) << " row " << r0 + r << " column " << k << ": " << want << " " << got;
+            ASSERT_EQ(std::memcmp(&want, &got, sizeof want), 0)
+                << static_cast<int>(format) << " row " << r0 + r << " column " << k << ": " << want << " " << got;
           }
         }
       }
@@ -83,7 +90,8 @@ TEST(Panel, EveryFp8AndFp4Code) {
   }
   expand_panel({WeightFormat::kFp4, 16, 32, pairs.data(), ones.data()}, 0, kLanes, 0, 32, panel.data());
   for (int c = 0; c < 16; ++c) {
-    const float even = numeric::e2m1_to_float(static_cast<uint8_t>(c)), odd = numeric::e2m1_to_float(static_cast<uint8_t>(15 - c));
+    const float even = numeric::e2m1_to_float(static_cast<uint8_t>(c)),
+                odd = numeric::e2m1_to_float(static_cast<uint8_t>(15 - c));
     EXPECT_EQ(std::memcmp(&even, &panel[30 * kLanes + c], sizeof even), 0);
     EXPECT_EQ(std::memcmp(&odd, &panel[31 * kLanes + c], sizeof odd), 0);
   }
@@ -114,7 +122,9 @@ TEST(Panel, FloatSumsFollowTheirTreeForAnyRows) {
       multiply_rows<float>(s.matrix, 0, rows, x.data(), cols, n, out.data(), rows);
       for (int64_t r = 0; r < rows; ++r) {
         expand_row(s.matrix, r, w.data());
-        for (int64_t i = 0; i < n; ++i) ASSERT_EQ(out[i * rows + r], promised_sum(x.data() + i * cols, w.data(), cols)) << rows << "x" << cols << ", " << n << " rows";
+        for (int64_t i = 0; i < n; ++i)
+          ASSERT_EQ(out[i * rows + r], promised_sum(x.data() + i * cols, w.data(), cols))
+              << rows << "x" << cols << ", " << n << " rows";
       }
     }
   }

@@ -100,8 +100,12 @@ void Backend<T>::attention_project(At where, uint32_t parts) {
         for (int64_t l = 0; l < count; ++l) out[i * 2 * d + j + l] = round(values[l]);
       });
     } else {
-      multiply(w.compressor.wgate, 0, d, x, D, n, [&](int64_t i, int64_t j, const T* values, int64_t count) { std::copy_n(values, count, out + i * 2 * d + j); });
-      multiply(w.compressor.wkv, 0, d, x, D, n, [&](int64_t i, int64_t j, const T* values, int64_t count) { std::copy_n(values, count, out + i * 2 * d + d + j); });
+      multiply(w.compressor.wgate, 0, d, x, D, n, [&](int64_t i, int64_t j, const T* values, int64_t count) {
+        std::copy_n(values, count, out + i * 2 * d + j);
+      });
+      multiply(w.compressor.wkv, 0, d, x, D, n, [&](int64_t i, int64_t j, const T* values, int64_t count) {
+        std::copy_n(values, count, out + i * 2 * d + d + j);
+      });
     }
   }
 }
@@ -116,8 +120,10 @@ int64_t Backend<T>::gather_keys(const At& where, const RowSet& set, int row, flo
   const int64_t last = draft ? s.first_position + s.rows - 1 : newest;
   int64_t n = 0;
   for (int64_t p = std::max<int64_t>({0, s.window_begin, newest - window + 1}); p <= last; ++p, ++n) {
-    const std::byte* record = p >= s.first_position ? reinterpret_cast<const std::byte*>(at<uint8_t>(Role::kWindowRecords, s.first_row + p - s.first_position))
-                                                    : ring_record(s, where.layer, p);
+    const std::byte* record =
+        p >= s.first_position
+            ? reinterpret_cast<const std::byte*>(at<uint8_t>(Role::kWindowRecords, s.first_row + p - s.first_position))
+            : ring_record(s, where.layer, p);
     decode_window(record, keys + n * d);
   }
   if (ratio_of(where.layer) == 0) return n;
@@ -163,7 +169,8 @@ void Backend<T>::attend_row(const float* q, const float* keys, int64_t n, const 
       std::fill(acc, acc + lanes * kLanes, T{0});
       panel_dot(p, n, lanes, keys + i, d, n, acc);
       for (int64_t h = 0; h < lanes; ++h) {
-        for (int64_t l = 0; l < kLanes; ++l) out[(h0 + h) * d + i + l] = n == 0 ? 0.0f : round(acc[h * kLanes + l] / denominator[h]);
+        for (int64_t l = 0; l < kLanes; ++l)
+          out[(h0 + h) * d + i + l] = n == 0 ? 0.0f : round(acc[h * kLanes + l] / denominator[h]);
       }
     }
   }
@@ -187,7 +194,8 @@ void Backend<T>::store_window(At where) {
   const RowSet& set = set_of(where.rows);
   for (const SequenceRows& s : set.sequences) {
     for (int r = std::max(0, s.rows - layout_.window_slots); r < s.rows; ++r) {
-      std::memcpy(ring_record(s, where.layer, s.first_position + r), at<uint8_t>(Role::kWindowRecords, s.first_row + r), layout_.window_bytes);
+      std::memcpy(ring_record(s, where.layer, s.first_position + r), at<uint8_t>(Role::kWindowRecords, s.first_row + r),
+                  layout_.window_bytes);
     }
   }
 }
@@ -203,15 +211,17 @@ void Backend<T>::attention_output(At where) {
   auto turn = [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       std::copy_n(at<float>(Role::kHeads, i), heads * d, turned + i * heads * d);
-      rotate(turned + i * heads * d, heads, d, set.cos[table].data() + i * half, set.sin[table].data() + i * half, true);
+      rotate(turned + i * heads * d, heads, d, set.cos[table].data() + i * half, set.sin[table].data() + i * half,
+             true);
     }
   };
   parallel(n, turn, 8);
   float* z = stage_rows_.data();
   for (int64_t g = 0; g < groups; ++g) {
-    multiply(w.wo_a, g * rank, rank, turned + g * width, heads * d, n, [&](int64_t i, int64_t j, const T* values, int64_t count) {
-      for (int64_t l = 0; l < count; ++l) z[i * groups * rank + g * rank + j + l] = round(values[l]);
-    });
+    multiply(w.wo_a, g * rank, rank, turned + g * width, heads * d, n,
+             [&](int64_t i, int64_t j, const T* values, int64_t count) {
+               for (int64_t l = 0; l < count; ++l) z[i * groups * rank + g * rank + j + l] = round(values[l]);
+             });
   }
   linear(w.wo_b, z, groups * rank, n, at<float>(Role::kSublayerOut), c_.hidden_size);
 }

@@ -61,7 +61,9 @@ std::array<Buffer, kRoles> Backend<T>::plan_buffers(const checkpoint::ModelConfi
   const int64_t k = std::max(c.num_experts_per_tok, c.has_drafter() ? c.dspark_num_experts_per_tok : 0);
   const KvLayout layout = KvLayout::make(c, capabilities_.kv_format);
   std::array<Buffer, kRoles> b{};
-  const auto set = [&b](Role role, Element e, int64_t n, int64_t cols) { b[static_cast<int>(role)] = {nullptr, e, n, cols}; };
+  const auto set = [&b](Role role, Element e, int64_t n, int64_t cols) {
+    b[static_cast<int>(role)] = {nullptr, e, n, cols};
+  };
   set(Role::kResidual, Element::kFloat, rows, streams * d);
   set(Role::kPre, kWide, rows, streams);
   set(Role::kPost, kWide, rows, streams);
@@ -98,11 +100,13 @@ std::array<Buffer, kRoles> Backend<T>::plan_buffers(const checkpoint::ModelConfi
 }
 
 template <class T>
-typename Backend<T>::StageRows Backend<T>::plan_stage_rows(const checkpoint::ModelConfig& c, const std::array<Buffer, kRoles>& buffers) const {
+typename Backend<T>::StageRows Backend<T>::plan_stage_rows(const checkpoint::ModelConfig& c,
+                                                           const std::array<Buffer, kRoles>& buffers) const {
   const auto of = [&buffers](Role role) { return buffers[static_cast<int>(role)]; };
   const int64_t rows = std::max(of(Role::kResidual).rows, of(Role::kLogits).rows), groups = c.o_groups * c.o_lora_rank;
   const int64_t input = std::max({c.hidden_size, c.q_lora_rank, groups, c.engram_width(), of(Role::kTaps).cols});
-  const int64_t widest = std::max({c.hidden_size * (c.hc_mult + 1), c.num_attention_heads * c.head_dim, groups, c.engram_width(), c.dspark_markov_rank});
+  const int64_t widest = std::max({c.hidden_size * (c.hc_mult + 1), c.num_attention_heads * c.head_dim, groups,
+                                   c.engram_width(), c.dspark_markov_rank});
   return {rows * input, rows * widest};
 }
 
@@ -157,7 +161,9 @@ Status Backend<T>::load(const checkpoint::ModelConfig& config, const ModelWeight
     fits = false;
   }
   if (!fits) {
-    return make_error(Code::kResourceExhausted, "the model's activations need {} MiB of memory, which is not available; lower the rows or the context of a step",
+    return make_error(Code::kResourceExhausted,
+                      "the model's activations need {} MiB of memory, which is not available; lower the rows or the "
+                      "context of a step",
                       workspace_bytes(c_, limits_) >> 20);
   }
   vectors_.resize(w_.layers.size());
@@ -190,7 +196,8 @@ Status Backend<T>::load(const checkpoint::ModelConfig& config, const ModelWeight
 
 template <class T>
 bool Backend<T>::reserve_scratch() {
-  const int64_t keys = keys_max(), experts = std::max(c_.n_routed_experts, c_.dspark_n_routed_experts), context = limits_.context_max;
+  const int64_t keys = keys_max(), experts = std::max(c_.n_routed_experts, c_.dspark_n_routed_experts),
+                context = limits_.context_max;
   const std::pair<Slot, int64_t> bytes[] = {
       {Slot::kPanel, std::max<int64_t>(kPanelColumns, c_.index_head_dim) * kLanes * sizeof(float)},
       {Slot::kAccumulator, std::max<int64_t>(kRowChunk, c_.index_n_heads) * kLanes * sizeof(double)},
@@ -204,8 +211,8 @@ bool Backend<T>::reserve_scratch() {
       {Slot::kOrder, std::max(context, experts) * sizeof(int32_t)},
       {Slot::kQueries, c_.head_dim * kLanes * sizeof(float)},
   };
-  // A thread that has grown its memory waits for the others, so that each of them gets an item; not for ever, since a busy
-  // machine may start a thread late, which then grows its memory in a step.
+  // A thread that has grown its memory waits for the others, so that each of them gets an item; not for ever, since a
+  // busy machine may start a thread late, which then grows its memory in a step.
   constexpr auto kPatience = std::chrono::milliseconds(200);
   std::atomic<int> arrived{0};
   const auto deadline = std::chrono::steady_clock::now() + kPatience;
@@ -225,12 +232,16 @@ bool Backend<T>::reserve_scratch() {
 
 template <class T>
 Result<KvMemory> Backend<T>::allocate_kv(const KvLayout& layout, int pages, int slots) {
-  if (layout.format != capabilities_.kv_format) return make_error(Code::kInvalidArgument, "this KV layout is of another record format than backend {} uses", capabilities_.backend);
+  if (layout.format != capabilities_.kv_format)
+    return make_error(Code::kInvalidArgument, "this KV layout is of another record format than backend {} uses",
+                      capabilities_.backend);
   const size_t page_bytes = layout.page_stride * pages, bytes = page_bytes + layout.slot_stride * slots;
   try {
     kv_bytes_.assign(bytes, std::byte{0});
   } catch (const std::bad_alloc&) {
-    return make_error(Code::kResourceExhausted, "the KV cache needs {} MiB of memory, which is not available; use fewer pages or slots", bytes >> 20);
+    return make_error(Code::kResourceExhausted,
+                      "the KV cache needs {} MiB of memory, which is not available; use fewer pages or slots",
+                      bytes >> 20);
   }
   layout_ = layout;
   kv_ = {kv_bytes_.data(), pages, kv_bytes_.data() + page_bytes, slots};
@@ -258,7 +269,8 @@ template <class T>
 Status Backend<T>::read(Role role, int64_t first_row, int64_t rows, std::span<double> values) {
   const Buffer b = buffer(role);
   if (first_row < 0 || first_row + rows > b.rows || static_cast<int64_t>(values.size()) != rows * b.cols) {
-    return make_error(Code::kInvalidArgument, "rows {}..{} of buffer {} do not exist or do not fit {} values", first_row, first_row + rows, static_cast<int>(role), values.size());
+    return make_error(Code::kInvalidArgument, "rows {}..{} of buffer {} do not exist or do not fit {} values",
+                      first_row, first_row + rows, static_cast<int>(role), values.size());
   }
   const int64_t begin = first_row * b.cols;
   for (size_t i = 0; i < values.size(); ++i) {
@@ -278,7 +290,8 @@ template <class T>
 Status Backend<T>::write(Role role, int64_t first_row, int64_t rows, std::span<const double> values) {
   const Buffer b = buffer(role);
   if (first_row < 0 || first_row + rows > b.rows || static_cast<int64_t>(values.size()) != rows * b.cols) {
-    return make_error(Code::kInvalidArgument, "rows {}..{} of buffer {} do not exist or do not fit {} values", first_row, first_row + rows, static_cast<int>(role), values.size());
+    return make_error(Code::kInvalidArgument, "rows {}..{} of buffer {} do not exist or do not fit {} values",
+                      first_row, first_row + rows, static_cast<int>(role), values.size());
   }
   const int64_t begin = first_row * b.cols;
   for (size_t i = 0; i < values.size(); ++i) {
@@ -296,10 +309,15 @@ Status Backend<T>::write(Role role, int64_t first_row, int64_t rows, std::span<c
 
 template <class T>
 Status Backend<T>::begin(Rows which, const RowBatch& batch) {
-  if (batch.rows > buffers_[static_cast<int>(Role::kResidual)].rows || static_cast<int>(batch.sequences.size()) > limits_.sequences_max ||
-      static_cast<int>(batch.blocks.size()) > limits_.blocks_max || static_cast<int64_t>(batch.outputs.size()) > buffers_[static_cast<int>(Role::kLogits)].rows) {
-    return make_error(Code::kInvalidArgument, "a step of {} rows, {} sequences, {} pages and {} outputs is over the limits of {}, {}, {} and {}", batch.rows, batch.sequences.size(),
-                      batch.blocks.size(), batch.outputs.size(), limits_.rows_max, limits_.sequences_max, limits_.blocks_max, limits_.outputs_max);
+  if (batch.rows > buffers_[static_cast<int>(Role::kResidual)].rows ||
+      static_cast<int>(batch.sequences.size()) > limits_.sequences_max ||
+      static_cast<int>(batch.blocks.size()) > limits_.blocks_max ||
+      static_cast<int64_t>(batch.outputs.size()) > buffers_[static_cast<int>(Role::kLogits)].rows) {
+    return make_error(
+        Code::kInvalidArgument,
+        "a step of {} rows, {} sequences, {} pages and {} outputs is over the limits of {}, {}, {} and {}", batch.rows,
+        batch.sequences.size(), batch.blocks.size(), batch.outputs.size(), limits_.rows_max, limits_.sequences_max,
+        limits_.blocks_max, limits_.outputs_max);
   }
   RowSet& s = sets_[static_cast<int>(which)];
   s.rows = batch.rows;
@@ -316,16 +334,19 @@ Status Backend<T>::begin(Rows which, const RowBatch& batch) {
   for (std::vector<int32_t>* list : {&s.tokens, &s.history}) {
     for (int32_t& t : *list) {
       if (t >= 0 || t == kNoToken) continue;
-      if (-1 - t >= limits_.feedback_max) return make_error(Code::kInvalidArgument, "a token refers to feedback {} of {}", -1 - t, limits_.feedback_max);
+      if (-1 - t >= limits_.feedback_max)
+        return make_error(Code::kInvalidArgument, "a token refers to feedback {} of {}", -1 - t, limits_.feedback_max);
       t = feedback[-1 - t];
     }
   }
   for (int32_t t : s.tokens) {
-    if (t < 0 || t >= c_.vocab_size) return make_error(Code::kInvalidArgument, "token {} is outside the vocabulary of {}", t, c_.vocab_size);
+    if (t < 0 || t >= c_.vocab_size)
+      return make_error(Code::kInvalidArgument, "token {} is outside the vocabulary of {}", t, c_.vocab_size);
   }
   const int64_t half = c_.qk_rope_head_dim / 2;
   for (int row = 0; row < s.rows; ++row) {
-    for (int i = 0; i < 2; ++i) rope_[i].table(s.positions[row], s.cos[i].data() + row * half, s.sin[i].data() + row * half);
+    for (int i = 0; i < 2; ++i)
+      rope_[i].table(s.positions[row], s.cos[i].data() + row * half, s.sin[i].data() + row * half);
   }
   return {};
 }

@@ -1,9 +1,9 @@
 // The stages on the CPU, shared by the reference and the plain fp32 variant (internal to ops/cpu).
 //
-// T is the type of everything between two rounding points: double gives the numeric mode `exact` (or, without rounding, `off`),
-// float the plain variant. bf16 values are held as float. The members of each file have one reason to change:
-//   backend.cc (memory, row sets), hyper.cc (mHC), attention.cc, global.cc (compressor, keys), select.cc (indexer), moe.cc,
-//   engram.cc (embedding, Engram), head.cc (head, drafter)
+// T is the type of everything between two rounding points: double gives the numeric mode `exact` (or, without rounding,
+// `off`), float the plain variant. bf16 values are held as float. The members of each file have one reason to change:
+//   backend.cc (memory, row sets), hyper.cc (mHC), attention.cc, global.cc (compressor, keys), select.cc (indexer),
+//   moe.cc, engram.cc (embedding, Engram), head.cc (head, drafter)
 //
 // Every loop over rows may run on any thread: bodies write only their own rows.
 #pragma once
@@ -147,7 +147,8 @@ class Backend : public Ops {
   void decode_window(const std::byte* record, float* x) const;
   void decode_entry(const std::byte* record, float* x) const;
   void decode_key(const std::byte* page, const KvSource& source, int64_t at, float* x) const;
-  void write_entry(const SequenceRows& s, const RowSet& set, const KvSource& source, int64_t entry, float* latent, float* key) const;
+  void write_entry(const SequenceRows& s, const RowSet& set, const KvSource& source, int64_t entry, float* latent,
+                   float* key) const;
   void window_rows(int layer, const RowSet& set, const float* x, int64_t ldx);
 
   // ---- indexer
@@ -172,10 +173,10 @@ class Backend : public Ops {
   std::array<std::vector<std::byte>, kRoles> memory_;
   std::array<RowSet, kRowSets> sets_;
   std::array<RopeFrequencies, 2> rope_;
-  std::vector<float> quantised_;        // [rows, widest linear input]
-  std::vector<float> wide_rows_;        // [rows, widest intermediate of a stage]
-  std::vector<float> stage_rows_;       // a second one
-  std::vector<int32_t> expert_order_;   // row * columns + column, by expert
+  std::vector<float> quantised_;       // [rows, widest linear input]
+  std::vector<float> wide_rows_;       // [rows, widest intermediate of a stage]
+  std::vector<float> stage_rows_;      // a second one
+  std::vector<int32_t> expert_order_;  // row * columns + column, by expert
   std::vector<int32_t> expert_begin_;
   std::vector<ExpertTask> expert_tasks_;
   std::vector<int32_t> complete_rows_;  // of write_global
@@ -211,7 +212,8 @@ U Backend<T>::sum_squares(const float* x, int64_t n) {
 
 template <class T>
 template <class Sink>
-void Backend<T>::multiply(const Matrix& w, int64_t row0, int64_t rows, const float* x, int64_t ldx, int64_t n, Sink&& sink) {
+void Backend<T>::multiply(const Matrix& w, int64_t row0, int64_t rows, const float* x, int64_t ldx, int64_t n,
+                          Sink&& sink) {
   const int64_t panels = (rows + kLanes - 1) / kLanes, chunks = (n + kRowChunk - 1) / kRowChunk;
   auto body = [&](int64_t begin, int64_t end) {
     T* tile = scratch<T>(Slot::kTile, kRowChunk * kLanes);

@@ -37,7 +37,9 @@ void Backend<T>::engram_lookup(Rows which) {
     const int back = i - s.first_row;  // rows of this step before it
     const int32_t* history = set.history.data() + set.sequence[i] * (ngram - 1);
     // The token k places back, or kNoToken; an image position or the start blocks everything behind it.
-    const auto token = [&](int k) { return k > back ? history[k - back - 1] : set.image(i - k) ? kNoToken : set.tokens[i - k]; };
+    const auto token = [&](int k) {
+      return k > back ? history[k - back - 1] : set.image(i - k) ? kNoToken : set.tokens[i - k];
+    };
     for (size_t e = 0; e < c_.engram.size(); ++e) {
       const checkpoint::EngramInfo& info = c_.engram[e];
       int32_t* rows = at<int32_t>(Role::kEngramRows, i) + e * columns;
@@ -71,8 +73,10 @@ void Backend<T>::engram_apply(At where) {
   };
   parallel(n, gather, 8);
   linear(w.wkv, e, width, n, kv, (C + 1) * D);
-  // The gate takes the root of a dot product that nearly cancels, and one gate scales D values: in double for every T (ORDER.md).
-  const double *qk = vectors_[where.layer].engram_qk.data(), root = std::sqrt(static_cast<double>(D)), eps = c_.rms_norm_eps;
+  // The gate takes the root of a dot product that nearly cancels, and one gate scales D values: in double for every T
+  // (ORDER.md).
+  const double *qk = vectors_[where.layer].engram_qk.data(), root = std::sqrt(static_cast<double>(D)),
+               eps = c_.rms_norm_eps;
   auto apply = [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const float *key = kv + i * (C + 1) * D, *value = key + C * D;

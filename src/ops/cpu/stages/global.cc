@@ -11,7 +11,8 @@ void Backend<T>::decode_key(const std::byte* page, const KvSource& source, int64
   const std::byte* data = page + source.key_offset + entry * layout_.key_data_bytes;
   if (packed()) {
     const std::byte* scales = page + source.key_scale_offset + entry * layout_.key_scale_bytes;
-    numeric::fq4i_decode(reinterpret_cast<const uint8_t*>(data), reinterpret_cast<const uint8_t*>(scales), std::span<float>(x, c_.index_head_dim));
+    numeric::fq4i_decode(reinterpret_cast<const uint8_t*>(data), reinterpret_cast<const uint8_t*>(scales),
+                         std::span<float>(x, c_.index_head_dim));
   } else {
     std::memcpy(x, data, c_.index_head_dim * sizeof(float));
   }
@@ -19,14 +20,16 @@ void Backend<T>::decode_key(const std::byte* page, const KvSource& source, int64
 
 // latent and key are rotated already.
 template <class T>
-void Backend<T>::write_entry(const SequenceRows& s, const RowSet& set, const KvSource& source, int64_t entry, float* latent, float* key) const {
+void Backend<T>::write_entry(const SequenceRows& s, const RowSet& set, const KvSource& source, int64_t entry,
+                             float* latent, float* key) const {
   std::byte* p = page(s, set, entry, source.page_entries);
   const int64_t offset = entry % source.page_entries;
   std::byte* data = p + source.key_offset + offset * layout_.key_data_bytes;
   std::byte* record = p + source.entry_offset + offset * layout_.entry_bytes;
   if (packed()) {
     std::byte* scales = p + source.key_scale_offset + offset * layout_.key_scale_bytes;
-    numeric::fq4i_encode(std::span<const float>(key, c_.index_head_dim), reinterpret_cast<uint8_t*>(data), reinterpret_cast<uint8_t*>(scales));
+    numeric::fq4i_encode(std::span<const float>(key, c_.index_head_dim), reinterpret_cast<uint8_t*>(data),
+                         reinterpret_cast<uint8_t*>(scales));
     numeric::encode_entry_record(std::span<const float>(latent, c_.head_dim), reinterpret_cast<uint8_t*>(record));
   } else {
     std::memcpy(data, key, layout_.key_data_bytes);
@@ -43,7 +46,8 @@ void Backend<T>::write_global(At where) {
   const int64_t d = c_.head_dim, di = c_.index_head_dim, half = c_.qk_rope_head_dim / 2;
   const int ratio = source.ratio;
   const auto ring = [&](const SequenceRows& s, int64_t position) {
-    return reinterpret_cast<T*>(slot(s) + source.compressor_offset + (position % layout_.compressor_slots) * layout_.compressor_slot_bytes);
+    return reinterpret_cast<T*>(slot(s) + source.compressor_offset +
+                                (position % layout_.compressor_slots) * layout_.compressor_slot_bytes);
   };
 
   complete_rows_.clear();
@@ -64,7 +68,8 @@ void Backend<T>::write_global(At where) {
         const int64_t before = set.positions[row] - 1;
         const T* older = before >= s.first_position ? at<T>(Role::kCompressorRows, row - 1) : ring(s, before);
         for (int64_t i = 0; i < d; ++i) {
-          const T top = std::max(older[i], newer[i]), e0 = std::exp(older[i] - top), e1 = std::exp(newer[i] - top), sum = e0 + e1;
+          const T top = std::max(older[i], newer[i]), e0 = std::exp(older[i] - top), e1 = std::exp(newer[i] - top),
+                  sum = e0 + e1;
           latent[i] = round((e0 / sum) * older[d + i] + (e1 / sum) * newer[d + i]);
         }
       }

@@ -34,10 +34,11 @@ void Backend<T>::head() {
     }
   };
   parallel(n, hidden, 8);
-  multiply(w_.head, 0, c_.vocab_size, at<float>(Role::kFinalHidden), D, n, [&](int64_t i, int64_t j, const T* v, int64_t count) {
-    float* logits = at<float>(Role::kLogits, i) + j;
-    for (int64_t l = 0; l < count; ++l) logits[l] = static_cast<float>(v[l]);
-  });
+  multiply(w_.head, 0, c_.vocab_size, at<float>(Role::kFinalHidden), D, n,
+           [&](int64_t i, int64_t j, const T* v, int64_t count) {
+             float* logits = at<float>(Role::kLogits, i) + j;
+             for (int64_t l = 0; l < count; ++l) logits[l] = static_cast<float>(v[l]);
+           });
 }
 
 template <class T>
@@ -72,7 +73,8 @@ void Backend<T>::draft_base() {
   multiply(w_.head, 0, c_.vocab_size, normed, D, n, [&](int64_t i, int64_t j, const T* v, int64_t count) {
     std::copy_n(v, count, at<T>(Role::kDraftBase, i) + j);
   });
-  for (size_t s = 0; s < set.sequences.size(); ++s) at<int32_t>(Role::kDraftTokens, s)[0] = set.tokens[set.sequences[s].first_row];
+  for (size_t s = 0; s < set.sequences.size(); ++s)
+    at<int32_t>(Role::kDraftTokens, s)[0] = set.tokens[set.sequences[s].first_row];
 }
 
 template <class T>
@@ -100,7 +102,8 @@ void Backend<T>::draft_argmax(int index) {
   const RowSet& set = set_of(Rows::kDraft);
   for (size_t s = 0; s < set.sequences.size(); ++s) {
     const float* logits = at<float>(Role::kLogits, s);
-    at<int32_t>(Role::kDraftTokens, s)[index + 1] = static_cast<int32_t>(std::max_element(logits, logits + c_.vocab_size) - logits);
+    at<int32_t>(Role::kDraftTokens, s)[index + 1] =
+        static_cast<int32_t>(std::max_element(logits, logits + c_.vocab_size) - logits);
   }
 }
 

@@ -49,7 +49,8 @@ void Backend<T>::mix_finish(double* m, const HyperWeights& w, T* pre, T* post, T
 }
 
 template <class T>
-void Backend<T>::collapse_and_norm(int row, const T* pre, const float* norm_weight, float* collapsed, float* out) const {
+void Backend<T>::collapse_and_norm(int row, const T* pre, const float* norm_weight, float* collapsed,
+                                   float* out) const {
   const int64_t d = c_.hidden_size;
   const float* x = at<float>(Role::kResidual, row);
   for (int64_t i = 0; i < d; ++i) {
@@ -75,7 +76,8 @@ void Backend<T>::hc_enter(At where, Sublayer which) {
       const float* x = at<float>(Role::kResidual, i0);
       multiply_rows<double>(hw.fn, 0, coefficients, x, width, n, m, coefficients);
       for (int64_t i = 0; i < n; ++i) {
-        const double statistic = 1 / std::sqrt(sum_squares<double>(x + i * width, width) / static_cast<double>(width) + c_.rms_norm_eps);
+        const double statistic =
+            1 / std::sqrt(sum_squares<double>(x + i * width, width) / static_cast<double>(width) + c_.rms_norm_eps);
         for (int64_t j = 0; j < coefficients; ++j) m[i * coefficients + j] *= statistic;
         mix_finish(m + i * coefficients, hw, next, at<T>(Role::kPost, i0 + i), at<T>(Role::kComb, i0 + i));
         float* out = at<float>(Role::kSublayerIn, i0 + i);

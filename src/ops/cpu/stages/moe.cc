@@ -26,10 +26,13 @@ void Backend<T>::route(At where) {
           const T z = score[e];
           score[e] = std::sqrt(z > T{20} ? z : std::log1p(std::exp(z)));
           const T b = score[e] + static_cast<T>(bias[e]);
-          biased[e] = std::isnan(b) ? -std::numeric_limits<T>::infinity() : b;  // damaged weights: NaN has no place in an order
+          biased[e] =
+              std::isnan(b) ? -std::numeric_limits<T>::infinity() : b;  // damaged weights: NaN has no place in an order
           order[e] = static_cast<int32_t>(e);
         }
-        std::partial_sort(order, order + k, order + experts, [biased](int32_t a, int32_t b) { return biased[a] != biased[b] ? biased[a] > biased[b] : a < b; });
+        std::partial_sort(order, order + k, order + experts, [biased](int32_t a, int32_t b) {
+          return biased[a] != biased[b] ? biased[a] > biased[b] : a < b;
+        });
         int32_t* ids = at<int32_t>(Role::kExpertIds, i0 + i);
         T* weights = at<T>(Role::kExpertWeights, i0 + i);
         T sum = 0;
@@ -96,12 +99,14 @@ void Backend<T>::experts(At where, const ExpertRows& rows) {
   for (size_t e = 0; e < experts.size(); ++e) {
     const int count = expert_begin_[e + 1];
     expert_begin_[e + 1] += expert_begin_[e];
-    for (int first = 0; first < count; first += kExpertRows) expert_tasks_.push_back({static_cast<int>(e), expert_begin_[e] + first, std::min(kExpertRows, count - first)});
+    for (int first = 0; first < count; first += kExpertRows)
+      expert_tasks_.push_back({static_cast<int>(e), expert_begin_[e] + first, std::min(kExpertRows, count - first)});
   }
   expert_order_.resize(expert_begin_.back());
   for (int64_t i = 0; i < rows.rows; ++i) {
     for (int k = 0; k < rows.per_row; ++k) {
-      if (const int32_t e = ids[i * columns + k]; e >= 0) expert_order_[expert_begin_[e]++] = static_cast<int32_t>(i * columns + k);
+      if (const int32_t e = ids[i * columns + k]; e >= 0)
+        expert_order_[expert_begin_[e]++] = static_cast<int32_t>(i * columns + k);
     }
   }
 

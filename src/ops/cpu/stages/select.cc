@@ -29,7 +29,8 @@ template <class T>
 void best(const T* scores, int64_t n, int64_t keep, int32_t* order) {
   for (int64_t i = 0; i < n; ++i) order[i] = static_cast<int32_t>(i);
   if (keep < n) {
-    std::nth_element(order, order + keep, order + n, [scores](int32_t a, int32_t b) { return scores[a] != scores[b] ? scores[a] > scores[b] : a < b; });
+    std::nth_element(order, order + keep, order + n,
+                     [scores](int32_t a, int32_t b) { return scores[a] != scores[b] ? scores[a] > scores[b] : a < b; });
     std::sort(order, order + keep);
   }
 }
@@ -65,7 +66,8 @@ void Backend<T>::score_row(const RowSet& set, int row, const KvSource& source, i
         const double dot = round_bf16_once(std::max<double>(acc[h * kLanes + l], 0.0));
         chain[h % 4] = round_bf16_once(dot * weight[h] + chain[h % 4]);
       }
-      scores[g0 + l] = static_cast<T>(ordered(round_bf16_once(round_bf16_once(chain[0] + chain[2]) + round_bf16_once(chain[1] + chain[3]))));
+      scores[g0 + l] = static_cast<T>(
+          ordered(round_bf16_once(round_bf16_once(chain[0] + chain[2]) + round_bf16_once(chain[1] + chain[3]))));
     }
   }
 }
@@ -124,7 +126,8 @@ void Backend<T>::select(At where) {
       const int64_t visible = (set.positions[row] + 1) / layer.ratio;
       const bool needed = visible > c_.index_topk || limits_.keep_scores;  // else every entry is taken
       T* scores = limits_.keep_scores ? at<T>(Role::kIndexScores, row) : scratch<T>(Slot::kScores, visible);
-      if (limits_.keep_scores) std::fill_n(scores, buffer(Role::kIndexScores).cols, -std::numeric_limits<T>::infinity());
+      if (limits_.keep_scores)
+        std::fill_n(scores, buffer(Role::kIndexScores).cols, -std::numeric_limits<T>::infinity());
       if (needed) {
         score_row(set, row, keys, visible, scores);
       } else {
