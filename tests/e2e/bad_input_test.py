@@ -8,14 +8,12 @@ import shutil
 import signal
 import struct
 import subprocess
-import sys
 import tempfile
 import unittest
 
-PROGRAM = os.path.abspath(sys.argv.pop(1)) if len(sys.argv) > 1 else "build/release/src/app/deepinfer"
+from program import PROGRAM, SANITIZED
+
 BUNDLED = pathlib.Path(__file__).resolve().parents[2] / "models" / "tiny"
-# Sanitizers reserve terabytes of address space, so that a limit on it cannot be tried with them.
-SANITIZED = any(mark in pathlib.Path(PROGRAM).read_bytes() for mark in (b"__asan_init", b"__tsan_init"))
 SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
 
 

@@ -8,12 +8,12 @@ import re
 import select
 import signal
 import stat
-import sys
 import tempfile
 import time
 import unittest
 
-PROGRAM = os.path.abspath(sys.argv.pop(1)) if len(sys.argv) > 1 else "build/release/src/app/deepinfer"
+from program import PROGRAM
+
 TIMEOUT_S = 60
 CTRL_C, CTRL_D, UP = b"\x03", b"\x04", b"\x1b[A"
 

@@ -1,4 +1,5 @@
 """deepinfer pull against a hub on loopback: layout, faults, resuming, and what the user is told."""
+import fcntl
 import hashlib
 import os
 import pathlib
@@ -6,15 +7,13 @@ import random
 import resource
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import unittest
 
-sys.path.insert(0, os.path.dirname(__file__))
 from hub_stub import COMMIT, Hub, git_blob_id
+from program import PROGRAM
 
-PROGRAM = os.path.abspath(sys.argv.pop(1)) if len(sys.argv) > 1 else "build/release/src/app/deepinfer"
 BLOB = random.Random(4).randbytes(5 * (1 << 20) + 777)
 FILES = {"config.json": b'{"a": 1}', "model-00001-of-00001.safetensors": BLOB, "sub/folder/note.txt": b"hello", "empty.txt": b""}
 BIG = "model-00001-of-00001.safetensors"
@@ -178,6 +177,14 @@ class PullTest(unittest.TestCase):
         self.assertEqual(started[0].returncode, 130, errors)
         self.assertIn("run the same command again", errors)
         self.hub.after_bytes = None
+        self.check_complete(self.pull())
+
+    def test_two_pulls_of_one_file_do_not_meet(self):
+        locks = self.cache / ".locks" / "models--org--model"
+        locks.mkdir(parents=True)
+        with open(locks / (hashlib.sha256(BLOB).hexdigest() + ".lock"), "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            self.check_refused(self.pull(), "Another program is fetching")
         self.check_complete(self.pull())
 
     def test_paths_that_leave_the_folder(self):

@@ -4,11 +4,11 @@ import os
 import pathlib
 import shutil
 import subprocess
-import sys
 import tempfile
 import unittest
 
-PROGRAM = os.path.abspath(sys.argv.pop(1)) if len(sys.argv) > 1 else "build/release/src/app/deepinfer"
+from program import PROGRAM, SANITIZED
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUNDLED = ROOT / "models" / "tiny"
 GREEDY = json.loads((ROOT / "tests/data/model/greedy.json").read_text())["prompts"]
@@ -37,7 +37,7 @@ class RunTest(unittest.TestCase):
         return json.loads(self.run_program("-q", "--json", *args, **more).stdout)
 
     def test_goldens_as_raw_text(self):
-        for case in GREEDY:
+        for case in GREEDY[4:6] if SANITIZED else GREEDY:
             answer = self.json("--raw", *EXACT, data=case["prompt"].encode())
             self.assertEqual(answer["content"] + (EOS if answer["finish_reason"] == "stop" else ""), case["text"])
             self.assertEqual(answer["usage"]["prompt_tokens"], len(case["prompt_ids"]))
