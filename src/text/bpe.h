@@ -92,6 +92,13 @@ class Bpe {
   void read_answers(Lane* lane) const;
   bool step_lane(Lane* lane) const;
   void finish_lane(const Lane& lane) const;
+  void run_lanes(std::span<Job> jobs, Scratch* scratch) const;
+  void encode_lanes(std::span<Job> jobs, Scratch* scratch) const;
+  void encode_lanes_avx2(std::span<Job> jobs, Scratch* scratch) const;
+  // Files number merged tokens in order of rank, so that no table is needed for them.
+  TokenId id_of(Symbol symbol) const {
+    return symbol < 256 || !ids_in_order_ ? ids_[symbol] : first_merged_id_ + static_cast<TokenId>(symbol - 256);
+  }
   void find_whole_by_heap(const Vocabulary& vocabulary);
   void prepare_regular(const std::vector<std::pair<uint32_t, uint32_t>>& pairs, const Vocabulary& vocabulary);
   void find_edge_parts(const Vocabulary& vocabulary);
@@ -114,6 +121,10 @@ class Bpe {
   std::vector<uint32_t> shorter_;  // flagged symbol of the longest token that is a proper prefix; TokenTrie::kNone if none
   std::vector<uint16_t> length_;
   TokenTrie trie_;
+  static constexpr Symbol kAscii = 128;
+  std::vector<uint32_t> ascii_ranks_;  // of the merges of two bytes below 128
+  bool ids_in_order_ = false;
+  TokenId first_merged_id_ = 0;
   std::vector<Symbol> characters_;    // by code point below 0x10000: its symbol if merging can start from it, else kNever
 };
 

@@ -9,6 +9,16 @@ namespace {
 // The key of a piece longer than a PieceKey holds: only its hash and size count.
 PieceKey long_key(const char* piece, uint32_t size) { return {0, 0, hash_bytes({piece, size}), size}; }
 
+// Copies kSlack ids at once where there are not more: a copy of unknown length costs a misprediction.
+TokenId* copy_ids(std::span<const TokenId> ids, TokenId* out) {
+  if (ids.size() <= WordCache::kSlack) {
+    std::memcpy(out, ids.data(), WordCache::kSlack * sizeof(TokenId));
+  } else {
+    std::memcpy(out, ids.data(), ids.size_bytes());
+  }
+  return out + ids.size();
+}
+
 }  // namespace
 
 Encoder::Encoder(Bpe bpe, const Vocabulary& vocabulary) : bpe_(std::move(bpe)) {
@@ -32,9 +42,9 @@ void Encoder::encode(std::string_view text, Scratch* scratch, std::vector<TokenI
       std::memcpy(scratch->padded.data(), base, bytes);
       base = scratch->padded.data();
     }
-    if (scratch->ids.size() < bytes) {
-      scratch->ids.resize(bytes);
-      scratch->merged.resize(bytes);
+    if (scratch->ids.size() < bytes + WordCache::kSlack) {
+      scratch->ids.resize(bytes + WordCache::kSlack);
+      scratch->merged.resize(bytes + WordCache::kSlack);
     }
     TokenId* out = scratch->ids.data();
     for (size_t i = 0; i < pieces; i += kGroup) out = encode_group(base, starts.data() + i, std::min(kGroup, pieces - i), scratch, out);
@@ -84,11 +94,11 @@ TokenId* Encoder::encode_group(const char* base, const uint32_t* starts, size_t 
 
   size_t done = 0;
   for (size_t m = 0; m < missing_count; ++m) {
-    out = std::copy(found.data() + done, found.data() + missing[m], out);
-    out = std::copy(known[m].begin(), known[m].end(), out);
-    done = missing[m] + size_t{1};
+    while (done < missing[m]) *out++ = found[done++];
+    ++done;
+    out = copy_ids(known[m], out);
   }
-  out = std::copy(found.data() + done, found.data() + count, out);
+  while (done < count) *out++ = found[done++];
   // Only now, since what the cache has given out lasts until it takes something in.
   for (size_t j = 0; j < job_count; ++j) scratch->cache.insert(keys[missing[job_of[j]]].hash, {jobs[j].piece, jobs[j].size}, {jobs[j].ids, jobs[j].count});
   return out;

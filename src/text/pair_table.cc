@@ -6,13 +6,13 @@
 namespace deepinfer::text {
 
 Result<PairTable> PairTable::build(const std::vector<std::pair<uint32_t, uint32_t>>& pairs) {
-  constexpr int kSeeds = 8;
+  constexpr int kSeeds = 32;
   PairTable table;
   for (int attempt = 0; attempt < kSeeds; ++attempt) {
     table.seed_ = 0x2545f4914f6cdd1d * static_cast<uint64_t>(attempt);
     if (table.place(pairs)) return table;
   }
-  // With distinct pairs a seed fails about once in a million, so there is a pair listed twice.
+  // With distinct pairs a seed hardly ever fails, so a pair is listed twice.
   std::vector<std::pair<std::pair<uint32_t, uint32_t>, size_t>> sorted;
   for (size_t rank = 0; rank < pairs.size(); ++rank) sorted.push_back({pairs[rank], rank});
   std::sort(sorted.begin(), sorted.end());
@@ -30,7 +30,7 @@ bool PairTable::place(const std::vector<std::pair<uint32_t, uint32_t>>& pairs) {
   const size_t groups = std::bit_ceil(std::max<size_t>(pairs.size() / 4, 2));
   shift_ = 64 - std::countr_zero(groups);
   groups_.assign(groups, 0);
-  slots_ = pairs.size() + pairs.size() / 3 + 16;
+  slots_ = pairs.size() + pairs.size() / 2 + 16;
   entries_.assign(1 + slots_, kFree);
 
   std::vector<uint32_t> begin(groups + 1, 0), members(pairs.size());
@@ -53,7 +53,7 @@ bool PairTable::place(const std::vector<std::pair<uint32_t, uint32_t>>& pairs) {
   for (size_t size = largest; size > 0; --size) {
     for (const uint32_t g : by_size[size]) {
       bool placed = false;
-      for (uint32_t displacement = 0; displacement <= UINT16_MAX && !placed; ++displacement) {
+      for (uint32_t displacement = 0; displacement < 1u << kDisplacementBits && !placed; ++displacement) {
         slots.clear();
         for (uint32_t i = begin[g]; i < begin[g + 1]; ++i) {
           const size_t slot = slot_of(hashes[members[i]], displacement, slots_);
@@ -67,7 +67,7 @@ bool PairTable::place(const std::vector<std::pair<uint32_t, uint32_t>>& pairs) {
       for (size_t i = 0; i < size; ++i) {
         const uint32_t rank = members[begin[g] + i];
         entries_[slots[i]] = (uint64_t{pairs[rank].first} << kSymbolBits | pairs[rank].second) << kRankBits | rank;
-        groups_[g] |= uint64_t{1} << filter_bit(hashes[rank]);
+        groups_[g] |= uint32_t{1} << filter_bit(hashes[rank]);
       }
     }
   }

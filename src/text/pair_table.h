@@ -30,7 +30,7 @@ class PairTable {
   Question ask(uint32_t left, uint32_t right) const {
     const uint64_t key = uint64_t{left} << kSymbolBits | right;
     const uint64_t hash = hash_of(key, seed_);
-    const uint64_t group = groups_[hash >> shift_];
+    const uint32_t group = groups_[hash >> shift_];
     // Entry 0 stands for no pair; the mask, not a branch, keeps pairs that the filter does not know from reading another one.
     const uint64_t known = uint64_t{0} - (group >> filter_bit(hash) & 1);
     const size_t entry = slot_of(hash, group, slots_) & known;
@@ -45,16 +45,16 @@ class PairTable {
 
  private:
   static constexpr int kSymbolBits = 21, kRankBits = 22;
-  static constexpr int kDisplacementBits = 16;  // of a group; the 48 bits above are the filter of its pairs
+  static constexpr int kDisplacementBits = 10;  // of a group; the 22 bits above are the filter of its pairs
   static constexpr uint64_t kFree = ~uint64_t{0};
 
   static uint64_t hash_of(uint64_t key, uint64_t seed) {
     const uint64_t product = (key ^ seed) * 0x9e3779b97f4a7c15;
     return product ^ product >> 32;
   }
-  static uint64_t filter_bit(uint64_t hash) { return kDisplacementBits + ((hash & 0xffff) * 48 >> 16); }
+  static uint32_t filter_bit(uint64_t hash) { return kDisplacementBits + static_cast<uint32_t>((hash & 0xffff) * (32 - kDisplacementBits) >> 16); }
   static size_t slot_of(uint64_t hash, uint64_t group, size_t slots) {
-    const uint64_t moved = (hash ^ (group & 0xffff) * 0xd6e8feb86659fd93) * 0xa0761d6478bd642f;
+    const uint64_t moved = (hash ^ (group & ((1u << kDisplacementBits) - 1)) * 0xd6e8feb86659fd93) * 0xa0761d6478bd642f;
     return 1 + static_cast<size_t>(static_cast<unsigned __int128>(moved) * slots >> 64);
   }
   bool place(const std::vector<std::pair<uint32_t, uint32_t>>& pairs);
@@ -62,7 +62,7 @@ class PairTable {
   uint64_t seed_ = 0;
   int shift_ = 63;
   size_t slots_ = 0;
-  std::vector<uint64_t> groups_ = {0, 0};       // by the upper bits of the hash: displacement and filter
+  std::vector<uint32_t> groups_ = {0, 0};       // by the upper bits of the hash: displacement and filter
   std::vector<uint64_t> entries_ = {kFree};     // left, right, rank
 };
 

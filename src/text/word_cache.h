@@ -5,7 +5,7 @@
 //   cache.insert(hash, piece, ids);                              // ends the life of spans that read() gave
 //
 // Records (piece and ids) are written one after the other into a ring, over the oldest ones; a table of kSets lines of eight
-// (tag, position) pairs finds them. So memory is fixed (about 5 MB, touched as it is used), text that comes again is read in the
+// (tag, position) pairs finds them. So memory is fixed (5 MB, touched as it is used), text that comes again is read in the
 // order in which it was written, and a piece is never taken for another: all bytes are compared.
 #pragma once
 
@@ -23,11 +23,12 @@ namespace deepinfer::text {
 
 class WordCache {
  public:
-  static constexpr size_t kSets = 1 << 13, kRingWords = 1 << 20;
+  static constexpr size_t kSets = 1 << 14, kRingWords = 1 << 20;
   static constexpr size_t kMaxBytes = 512;  // longer pieces are not kept
+  static constexpr size_t kSlack = 8;       // ids that may be read past those that read() gives
   using Place = uint32_t;                   // of a record that may be the one; 0: there is none
 
-  WordCache() : sets_(allocate<Set>(kSets)), ring_(allocate<uint32_t>(kRingWords)) {}
+  WordCache() : sets_(allocate<Set>(kSets)), ring_(allocate<uint32_t>(kRingWords + kSlack)) {}
 
   void prefetch(uint64_t hash) const { __builtin_prefetch(&set_of(hash)); }
 
@@ -35,7 +36,10 @@ class WordCache {
     const Set& set = set_of(hash);
     const uint32_t tag = tag_of(hash);
     Place place = 0;
-    for (int way = 0; way < kWays; ++way) place = set.tag[way] == tag ? set.place[way] : place;
+    for (int way = 0; way < kWays; ++way) {  // the youngest, since forgotten ones may be left
+      const Place here = set.tag[way] == tag ? set.place[way] : 0;
+      place = here > place ? here : place;
+    }
     if (!is_current(place)) return 0;
     __builtin_prefetch(&ring_[place % kRingWords]);
     return place;
