@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cstring>
 #include <queue>
 
 #include "text/utf8.h"
@@ -95,9 +96,10 @@ struct Bpe::Lane {
   static constexpr uint32_t kNothing = ~uint32_t{0};
   static constexpr int kPlaceBits = 6;
   static_assert(kShortUnits + 2 <= 1 << kPlaceBits);
+  static constexpr size_t kNarrow = 16;  // the smallest of so many merges is found without a loop, whose length would be guessed wrong
 
   Job* job;
-  size_t scanned;                      // places that may hold merges, a multiple of four
+  bool wide;                           // more than kNarrow units
   uint64_t alive;                      // one bit per place that holds a unit, and the two at the ends
   Symbol units[kShortUnits + 2];
   uint32_t merges[kShortUnits + 2];    // of place i with the next one alive: rank and place, so that the smallest is next; kNothing
@@ -138,7 +140,9 @@ __attribute__((always_inline)) inline bool Bpe::start_lane(Job* job, Lane* lane)
   if (count == 0) return false;
   constexpr Symbol kMergesWithNothing = kSymbolMask;
   lane->job = job;
-  lane->scanned = (count + 3) / 4 * 4;
+  lane->wide = count > Lane::kNarrow;
+  std::fill_n(lane->merges, Lane::kNarrow + 1, Lane::kNothing);
+  if (lane->wide) std::fill(lane->merges + Lane::kNarrow + 1, std::end(lane->merges), Lane::kNothing);
   lane->alive = (uint64_t{1} << (count + 2)) - 1;
   lane->units[0] = lane->units[count + 1] = kMergesWithNothing;
   lane->asked = 0;
@@ -151,7 +155,6 @@ __attribute__((always_inline)) inline bool Bpe::start_lane(Job* job, Lane* lane)
     lane->questions[lane->asked] = pairs_.ask(left, right);
     lane->places[lane->asked++] = static_cast<uint32_t>(i);
   }
-  for (size_t i = count; i <= lane->scanned; ++i) lane->merges[i] = Lane::kNothing;
   return true;
 }
 
@@ -161,11 +164,19 @@ __attribute__((always_inline)) inline void Bpe::read_answers(Lane* lane) const {
 
 // Does the next merge and asks what comes of it; false if there is none left.
 __attribute__((always_inline)) inline bool Bpe::step_lane(Lane* lane) const {
-  uint32_t best[4] = {Lane::kNothing, Lane::kNothing, Lane::kNothing, Lane::kNothing};
-  for (size_t i = 1; i <= lane->scanned; i += 4) {
-    for (size_t k = 0; k < 4; ++k) best[k] = std::min(best[k], lane->merges[i + k]);
-  }
-  const uint32_t lowest = std::min(std::min(best[0], best[1]), std::min(best[2], best[3]));
+  // Four at a time, and without branches: which one is the smallest is as good as random.
+  using Four = uint32_t __attribute__((vector_size(16)));
+  const auto load = [&](size_t place) {
+    Four four;
+    std::memcpy(&four, lane->merges + place, sizeof four);
+    return four;
+  };
+  const auto lower = [](Four a, Four b) { return a < b ? a : b; };
+  Four best = lower(lower(load(1), load(5)), lower(load(9), load(13)));
+  if (lane->wide) best = lower(best, lower(lower(load(17), load(21)), lower(load(25), load(29))));
+  best = lower(best, __builtin_shuffle(best, Four{2, 3, 0, 1}));
+  best = lower(best, __builtin_shuffle(best, Four{1, 0, 3, 2}));
+  const uint32_t lowest = best[0];
   if (lowest == Lane::kNothing) return false;
   const uint32_t place = lowest & ((1u << Lane::kPlaceBits) - 1);
   const Symbol made = 256 + (lowest >> Lane::kPlaceBits);

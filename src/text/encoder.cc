@@ -54,11 +54,12 @@ void Encoder::encode(std::string_view text, Scratch* scratch, std::vector<TokenI
 
 TokenId* Encoder::encode_group(const char* base, const uint32_t* starts, size_t count, Scratch* scratch, TokenId* out) const {
   std::array<PieceKey, kGroup> keys;
+  std::array<size_t, kGroup> whole_places;
   for (size_t i = 0; i < count; ++i) {
     const uint32_t size = starts[i + 1] - starts[i];
     if (size <= PieceKey::kMaxBytes) {
       keys[i] = make_key(base + starts[i], size);
-      whole_.prefetch(keys[i]);
+      whole_places[i] = whole_.locate(keys[i]);
     } else {
       keys[i] = long_key(base + starts[i], size);
       scratch->cache.prefetch(keys[i].hash);
@@ -68,7 +69,7 @@ TokenId* Encoder::encode_group(const char* base, const uint32_t* starts, size_t 
   std::array<uint8_t, kGroup> missing;
   size_t missing_count = 0;
   for (size_t i = 0; i < count; ++i) {
-    found[i] = keys[i].size <= PieceKey::kMaxBytes ? whole_.find(keys[i]) : -1;
+    found[i] = keys[i].size <= PieceKey::kMaxBytes ? whole_.read(whole_places[i], keys[i]) : -1;
     if (found[i] >= 0) continue;
     scratch->cache.prefetch(keys[i].hash);
     missing[missing_count++] = static_cast<uint8_t>(i);

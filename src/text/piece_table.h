@@ -1,7 +1,9 @@
 // Pieces that are exactly one token: a read-only hash table from up to 16 bytes to an id.
 //
 //   PieceTable table;  table.build(pieces);
-//   PieceKey key = make_key(p, n);  table.prefetch(key);  TokenId id = table.find(key);   // -1: not here
+//   PieceKey key = make_key(p, n);
+//   size_t place = table.locate(key);            // for many keys, and only then
+//   TokenId id = table.read(place, key);         // -1: not here
 #pragma once
 
 #include <array>
@@ -33,10 +35,18 @@ inline PieceKey make_key(const char* p, uint32_t size) {
 class PieceTable {
  public:
   void build(const std::vector<std::pair<std::string_view, TokenId>>& pieces);
-  void prefetch(const PieceKey& key) const { __builtin_prefetch(&buckets_[key.hash & mask_]); }
-  TokenId find(const PieceKey& key) const {
-    for (uint64_t at = key.hash & mask_;; at = (at + 1) & mask_) {
-      const Bucket& bucket = buckets_[at];
+  // Where to look for the key: asks for the memory. Keys that a small filter knows not to be here share a place that is always near.
+  size_t locate(const PieceKey& key) const {
+    const uint64_t bit = key.hash >> filter_shift_;
+    const uint64_t known = uint64_t{0} - (filter_[bit / 64] >> bit % 64 & 1);
+    const size_t place = ((key.hash & mask_) + 1) & known;
+    __builtin_prefetch(&buckets_[place]);
+    return place;
+  }
+  // The id, or -1.
+  TokenId read(size_t place, const PieceKey& key) const {
+    for (;; place = place == buckets_.size() - 1 ? 1 : place + 1) {
+      const Bucket& bucket = buckets_[place];
       uint32_t hits = 0;
       for (uint32_t i = 0; i < kWays; ++i) {
         hits |= static_cast<uint32_t>((bucket.low[i] == key.low) & (bucket.high[i] == key.high) & (bucket.size[i] == key.size)) << i;
@@ -54,8 +64,10 @@ class PieceTable {
     uint8_t size[kWays] = {};  // 0 is free
     bool overflowed = false;   // a key that belongs here lies further on
   };
-  std::vector<Bucket> buckets_;
+  std::vector<Bucket> buckets_ = std::vector<Bucket>(2);  // the first one stays empty
   uint64_t mask_ = 0;
+  std::vector<uint64_t> filter_ = {0};
+  int filter_shift_ = 58;
 };
 
 }  // namespace deepinfer::text
