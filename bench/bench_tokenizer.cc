@@ -1,6 +1,6 @@
-// MB/s of one thread of the tokenizer, cold (empty word cache) and warm, beside Hugging Face tokenizers on the same texts.
-// Texts: bench/tokenizer_texts.h. Vocabulary: DeepSeek's full-size one if tools/fetch_test_tokenizer.sh can have it; the bundled
-// one in the cases that say so.
+// MB/s of one thread of the tokenizer, cold (empty word cache) and warm, beside Hugging Face tokenizers on the same
+// texts. Texts: bench/tokenizer_texts.h. Vocabulary: DeepSeek's full-size one if tools/fetch_test_tokenizer.sh can have
+// it; the bundled one in the cases that say so.
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
@@ -69,9 +69,13 @@ Timing measure(const Vocabulary& vocabulary, const Text& text, int rounds, bench
   return timing;
 }
 
-void report(const Vocabulary& vocabulary, const Text& text, const std::string& state, double seconds, std::optional<double> peer_seconds,
-            std::optional<double> goal) {
-  bench::Line line{.bench = "tokenizer", .name = vocabulary.prefix + text.name + "_" + state, .value = megabytes(text) / seconds, .unit = "MB/s", .goal = goal};
+void report(const Vocabulary& vocabulary, const Text& text, const std::string& state, double seconds,
+            std::optional<double> peer_seconds, std::optional<double> goal) {
+  bench::Line line{.bench = "tokenizer",
+                   .name = vocabulary.prefix + text.name + "_" + state,
+                   .value = megabytes(text) / seconds,
+                   .unit = "MB/s",
+                   .goal = goal};
   if (peer_seconds) {
     line.ceiling = megabytes(text) / *peer_seconds;
     line.ceiling_is = "peer: Hugging Face tokenizers 0.23.3";
@@ -84,7 +88,8 @@ void run(const Vocabulary& vocabulary, int rounds, bench::Peer* peer, const std:
   const std::string chinese = bench::chinese_text(vocabulary.tokenizer, 1'000'000);
   const std::string mixed = bench::mixed_text({english, code, chinese}, 1'000'000);
   std::vector<Text> texts;
-  for (const auto& [name, text] : {std::pair{"english", &english}, {"code", &code}, {"chinese", &chinese}, {"mixed", &mixed}}) {
+  for (const auto& [name, text] :
+       {std::pair{"english", &english}, {"code", &code}, {"chinese", &chinese}, {"mixed", &mixed}}) {
     texts.push_back({fmt::format("{}_1mb", name), bench::first_bytes(*text, 1'000'000), 100, 250});
     texts.push_back({fmt::format("{}_50kb", name), bench::first_bytes(*text, 50'000), 100, 250});
   }
@@ -104,10 +109,16 @@ void run(const Vocabulary& vocabulary, int rounds, bench::Peer* peer, const std:
   const Timing timing = measure(vocabulary, unique, rounds, peer, file);
   report(vocabulary, unique, "cold", timing.cold, timing.peer, 100);
 
-  for (const auto& [name, text] : {std::pair{"letter", std::string(1'000'000, 'a')}, {"space", std::string(1'000'000, ' ')}, {"digit", std::string(1'000'000, '7')}}) {
+  for (const auto& [name, text] : {std::pair{"letter", std::string(1'000'000, 'a')},
+                                   {"space", std::string(1'000'000, ' ')},
+                                   {"digit", std::string(1'000'000, '7')}}) {
     const Timing repeated = measure(vocabulary, {name, text, {}, {}}, rounds, nullptr, "");
-    bench::report({.bench = "tokenizer", .name = fmt::format("{}repeated_{}_1mb_time_over_english", vocabulary.prefix, name), .value = repeated.cold / english_cold,
-                   .unit = "ratio", .goal = 2, .higher_is_better = false});
+    bench::report({.bench = "tokenizer",
+                   .name = fmt::format("{}repeated_{}_1mb_time_over_english", vocabulary.prefix, name),
+                   .value = repeated.cold / english_cold,
+                   .unit = "ratio",
+                   .goal = 2,
+                   .higher_is_better = false});
   }
 }
 
@@ -116,11 +127,15 @@ void run(const Vocabulary& vocabulary, int rounds, bench::Peer* peer, const std:
 int main(int argc, char** argv) {
   const bench::Options options = bench::parse(argc, argv);
   const int rounds = options.quick ? 1 : 5;
-  const std::string folder = (std::filesystem::temp_directory_path() / fmt::format("bench_tokenizer_{}", getpid())).string();
+  const std::string folder =
+      (std::filesystem::temp_directory_path() / fmt::format("bench_tokenizer_{}", getpid())).string();
   std::filesystem::create_directories(folder);
-  std::optional<bench::Peer> peer = bench::Peer::start("build/test-data/tokenizers-venv", "tokenizers==0.23.3", "bench/peers/hf_tokenizers.py");
-  if (std::system("tools/fetch_test_tokenizer.sh") != 0) fmt::print(stderr, "the full-size vocabulary is not there: its cases are missing\n");
-  for (const auto& [prefix, path] : {std::pair{"", "build/test-data/deepseek_v3/tokenizer.json"}, {"bundled_", "models/tiny/tokenizer.json"}}) {
+  std::optional<bench::Peer> peer =
+      bench::Peer::start("build/test-data/tokenizers-venv", "tokenizers==0.23.3", "bench/peers/hf_tokenizers.py");
+  if (std::system("tools/fetch_test_tokenizer.sh") != 0)
+    fmt::print(stderr, "the full-size vocabulary is not there: its cases are missing\n");
+  for (const auto& [prefix, path] :
+       {std::pair{"", "build/test-data/deepseek_v3/tokenizer.json"}, {"bundled_", "models/tiny/tokenizer.json"}}) {
     auto tokenizer = Tokenizer::load(path);
     if (tokenizer.ok()) run({prefix, path, tokenizer.value()}, rounds, peer ? &*peer : nullptr, folder);
   }

@@ -16,14 +16,16 @@
 namespace bench {
 
 // Files below `roots` (files or folders) with one of the extensions, in order of path; a missing root gives none.
-inline std::vector<std::string> read_files(const std::vector<std::string>& roots, const std::vector<std::string>& extensions) {
+inline std::vector<std::string> read_files(const std::vector<std::string>& roots,
+                                           const std::vector<std::string>& extensions) {
   namespace fs = std::filesystem;
   std::vector<std::string> paths, texts;
   for (const std::string& root : roots) {
     std::error_code error;
     if (fs::is_regular_file(root, error)) paths.push_back(root);
     for (fs::recursive_directory_iterator it(root, error), end; !error && it != end; it.increment(error)) {
-      const bool wanted = extensions.empty() || std::find(extensions.begin(), extensions.end(), it->path().extension()) != extensions.end();
+      const bool wanted = extensions.empty() ||
+                          std::find(extensions.begin(), extensions.end(), it->path().extension()) != extensions.end();
       if (it->is_regular_file() && !it->is_symlink() && wanted) paths.push_back(it->path());
     }
   }
@@ -35,13 +37,15 @@ inline std::vector<std::string> read_files(const std::vector<std::string>& roots
   return texts;
 }
 
-// Prose of the length wanted: a chain over pairs of words of the licence texts and documents found here, so that word frequencies
-// and phrases are those of real English, and no page repeats.
+// Prose of the length wanted: a chain over pairs of words of the licence texts and documents found here, so that word
+// frequencies and phrases are those of real English, and no page repeats.
 inline std::string english_text(size_t bytes) {
   std::map<std::pair<std::string, std::string>, std::vector<std::string>> next;
   std::pair<std::string, std::string> state, first;
-  for (const std::string& text : read_files({"docs", "README.md", "CONTRIBUTING.md", "LICENSE", "models/tiny/MODEL_CARD.md", "models/tiny/NOTICE",
-                                             "/usr/share/common-licenses"}, {})) {
+  for (const std::string& text :
+       read_files({"docs", "README.md", "CONTRIBUTING.md", "LICENSE", "models/tiny/MODEL_CARD.md", "models/tiny/NOTICE",
+                   "/usr/share/common-licenses"},
+                  {})) {
     for (size_t i = 0; i < text.size();) {
       while (i < text.size() && (text[i] == ' ' || text[i] == '\n')) ++i;
       size_t end = std::min(text.find_first_of(" \n", i), text.size());
@@ -89,7 +93,8 @@ inline std::string chinese_text(const deepinfer::text::Tokenizer& vocabulary, si
     bool chinese = !rest.empty() && !vocabulary.is_added(id);
     while (chinese && !rest.empty()) {
       const auto step = deepinfer::text::read_utf8(rest);
-      chinese = step.head == deepinfer::text::Utf8Head::kCharacter && step.code_point >= 0x4e00 && step.code_point <= 0x9fa5;
+      chinese =
+          step.head == deepinfer::text::Utf8Head::kCharacter && step.code_point >= 0x4e00 && step.code_point <= 0x9fa5;
       rest.remove_prefix(step.length);
     }
     if (chinese) words.emplace_back(vocabulary.token_bytes(id));
@@ -112,9 +117,15 @@ inline std::string chinese_text(const deepinfer::text::Tokenizer& vocabulary, si
 
 // Lines of the three, emoji, accents, other scripts and numbers between them.
 inline std::string mixed_text(const std::vector<std::string>& parts, size_t bytes) {
-  const char* const extras[] = {"👩‍👩‍👧 done ✅ 🎉🎉 3,141.59 €\n", "naïve café, Ærøskøbing; fjärilsvinge 25 °C\n", "Съешь же ещё этих мягких французских булок\n",
-                                "안녕하세요 세계, 오늘은 2026년 1월 3일입니다.\n", "ひらがなとカタカナを交ぜて書く・テスト。\n", "مرحبا بالعالم 123\n",
-                                "| 12 | 0.5 | 1e-7 | 0x1F4A9 | 2026-01-03T12:34:56Z |\n", "\t\t\n\n", "https://example.com/a/b?c=d&e=%20f#g\n"};
+  const char* const extras[] = {"👩‍👩‍👧 done ✅ 🎉🎉 3,141.59 €\n",
+                                "naïve café, Ærøskøbing; fjärilsvinge 25 °C\n",
+                                "Съешь же ещё этих мягких французских булок\n",
+                                "안녕하세요 세계, 오늘은 2026년 1월 3일입니다.\n",
+                                "ひらがなとカタカナを交ぜて書く・テスト。\n",
+                                "مرحبا بالعالم 123\n",
+                                "| 12 | 0.5 | 1e-7 | 0x1F4A9 | 2026-01-03T12:34:56Z |\n",
+                                "\t\t\n\n",
+                                "https://example.com/a/b?c=d&e=%20f#g\n"};
   std::mt19937_64 random(3);
   std::vector<size_t> at(parts.size(), 0);
   std::string out;

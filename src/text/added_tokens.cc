@@ -15,7 +15,8 @@ void AddedTokenMatcher::finish() {
   }
 }
 
-// The node of the sorted tokens [begin, end), which share their first `depth` bytes. Recursion is as deep as the longest token.
+// The node of the sorted tokens [begin, end), which share their first `depth` bytes. Recursion is as deep as the
+// longest token.
 uint32_t AddedTokenMatcher::build(size_t begin, size_t end, size_t depth) {
   const uint32_t node = static_cast<uint32_t>(nodes_.size());
   nodes_.emplace_back();
@@ -43,7 +44,8 @@ std::optional<AddedTokenMatcher::Match> AddedTokenMatcher::find(std::string_view
       if (at == text.size()) break;
       const Edge* const edges = &edges_[0] + nodes_[node].first_edge;
       const Edge* const end = edges + nodes_[node].edges;
-      const Edge* const edge = std::find_if(edges, end, [&](Edge e) { return e.byte == static_cast<uint8_t>(text[at]); });
+      const Edge* const edge =
+          std::find_if(edges, end, [&](Edge e) { return e.byte == static_cast<uint8_t>(text[at]); });
       node = edge == end ? 0 : edge->node;
     }
     if (best) return best;

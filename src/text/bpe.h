@@ -4,16 +4,15 @@
 //   Bpe::Scratch scratch;
 //   bpe.encode(jobs, &scratch);
 //
-// A piece's encoding, by definition: start from its bytes; as long as some adjacent pair has a merge, do the one of lowest
-// rank, leftmost among equal (spec/protocol.md 1.1).
+// A piece's encoding, by definition: start from its bytes; as long as some adjacent pair has a merge, do the one of
+// lowest rank, leftmost among equal (spec/protocol.md 1.1).
 //
-// How it is found. Short pieces: as defined, but starting from characters where no merge can cross a character's edge before
-// it is whole.
-// Long pieces: a list of tokens is the encoding of its bytes exactly if every adjacent pair of it is the encoding of the
-// pair's bytes. So encode() takes the longest token at each place, checks it against the one before, and goes back where
-// nothing fits; each place is given up at most once, so the work is linear in the piece. Both need merges as training makes
-// them: each makes a new token, out of bytes or results of earlier merges. Other files (is_regular() false) are merged with
-// a heap in O(n log n).
+// How it is found. Short pieces: as defined, but starting from characters where no merge can cross a character's edge
+// before it is whole. Long pieces: a list of tokens is the encoding of its bytes exactly if every adjacent pair of it
+// is the encoding of the pair's bytes. So encode() takes the longest token at each place, checks it against the one
+// before, and goes back where nothing fits; each place is given up at most once, so the work is linear in the piece.
+// Both need merges as training makes them: each makes a new token, out of bytes or results of earlier merges. Other
+// files (is_regular() false) are merged with a heap in O(n log n).
 #pragma once
 
 #include <cstdint>
@@ -62,8 +61,8 @@ class Bpe {
   }
 
  private:
-  // A symbol is a token inside this class: the byte of that value below 256, then the results of merges in order of rank, so that
-  // in a regular file a symbol's number is also the time at which BPE makes it.
+  // A symbol is a token inside this class: the byte of that value below 256, then the results of merges in order of
+  // rank, so that in a regular file a symbol's number is also the time at which BPE makes it.
   using Symbol = uint32_t;
   static constexpr Symbol kSymbolMask = PairTable::kSymbols - 1;
   static constexpr Symbol kNever = ~Symbol{0};
@@ -79,8 +78,14 @@ class Bpe {
     std::vector<EdgePart> parts;
     std::span<const EdgePart> of(Symbol s) const { return {parts.data() + begin[s], begin[s + 1] - begin[s]}; }
   };
-  // Bits above a symbol in a flagged symbol: it is itself the left (right) half of some merge; it has right (left) edge parts.
-  enum Flag : uint32_t { kMergesRight = 1u << 21, kMergesLeft = 1u << 22, kRightParts = 1u << 23, kLeftParts = 1u << 24 };
+  // Bits above a symbol in a flagged symbol: it is itself the left (right) half of some merge; it has right (left) edge
+  // parts.
+  enum Flag : uint32_t {
+    kMergesRight = 1u << 21,
+    kMergesLeft = 1u << 22,
+    kRightParts = 1u << 23,
+    kLeftParts = 1u << 24
+  };
 
   // Pieces of at most this many bytes and units (characters, or bytes of characters that are no token) count as short.
   static constexpr size_t kShortBytes = 96, kShortUnits = 32, kLanes = 16;
@@ -118,14 +123,15 @@ class Bpe {
   std::vector<Symbol> left_, right_;  // the halves of a merged symbol
   std::vector<uint32_t> flags_;
   EdgeParts right_parts_, left_parts_;
-  std::vector<uint32_t> shorter_;  // flagged symbol of the longest token that is a proper prefix; TokenTrie::kNone if none
+  std::vector<uint32_t>
+      shorter_;  // flagged symbol of the longest token that is a proper prefix; TokenTrie::kNone if none
   std::vector<uint16_t> length_;
   TokenTrie trie_;
   static constexpr Symbol kAscii = 128;
   std::vector<uint32_t> ascii_ranks_;  // of the merges of two bytes below 128
   bool ids_in_order_ = false;
   TokenId first_merged_id_ = 0;
-  std::vector<Symbol> characters_;    // by code point below 0x10000: its symbol if merging can start from it, else kNever
+  std::vector<Symbol> characters_;  // by code point below 0x10000: its symbol if merging can start from it, else kNever
 };
 
 }  // namespace deepinfer::text

@@ -9,7 +9,8 @@ namespace deepinfer::text {
 
 bool is_silent(const Tokenizer& tokenizer, TokenId id) {
   constexpr std::array<std::string_view, 7> kNames = {
-      "<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<｜▁pad▁｜>", "<|EOT|>", "<｜image｜>", "<｜deepseek_image｜>", "<｜image2｜>",
+      "<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<｜▁pad▁｜>", "<|EOT|>", "<｜image｜>",
+      "<｜deepseek_image｜>",    "<｜image2｜>",
   };
   if (!tokenizer.is_added(id)) return false;
   const std::string_view name = tokenizer.token_bytes(id);

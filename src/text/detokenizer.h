@@ -5,8 +5,8 @@
 //   detokenizer.finish();       // an incomplete character at the end is dropped
 //
 // Bytes that can never become a character come out as U+FFFD; a character that is not complete yet (at most 3 bytes) is
-// held back. The true bytes of each token are tokenizer.token_bytes(id). Ids that do not exist give no text, and neither do
-// silent ones (is_silent). One object belongs to one stream; copies are independent.
+// held back. The true bytes of each token are tokenizer.token_bytes(id). Ids that do not exist give no text, and
+// neither do silent ones (is_silent). One object belongs to one stream; copies are independent.
 #pragma once
 
 #include <string>
@@ -16,14 +16,15 @@
 
 namespace deepinfer::text {
 
-// True for tokens that are never shown: begin and end of sentence, padding, <|EOT|>, placeholders and the image placeholder,
-// decided by name.
+// True for tokens that are never shown: begin and end of sentence, padding, <|EOT|>, placeholders and the image
+// placeholder, decided by name.
 bool is_silent(const Tokenizer& tokenizer, TokenId id);
 
 class Detokenizer {
  public:
   enum class Silent : uint8_t { kHide, kShow };
-  explicit Detokenizer(Tokenizer tokenizer, Silent silent = Silent::kHide) : tokenizer_(std::move(tokenizer)), silent_(silent) {}
+  explicit Detokenizer(Tokenizer tokenizer, Silent silent = Silent::kHide)
+      : tokenizer_(std::move(tokenizer)), silent_(silent) {}
 
   // Text that is complete now; the view is valid until the next call.
   std::string_view push(TokenId id);

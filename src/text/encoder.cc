@@ -47,12 +47,14 @@ void Encoder::encode(std::string_view text, Scratch* scratch, std::vector<TokenI
       scratch->merged.resize(bytes + WordCache::kSlack);
     }
     TokenId* out = scratch->ids.data();
-    for (size_t i = 0; i < pieces; i += kGroup) out = encode_group(base, starts.data() + i, std::min(kGroup, pieces - i), scratch, out);
+    for (size_t i = 0; i < pieces; i += kGroup)
+      out = encode_group(base, starts.data() + i, std::min(kGroup, pieces - i), scratch, out);
     ids->insert(ids->end(), scratch->ids.data(), out);
   }
 }
 
-TokenId* Encoder::encode_group(const char* base, const uint32_t* starts, size_t count, Scratch* scratch, TokenId* out) const {
+TokenId* Encoder::encode_group(const char* base, const uint32_t* starts, size_t count, Scratch* scratch,
+                               TokenId* out) const {
   std::array<PieceKey, kGroup> keys;
   std::array<size_t, kGroup> whole_places;
   for (size_t i = 0; i < count; ++i) {
@@ -101,7 +103,8 @@ TokenId* Encoder::encode_group(const char* base, const uint32_t* starts, size_t 
   }
   while (done < count) *out++ = found[done++];
   // Only now, since what the cache has given out lasts until it takes something in.
-  for (size_t j = 0; j < job_count; ++j) scratch->cache.insert(keys[missing[job_of[j]]].hash, {jobs[j].piece, jobs[j].size}, {jobs[j].ids, jobs[j].count});
+  for (size_t j = 0; j < job_count; ++j)
+    scratch->cache.insert(keys[missing[job_of[j]]].hash, {jobs[j].piece, jobs[j].size}, {jobs[j].ids, jobs[j].count});
   return out;
 }
 

@@ -1,4 +1,5 @@
-// Encodes plain text: pieces (pretokenizer.h), each looked up as a whole token, then among pieces seen lately, then merged.
+// Encodes plain text: pieces (pretokenizer.h), each looked up as a whole token, then among pieces seen lately, then
+// merged.
 //
 //   Encoder encoder(bpe, vocabulary);
 //   Encoder::Scratch scratch;                // one per thread
@@ -23,9 +24,9 @@ class Encoder {
     PieceSplitter splitter;
     Bpe::Scratch bpe;
     WordCache cache;
-    std::vector<TokenId> ids;      // of one window
-    std::vector<TokenId> merged;   // of one window's pieces that had to be merged
-    std::vector<char> padded;      // the last window with room to read past its end
+    std::vector<TokenId> ids;     // of one window
+    std::vector<TokenId> merged;  // of one window's pieces that had to be merged
+    std::vector<char> padded;     // the last window with room to read past its end
   };
 
   Encoder() = default;

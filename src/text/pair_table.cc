@@ -18,8 +18,8 @@ Result<PairTable> PairTable::build(const std::vector<std::pair<uint32_t, uint32_
   std::sort(sorted.begin(), sorted.end());
   for (size_t i = 1; i < sorted.size(); ++i) {
     if (sorted[i].first == sorted[i - 1].first) {
-      return make_error(Code::kInvalidArgument, "tokenizer.json: model.merges[{}] is the same as model.merges[{}]", sorted[i].second,
-                        sorted[i - 1].second);
+      return make_error(Code::kInvalidArgument, "tokenizer.json: model.merges[{}] is the same as model.merges[{}]",
+                        sorted[i].second, sorted[i - 1].second);
     }
   }
   return make_error(Code::kInternal, "the merges of tokenizer.json do not fit a hash table");
@@ -30,8 +30,8 @@ bool PairTable::place(const std::vector<std::pair<uint32_t, uint32_t>>& pairs) {
   const size_t groups = std::bit_ceil(std::max<size_t>(pairs.size() / 4, 2));
   shift_ = 64 - std::countr_zero(groups);
   groups_.assign(groups, 0);
-  slots_ = pairs.size() + pairs.size() / 2 + 16;
-  entries_.assign(1 + slots_, kFree);
+  mask_ = std::bit_ceil(pairs.size() + pairs.size() / 3 + 16) - 1;
+  entries_.assign(2 + mask_, kFree);
 
   std::vector<uint32_t> begin(groups + 1, 0), members(pairs.size());
   std::vector<uint64_t> hashes(pairs.size());
@@ -53,10 +53,10 @@ bool PairTable::place(const std::vector<std::pair<uint32_t, uint32_t>>& pairs) {
   for (size_t size = largest; size > 0; --size) {
     for (const uint32_t g : by_size[size]) {
       bool placed = false;
-      for (uint32_t displacement = 0; displacement < 1u << kDisplacementBits && !placed; ++displacement) {
+      for (uint32_t displacement = 0; displacement <= kMaxDisplacement && !placed; ++displacement) {
         slots.clear();
         for (uint32_t i = begin[g]; i < begin[g + 1]; ++i) {
-          const size_t slot = slot_of(hashes[members[i]], displacement, slots_);
+          const size_t slot = slot_of(hashes[members[i]], displacement, mask_);
           if (entries_[slot] != kFree || std::find(slots.begin(), slots.end(), slot) != slots.end()) break;
           slots.push_back(slot);
         }

@@ -27,15 +27,18 @@ struct PieceKey {
 
 // Reads 16 bytes from p whatever the size is.
 inline PieceKey make_key(const char* p, uint32_t size) {
-  static constexpr std::array<uint64_t, 9> kMask = {0, 0xff, 0xffff, 0xffffff, 0xffffffff, 0xffffffffff, 0xffffffffffff, 0xffffffffffffff, ~uint64_t{0}};
-  const uint64_t low = load_u64(p) & kMask[size < 8 ? size : 8], high = load_u64(p + 8) & kMask[size < 8 ? 0 : size - 8];
+  static constexpr std::array<uint64_t, 9> kMask = {
+      0, 0xff, 0xffff, 0xffffff, 0xffffffff, 0xffffffffff, 0xffffffffffff, 0xffffffffffffff, ~uint64_t{0}};
+  const uint64_t low = load_u64(p) & kMask[size < 8 ? size : 8],
+                 high = load_u64(p + 8) & kMask[size < 8 ? 0 : size - 8];
   return {low, high, mix(low ^ 0x9e3779b97f4a7c15, high ^ 0xd6e8feb86659fd93), size};
 }
 
 class PieceTable {
  public:
   void build(const std::vector<std::pair<std::string_view, TokenId>>& pieces);
-  // Where to look for the key: asks for the memory. Keys that a small filter knows not to be here share a place that is always near.
+  // Where to look for the key: asks for the memory. Keys that a small filter knows not to be here share a place that is
+  // always near.
   size_t locate(const PieceKey& key) const {
     const uint64_t bit = key.hash >> filter_shift_;
     const uint64_t known = uint64_t{0} - (filter_[bit / 64] >> bit % 64 & 1);
@@ -49,7 +52,9 @@ class PieceTable {
       const Bucket& bucket = buckets_[place];
       uint32_t hits = 0;
       for (uint32_t i = 0; i < kWays; ++i) {
-        hits |= static_cast<uint32_t>((bucket.low[i] == key.low) & (bucket.high[i] == key.high) & (bucket.size[i] == key.size)) << i;
+        hits |= static_cast<uint32_t>((bucket.low[i] == key.low) & (bucket.high[i] == key.high) &
+                                      (bucket.size[i] == key.size))
+                << i;
       }
       if (hits != 0) return bucket.id[std::countr_zero(hits)];
       if (!bucket.overflowed) return -1;

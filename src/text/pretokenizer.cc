@@ -31,11 +31,11 @@ const KindTable& kind_table() {
     const CategoryTable& categories = category_table();
     KindTable out{categories.block_of, {}};
     for (const Category c : categories.blocks) {
-      out.kinds.push_back(is_letter(c) || is_mark(c)             ? kLetter
-                          : is_number(c)                         ? kNumber
-                          : is_punctuation(c) || is_symbol(c)    ? kPunct
-                          : is_separator(c)                      ? kBlank
-                                                                 : kOther);
+      out.kinds.push_back(is_letter(c) || is_mark(c)          ? kLetter
+                          : is_number(c)                      ? kNumber
+                          : is_punctuation(c) || is_symbol(c) ? kPunct
+                          : is_separator(c)                   ? kBlank
+                                                              : kOther);
     }
     out.kinds[categories.index(0x85)] = kBlank;  // the only \s outside ASCII that is not a separator
     return out;
@@ -50,14 +50,17 @@ struct AsciiMasks {
 #if defined(__SSE2__)
 // Bytes in [first, first + count): moved to the bottom of the signed range, one signed comparison is enough.
 __m128i in_range(__m128i v, uint8_t first, uint8_t count) {
-  return _mm_cmplt_epi8(_mm_add_epi8(v, _mm_set1_epi8(static_cast<char>(0x80 - first))), _mm_set1_epi8(static_cast<char>(0x80 + count)));
+  return _mm_cmplt_epi8(_mm_add_epi8(v, _mm_set1_epi8(static_cast<char>(0x80 - first))),
+                        _mm_set1_epi8(static_cast<char>(0x80 + count)));
 }
 
 AsciiMasks ascii_masks(const char* p) {
   AsciiMasks m{};
   for (int i = 0; i < 4; ++i) {
     const __m128i v = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 16 * i));
-    const auto put = [&](uint64_t& mask, __m128i bytes) { mask |= static_cast<uint64_t>(static_cast<uint32_t>(_mm_movemask_epi8(bytes))) << (16 * i); };
+    const auto put = [&](uint64_t& mask, __m128i bytes) {
+      mask |= static_cast<uint64_t>(static_cast<uint32_t>(_mm_movemask_epi8(bytes))) << (16 * i);
+    };
     const __m128i space = _mm_cmpeq_epi8(v, _mm_set1_epi8(' '));
     put(m.letter, in_range(_mm_or_si128(v, _mm_set1_epi8(0x20)), 'a', 26));
     put(m.digit, in_range(v, '0', 10));
@@ -129,8 +132,8 @@ bool PieceSplitter::next() {
     find_starts(bytes);
     list_starts(bytes);
     if (bytes < rest_.size()) {
-      // What follows the window can only change its last two pieces: a run of white space may hold a piece that ends at a
-      // newline and one after it, and every other formula looks one character ahead.
+      // What follows the window can only change its last two pieces: a run of white space may hold a piece that ends at
+      // a newline and one after it, and every other formula looks one character ahead.
       if (count_ < 4 && window_ < kMaxWindow) {
         window_ *= 2;
         continue;
@@ -161,9 +164,17 @@ void PieceSplitter::classify(size_t bytes) {
       std::memcpy(padded, base_ + at, in_word);
       m = ascii_masks(padded);
     }
-    Word word{.letter = m.letter, .ascii_letter = m.letter, .blank = m.white & ~m.newline, .space = m.space, .newline = m.newline, .number = m.digit};
-    word.punct = word.ascii_punct = m.graphic & ~(m.letter | m.digit);
-    word.other = ~(m.graphic | m.white | m.high) & low_bits(in_word);
+    const uint64_t punct = m.graphic & ~(m.letter | m.digit);
+    Word word{.letter = m.letter,
+              .ascii_letter = m.letter,
+              .punct = punct,
+              .ascii_punct = punct,
+              .blank = m.white & ~m.newline,
+              .space = m.space,
+              .newline = m.newline,
+              .number = m.digit,
+              .other = ~(m.graphic | m.white | m.high) & low_bits(in_word),
+              .cjk = 0};
     if ((m.high | carried_bits) != 0) {
       const auto put = [&](uint64_t bits, uint8_t kind) {
         const auto all = [&](Kind k) { return (kind & k) ? bits : 0; };
@@ -188,7 +199,8 @@ void PieceSplitter::classify(size_t bytes) {
           word.letter |= bits;
           word.cjk |= bits;
         } else {
-          kind = table.kinds[size_t{table.block_of[c / CategoryTable::kBlock]} * CategoryTable::kBlock + c % CategoryTable::kBlock];
+          kind = table.kinds[size_t{table.block_of[c / CategoryTable::kBlock]} * CategoryTable::kBlock +
+                             c % CategoryTable::kBlock];
           if (is_cjk(c)) kind |= kCjk;
           put(bits, kind);
         }
@@ -218,8 +230,10 @@ void PieceSplitter::find_starts(size_t bytes) {
     const uint64_t previous_plain_punct = PREVIOUS(punct) & ~PREVIOUS(cjk);
     // Between segments: numbers (pattern 1), CJK runs (pattern 2), the rest.
     uint64_t mark = (m.cjk ^ PREVIOUS(cjk)) | (m.number ^ PREVIOUS(number));
-    // One ASCII punctuation character, not part of a longer run of punctuation, before ASCII letters; other letters after those.
-    const uint64_t after_lead = m.ascii_letter & PREVIOUS(ascii_punct) & ~TWO_BEFORE(space) & ~(TWO_BEFORE(punct) & ~TWO_BEFORE(cjk));
+    // One ASCII punctuation character, not part of a longer run of punctuation, before ASCII letters; other letters
+    // after those.
+    const uint64_t after_lead =
+        m.ascii_letter & PREVIOUS(ascii_punct) & ~TWO_BEFORE(space) & ~(TWO_BEFORE(punct) & ~TWO_BEFORE(cjk));
     mark |= run_ends(m.ascii_letter, after_lead, &letters_carry) & m.letter;
     // Letters take a blank or another character before them; punctuation takes a space before and newlines after it.
     mark |= m.letter & ~PREVIOUS(letter) & ~previous_blank_or_other & ~after_lead;
@@ -263,8 +277,8 @@ void PieceSplitter::mark_blank_tails(size_t word, uint64_t run_starts) {
 
 // \p{N}{1,3}: a start at every third character of a run of numbers.
 void PieceSplitter::mark_number_groups(size_t words) {
-  size_t group = 0;                    // characters in the current group
-  size_t expected = ~size_t{0};        // the byte after the last number seen
+  size_t group = 0;              // characters in the current group
+  size_t expected = ~size_t{0};  // the byte after the last number seen
   for (size_t w = 0; w < words; ++w) {
     for (uint64_t left = words_[w].number; left != 0; left &= left - 1) {
       const size_t at = 64 * w + static_cast<size_t>(std::countr_zero(left));
@@ -294,7 +308,8 @@ void PieceSplitter::list_starts(size_t bytes) {
     uint64_t mark = marks_[w];
     const uint32_t at = static_cast<uint32_t>(64 * w);
     const int count = std::popcount(mark);
-    // Sixteen without asking, since a loop of unknown length costs a misprediction per word; what is too many is overwritten.
+    // Sixteen without asking, since a loop of unknown length costs a misprediction per word; what is too many is
+    // overwritten.
     for (int i = 0; i < 16; ++i) {
       out[i] = at + static_cast<uint32_t>(std::countr_zero(mark));
       mark &= mark - 1;

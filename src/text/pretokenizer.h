@@ -7,9 +7,9 @@
 //     for (size_t i = 0; i + 1 < s.size(); ++i) use(splitter.base() + s[i], s[i + 1] - s[i]);
 //   }
 //
-// How: a window of text is turned into bit masks, one bit per byte and one mask per kind of character; the three patterns
-// become boolean formulas over neighbouring bits that give all piece starts of 64 bytes at once. Work is linear in the text.
-// Limit: a piece of kMaxWindow bytes may be cut.
+// How: a window of text is turned into bit masks, one bit per byte and one mask per kind of character; the three
+// patterns become boolean formulas over neighbouring bits that give all piece starts of 64 bytes at once. Work is
+// linear in the text. Limit: a piece of kMaxWindow bytes may be cut.
 #pragma once
 
 #include <cstddef>
@@ -34,16 +34,16 @@ class PieceSplitter {
  private:
   // The kinds of characters; each byte of a character carries its kind. A word holds the bits of 64 bytes.
   struct Word {
-    uint64_t letter;       // \p{L} or \p{M}
+    uint64_t letter;  // \p{L} or \p{M}
     uint64_t ascii_letter;
-    uint64_t punct;        // \p{P} or \p{S}
+    uint64_t punct;  // \p{P} or \p{S}
     uint64_t ascii_punct;
-    uint64_t blank;        // \s without newlines
-    uint64_t space;        // U+0020
-    uint64_t newline;      // \r or \n
-    uint64_t number;       // \p{N}
-    uint64_t other;        // none of these
-    uint64_t cjk;          // in the second pattern's set, besides its kind
+    uint64_t blank;    // \s without newlines
+    uint64_t space;    // U+0020
+    uint64_t newline;  // \r or \n
+    uint64_t number;   // \p{N}
+    uint64_t other;    // none of these
+    uint64_t cjk;      // in the second pattern's set, besides its kind
   };
   void classify(size_t bytes);
   void find_starts(size_t bytes);

@@ -73,7 +73,8 @@ TokenTrie TokenTrie::Builder::finish() {
     }
   }
   for (uint32_t node = 1; node < nodes_.size(); ++node) {
-    trie_.units_[unit_of[node]] = uint64_t{base_of[node]} << kBaseShift | uint64_t{nodes_[node].value} << kValueShift | kUsed | nodes_[node].byte;
+    trie_.units_[unit_of[node]] =
+        uint64_t{base_of[node]} << kBaseShift | uint64_t{nodes_[node].value} << kValueShift | kUsed | nodes_[node].byte;
   }
   trie_.root_ = base_of[kRoot];
   return std::move(trie_);

@@ -41,8 +41,8 @@ class TokenTrie {
   class Builder;
 
  private:
-  // A unit: the byte that leads to its node, whether it is used, the node's value, and its children's base: the child of byte b
-  // is at base ^ b. Base 0 (no children) leads to units that are never used.
+  // A unit: the byte that leads to its node, whether it is used, the node's value, and its children's base: the child
+  // of byte b is at base ^ b. Base 0 (no children) leads to units that are never used.
   static constexpr uint64_t kUsed = 0x100;
   static constexpr int kValueShift = 9, kBaseShift = 38;
 

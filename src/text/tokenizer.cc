@@ -16,7 +16,8 @@ namespace deepinfer::text {
 struct Tokenizer::Impl {
   Vocabulary vocabulary;
   Encoder encoder;
-  // Two passes, as in Hugging Face's tokenizers: first tokens without the `normalized` flag, then the others in what is left.
+  // Two passes, as in Hugging Face's tokenizers: first tokens without the `normalized` flag, then the others in what is
+  // left.
   AddedTokenMatcher added_first, added_second;
 
   // Scratch memory with its word cache, lent to one call at a time; kept for the next one.
@@ -123,7 +124,8 @@ Encoding Tokenizer::encode_with_ranges(std::string_view text, AddedTokens added)
   return encoding;
 }
 
-Result<std::vector<TokenId>> Tokenizer::encode_prompt(std::string_view prompt, std::span<const TrustedSpan> spans) const {
+Result<std::vector<TokenId>> Tokenizer::encode_prompt(std::string_view prompt,
+                                                      std::span<const TrustedSpan> spans) const {
   std::vector<TokenId> ids;
   ids.reserve(prompt.size() / 4);
   std::string storage;
@@ -131,11 +133,15 @@ Result<std::vector<TokenId>> Tokenizer::encode_prompt(std::string_view prompt, s
   size_t begin = 0;
   for (const TrustedSpan& span : spans) {
     if (span.begin < begin || span.end < span.begin || span.end > prompt.size()) {
-      return make_error(Code::kInvalidArgument, "the trusted span [{}, {}) is out of order or outside the prompt of {} bytes", span.begin,
+      return make_error(Code::kInvalidArgument,
+                        "the trusted span [{}, {}) is out of order or outside the prompt of {} bytes", span.begin,
                         span.end, prompt.size());
     }
-    if (!exists(span.id)) return make_error(Code::kInvalidArgument, "the trusted span at byte {} has the unknown token id {}", span.begin, span.id);
-    impl_->encode(repaired(prompt.substr(begin, span.begin - begin), &storage), AddedTokens::kAsText, lease.get(), &ids);
+    if (!exists(span.id))
+      return make_error(Code::kInvalidArgument, "the trusted span at byte {} has the unknown token id {}", span.begin,
+                        span.id);
+    impl_->encode(repaired(prompt.substr(begin, span.begin - begin), &storage), AddedTokens::kAsText, lease.get(),
+                  &ids);
     ids.push_back(span.id);
     begin = span.end;
   }
@@ -159,8 +165,12 @@ TokenId Tokenizer::vocab_size() const { return impl_->vocabulary.size(); }
 bool Tokenizer::exists(TokenId id) const { return impl_->vocabulary.exists(id); }
 bool Tokenizer::is_added(TokenId id) const { return impl_->vocabulary.is_added(id); }
 bool Tokenizer::is_flagged_special(TokenId id) const { return impl_->vocabulary.is_flagged_special(id); }
-std::optional<TokenId> Tokenizer::find_added(std::string_view content) const { return impl_->vocabulary.find_added(content); }
-std::optional<TokenId> Tokenizer::find_ordinary(std::string_view bytes) const { return impl_->vocabulary.find_ordinary(bytes); }
+std::optional<TokenId> Tokenizer::find_added(std::string_view content) const {
+  return impl_->vocabulary.find_added(content);
+}
+std::optional<TokenId> Tokenizer::find_ordinary(std::string_view bytes) const {
+  return impl_->vocabulary.find_ordinary(bytes);
+}
 std::span<const TokenId> Tokenizer::added_ids() const { return impl_->vocabulary.added_ids(); }
 size_t Tokenizer::max_token_bytes() const { return impl_->vocabulary.max_token_bytes(); }
 

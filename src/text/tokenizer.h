@@ -1,17 +1,19 @@
-// DeepSeek's byte-level BPE tokenizer, loaded from a Hugging Face tokenizer.json (spec/protocol.md 1, spec/model.md 14).
+// DeepSeek's byte-level BPE tokenizer, loaded from a Hugging Face tokenizer.json (spec/protocol.md 1, spec/model.md
+// 14).
 //
 //   DI_ASSIGN_OR_RETURN(Tokenizer tokenizer, Tokenizer::load("models/tiny/tokenizer.json"));
 //   std::vector<TokenId> ids = tokenizer.encode("Hello, world!");          // spellings of added tokens stay plain text
 //   std::string text = tokenizer.decode(ids);                              // the exact bytes
 //   TokenId user = *tokenizer.find_added("<｜User｜>");
-//   auto prompt = tokenizer.encode_prompt(text, {{0, 12, user}});          // trusted spans become ids, the rest is text
+//   auto prompt = tokenizer.encode_prompt(text, {{0, 12, user}});          // trusted spans become ids, the rest is
+//   text
 //
 // Text is UTF-8. Broken UTF-8 is read as if replace_broken_utf8() (text/utf8.h) had been applied first; nothing else is
 // normalised. encode() takes time linear in the text whatever the text is, never fails, and adds no BOS.
 // Ids are those of the file; those of vocabulary entries that are not added tokens are "ordinary".
 // A Tokenizer is an immutable handle, cheap to copy; all const functions may be called from any number of threads.
-// Limits: kMaxFileBytes, kMaxTokenId, kMaxTokenBytes; a file beyond them is refused with kInvalidArgument. Other kinds of
-// tokenizer.json (WordPiece, other pre-tokenizers, ...) are refused with kUnsupported, by name.
+// Limits: kMaxFileBytes, kMaxTokenId, kMaxTokenBytes; a file beyond them is refused with kInvalidArgument. Other kinds
+// of tokenizer.json (WordPiece, other pre-tokenizers, ...) are refused with kUnsupported, by name.
 #pragma once
 
 #include <cstddef>
@@ -54,7 +56,8 @@ struct Encoding {
   std::vector<TokenRange> ranges;  // byte ranges in the text after repair; adjacent, together the whole text
 };
 
-// Ranges in code points: a token that covers a part of a character counts as covering all of it, as in Hugging Face's offsets.
+// Ranges in code points: a token that covers a part of a character counts as covering all of it, as in Hugging Face's
+// offsets.
 std::vector<TokenRange> to_code_points(std::string_view text, std::span<const TokenRange> byte_ranges);
 
 class Tokenizer {
@@ -68,8 +71,8 @@ class Tokenizer {
 
   std::vector<TokenId> encode(std::string_view text, AddedTokens added = AddedTokens::kAsText) const;
   Encoding encode_with_ranges(std::string_view text, AddedTokens added = AddedTokens::kAsText) const;
-  // Spans must be ordered, inside the prompt, not overlapping, and their ids must exist. Everything between two spans is one
-  // stretch of plain text (spec/protocol.md 7.2).
+  // Spans must be ordered, inside the prompt, not overlapping, and their ids must exist. Everything between two spans
+  // is one stretch of plain text (spec/protocol.md 7.2).
   Result<std::vector<TokenId>> encode_prompt(std::string_view prompt, std::span<const TrustedSpan> spans) const;
   Result<std::vector<TokenId>> encode_prompt(std::string_view prompt, std::initializer_list<TrustedSpan> spans) const {
     return encode_prompt(prompt, std::span(spans.begin(), spans.size()));
@@ -86,7 +89,8 @@ class Tokenizer {
   TokenId vocab_size() const;
   bool exists(TokenId id) const;
   bool is_added(TokenId id) const;
-  // The file's `special` flag. Files disagree on it, so decide by name (spec/protocol.md 1.2) wherever the role matters.
+  // The file's `special` flag. Files disagree on it, so decide by name (spec/protocol.md 1.2) wherever the role
+  // matters.
   bool is_flagged_special(TokenId id) const;
   std::optional<TokenId> find_added(std::string_view content) const;
   // The ordinary token that is exactly these bytes.

@@ -33,12 +33,18 @@ Status unsupported(fmt::format_string<Args...> format, Args&&... args) {
 
 std::string_view kind_of(element value) {
   switch (value.type()) {
-    case simdjson::dom::element_type::ARRAY: return "a list";
-    case simdjson::dom::element_type::OBJECT: return "an object";
-    case simdjson::dom::element_type::STRING: return "a string";
-    case simdjson::dom::element_type::BOOL: return "a boolean";
-    case simdjson::dom::element_type::NULL_VALUE: return "null";
-    default: return "a number";
+    case simdjson::dom::element_type::ARRAY:
+      return "a list";
+    case simdjson::dom::element_type::OBJECT:
+      return "an object";
+    case simdjson::dom::element_type::STRING:
+      return "a string";
+    case simdjson::dom::element_type::BOOL:
+      return "a boolean";
+    case simdjson::dom::element_type::NULL_VALUE:
+      return "null";
+    default:
+      return "a number";
   }
 }
 
@@ -46,9 +52,11 @@ std::string_view kind_of(element value) {
 template <class T>
 Result<T> member(object parent, std::string_view where, std::string_view key, std::string_view wanted) {
   element value;
-  if (parent[key].get(value) != simdjson::SUCCESS) return invalid("{}.{} is missing; it must be {}", where, key, wanted);
+  if (parent[key].get(value) != simdjson::SUCCESS)
+    return invalid("{}.{} is missing; it must be {}", where, key, wanted);
   T out;
-  if (value.get(out) != simdjson::SUCCESS) return invalid("{}.{} must be {}, not {}", where, key, wanted, kind_of(value));
+  if (value.get(out) != simdjson::SUCCESS)
+    return invalid("{}.{} must be {}, not {}", where, key, wanted, kind_of(value));
   return out;
 }
 
@@ -57,7 +65,8 @@ Result<bool> flag(object parent, std::string_view where, std::string_view key) {
   element value;
   if (parent[key].get(value) != simdjson::SUCCESS || value.is_null()) return false;
   bool out = false;
-  if (value.get(out) != simdjson::SUCCESS) return invalid("{}.{} must be true or false, not {}", where, key, kind_of(value));
+  if (value.get(out) != simdjson::SUCCESS)
+    return invalid("{}.{} must be true or false, not {}", where, key, kind_of(value));
   return out;
 }
 
@@ -83,7 +92,8 @@ std::string shown(std::string_view token) {
 Status check_normalizer(object root) {
   if (is_absent(root, "normalizer")) return {};
   DI_ASSIGN_OR_RETURN(const object normalizer, member<object>(root, "top level", "normalizer", "an object or null"));
-  DI_ASSIGN_OR_RETURN(const std::string_view type, member<std::string_view>(normalizer, "normalizer", "type", "a string"));
+  DI_ASSIGN_OR_RETURN(const std::string_view type,
+                      member<std::string_view>(normalizer, "normalizer", "type", "a string"));
   if (type != "Sequence") return unsupported("it has a normalizer of type \"{}\"", type);
   DI_ASSIGN_OR_RETURN(const array parts, member<array>(normalizer, "normalizer", "normalizers", "a list"));
   if (parts.size() != 0) return unsupported("its normalizer has {} steps; none are expected", parts.size());
@@ -97,7 +107,8 @@ Status check_split(element part, size_t index, std::string_view expected) {
   DI_ASSIGN_OR_RETURN(const std::string_view type, member<std::string_view>(split, where, "type", "a string"));
   if (type != "Split") return unsupported("{} is of type \"{}\" where \"Split\" is expected", where, type);
   DI_ASSIGN_OR_RETURN(const object pattern, member<object>(split, where, "pattern", "an object"));
-  DI_ASSIGN_OR_RETURN(const std::string_view regex, member<std::string_view>(pattern, where + ".pattern", "Regex", "a string"));
+  DI_ASSIGN_OR_RETURN(const std::string_view regex,
+                      member<std::string_view>(pattern, where + ".pattern", "Regex", "a string"));
   DI_ASSIGN_OR_RETURN(const std::string_view behavior, member<std::string_view>(split, where, "behavior", "a string"));
   DI_ASSIGN_OR_RETURN(const bool invert, flag(split, where, "invert"));
   if (regex != expected || behavior != "Isolated" || invert) {
@@ -121,12 +132,16 @@ Status check_pre_tokenizer(object root) {
       DI_RETURN_IF_ERROR(check_split(part, index, kSplits[index]));
     } else {
       object last;
-      if (part.get(last) != simdjson::SUCCESS) return invalid("the last pre-tokenizer must be an object, not {}", kind_of(part));
-      DI_ASSIGN_OR_RETURN(const std::string_view kind, member<std::string_view>(last, "the last pre-tokenizer", "type", "a string"));
+      if (part.get(last) != simdjson::SUCCESS)
+        return invalid("the last pre-tokenizer must be an object, not {}", kind_of(part));
+      DI_ASSIGN_OR_RETURN(const std::string_view kind,
+                          member<std::string_view>(last, "the last pre-tokenizer", "type", "a string"));
       DI_ASSIGN_OR_RETURN(const bool prefix, flag(last, "the last pre-tokenizer", "add_prefix_space"));
       DI_ASSIGN_OR_RETURN(const bool regex, flag(last, "the last pre-tokenizer", "use_regex"));
       if (kind != "ByteLevel" || prefix || regex) {
-        return unsupported("its last pre-tokenizer is \"{}\" (add_prefix_space {}, use_regex {}), not a plain ByteLevel", kind, prefix, regex);
+        return unsupported(
+            "its last pre-tokenizer is \"{}\" (add_prefix_space {}, use_regex {}), not a plain ByteLevel", kind, prefix,
+            regex);
       }
     }
     ++index;
@@ -137,8 +152,10 @@ Status check_pre_tokenizer(object root) {
 Status check_post_processor(object root) {
   if (is_absent(root, "post_processor")) return {};
   DI_ASSIGN_OR_RETURN(const object post, member<object>(root, "top level", "post_processor", "an object or null"));
-  DI_ASSIGN_OR_RETURN(const std::string_view type, member<std::string_view>(post, "post_processor", "type", "a string"));
-  if (type != "ByteLevel") return unsupported("its post-processor is of type \"{}\" and would add or change tokens", type);
+  DI_ASSIGN_OR_RETURN(const std::string_view type,
+                      member<std::string_view>(post, "post_processor", "type", "a string"));
+  if (type != "ByteLevel")
+    return unsupported("its post-processor is of type \"{}\" and would add or change tokens", type);
   return {};
 }
 
@@ -166,7 +183,8 @@ Status read_vocab(object model, TokenizerFile* file) {
       return invalid("model.vocab[{}] must be an id, not {}", shown(token), kind_of(value));
     }
     if (token.empty() || token.size() > Tokenizer::kMaxTokenBytes) {
-      return invalid("model.vocab[{}] is {} bytes long; 1 to {} are allowed", shown(token), token.size(), Tokenizer::kMaxTokenBytes);
+      return invalid("model.vocab[{}] is {} bytes long; 1 to {} are allowed", shown(token), token.size(),
+                     Tokenizer::kMaxTokenBytes);
     }
     DI_ASSIGN_OR_RETURN(const TokenId id, token_id(number, shown(token)));
     const size_t index = static_cast<size_t>(id);
@@ -190,11 +208,13 @@ Status read_merges(object model, TokenizerFile* file) {
     if (merge.get(text) == simdjson::SUCCESS) {
       const size_t space = text.find(' ');
       if (space == std::string_view::npos || text.find(' ', space + 1) != std::string_view::npos) {
-        return invalid("model.merges[{}] is {}; two tokens with one space between them are expected", index, shown(text));
+        return invalid("model.merges[{}] is {}; two tokens with one space between them are expected", index,
+                       shown(text));
       }
       out = {text.substr(0, space), text.substr(space + 1)};
     } else if (merge.get(pair) == simdjson::SUCCESS) {
-      if (pair.size() != 2 || pair.at(0).get(out.left) != simdjson::SUCCESS || pair.at(1).get(out.right) != simdjson::SUCCESS) {
+      if (pair.size() != 2 || pair.at(0).get(out.left) != simdjson::SUCCESS ||
+          pair.at(1).get(out.right) != simdjson::SUCCESS) {
         return invalid("model.merges[{}] must be a list of two strings", index);
       }
     } else {
@@ -217,7 +237,8 @@ Status read_added(object root, TokenizerFile* file) {
     DI_ASSIGN_OR_RETURN(const std::string_view content, member<std::string_view>(token, where, "content", "a string"));
     DI_ASSIGN_OR_RETURN(const TokenId id, token_id(number, where));
     if (content.empty() || content.size() > Tokenizer::kMaxTokenBytes) {
-      return invalid("{}.content is {} bytes long; 1 to {} are allowed", where, content.size(), Tokenizer::kMaxTokenBytes);
+      return invalid("{}.content is {} bytes long; 1 to {} are allowed", where, content.size(),
+                     Tokenizer::kMaxTokenBytes);
     }
     for (const std::string_view key : {"single_word", "lstrip", "rstrip"}) {
       DI_ASSIGN_OR_RETURN(const bool set, flag(token, where, key));
@@ -243,7 +264,8 @@ Result<TokenizerFile> read_tokenizer_json(std::string_view json) {
   object root;
   element document;
   if (const auto error = storage->parser.parse(json.data(), json.size()).get(document); error != simdjson::SUCCESS) {
-    if (error == simdjson::MEMALLOC) return Status(Code::kResourceExhausted, "tokenizer.json: not enough memory to parse it");
+    if (error == simdjson::MEMALLOC)
+      return Status(Code::kResourceExhausted, "tokenizer.json: not enough memory to parse it");
     return invalid("not valid JSON ({})", simdjson::error_message(error));
   }
   if (document.get(root) != simdjson::SUCCESS) return invalid("must be an object, not {}", kind_of(document));

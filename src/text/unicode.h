@@ -14,13 +14,36 @@ namespace deepinfer::text {
 
 // Values are grouped by major class, so that a class is one range of values.
 enum class Category : uint8_t {
-  kLu, kLl, kLt, kLm, kLo,
-  kMn, kMc, kMe,
-  kNd, kNl, kNo,
-  kPc, kPd, kPs, kPe, kPi, kPf, kPo,
-  kSm, kSc, kSk, kSo,
-  kZs, kZl, kZp,
-  kCc, kCf, kCs, kCo, kCn,
+  kLu,
+  kLl,
+  kLt,
+  kLm,
+  kLo,
+  kMn,
+  kMc,
+  kMe,
+  kNd,
+  kNl,
+  kNo,
+  kPc,
+  kPd,
+  kPs,
+  kPe,
+  kPi,
+  kPf,
+  kPo,
+  kSm,
+  kSc,
+  kSk,
+  kSo,
+  kZs,
+  kZl,
+  kZp,
+  kCc,
+  kCf,
+  kCs,
+  kCo,
+  kCn,
 };
 
 Category general_category(uint32_t code_point);
@@ -32,8 +55,8 @@ constexpr bool is_punctuation(Category c) { return c >= Category::kPc && c <= Ca
 constexpr bool is_symbol(Category c) { return c >= Category::kSm && c <= Category::kSo; }
 constexpr bool is_separator(Category c) { return c >= Category::kZs && c <= Category::kZp; }
 
-// The categories in two stages, for callers that derive a table of their own: block_of[c / kBlock] names the block of kBlock
-// entries that holds code point c; alike blocks are shared.
+// The categories in two stages, for callers that derive a table of their own: block_of[c / kBlock] names the block of
+// kBlock entries that holds code point c; alike blocks are shared.
 struct CategoryTable {
   static constexpr uint32_t kCodePoints = 0x110000, kBlock = 128;
   size_t index(uint32_t c) const { return size_t{block_of[c / kBlock]} * kBlock + c % kBlock; }
@@ -45,8 +68,8 @@ const CategoryTable& category_table();
 
 // The White_Space property, which is what \s means in the pre-tokenizer's patterns.
 constexpr bool is_white_space(uint32_t c) {
-  return (c >= 0x09 && c <= 0x0d) || c == 0x20 || c == 0x85 || c == 0xa0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200a) ||
-         c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
+  return (c >= 0x09 && c <= 0x0d) || c == 0x20 || c == 0x85 || c == 0xa0 || c == 0x1680 ||
+         (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
 }
 
 }  // namespace deepinfer::text

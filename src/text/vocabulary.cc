@@ -12,7 +12,9 @@ namespace {
 
 // GPT-2 spells the bytes that print in Latin-1 as themselves and the 68 others as U+0100 onwards, in order.
 constexpr uint32_t kFirstShifted = 0x100;
-constexpr bool prints_as_itself(uint32_t byte) { return (byte >= 0x21 && byte <= 0x7e) || (byte >= 0xa1 && byte != 0xad); }
+constexpr bool prints_as_itself(uint32_t byte) {
+  return (byte >= 0x21 && byte <= 0x7e) || (byte >= 0xa1 && byte != 0xad);
+}
 
 struct ByteSpelling {
   std::array<uint16_t, 256> to_character{};
@@ -40,7 +42,10 @@ void append_token_bytes(std::string_view spelled, std::string* out) {
   for (size_t i = 0; i < spelled.size();) {
     const uint8_t c = static_cast<uint8_t>(spelled[i]);
     // Every character of the table has one or two bytes of UTF-8.
-    const uint32_t character = c < 0x80 ? c : i + 1 < spelled.size() ? (c & 0x1fu) << 6 | (static_cast<uint8_t>(spelled[i + 1]) & 0x3fu) : 0u;
+    const uint32_t character = c < 0x80 ? c
+                               : i + 1 < spelled.size()
+                                   ? (c & 0x1fu) << 6 | (static_cast<uint8_t>(spelled[i + 1]) & 0x3fu)
+                                   : 0u;
     if (c >= 0xe0 || character >= kSpelling.is_byte.size() || !kSpelling.is_byte[character]) {
       out->resize(start);
       out->append(spelled);
@@ -80,7 +85,8 @@ Status Vocabulary::add_ordinary(const TokenizerFile& file) {
     max_token_bytes_ = std::max<size_t>(max_token_bytes_, token.length);
     TokenId& slot = slots_[slot_of(bytes(static_cast<TokenId>(id)))];
     if (slot >= 0) {
-      return make_error(Code::kInvalidArgument, "tokenizer.json: tokens {} and {} of model.vocab stand for the same bytes", slot, id);
+      return make_error(Code::kInvalidArgument,
+                        "tokenizer.json: tokens {} and {} of model.vocab stand for the same bytes", slot, id);
     }
     slot = static_cast<TokenId>(id);
   }
@@ -94,7 +100,8 @@ Status Vocabulary::add_added(const TokenizerFile& file) {
       return make_error(Code::kInvalidArgument, "tokenizer.json: two added tokens have the id {}", added.id);
     }
     if ((token.flags & kExists) && bytes(added.id) != added.content) {
-      return make_error(Code::kInvalidArgument, "tokenizer.json: id {} is one token in model.vocab and another in added_tokens", added.id);
+      return make_error(Code::kInvalidArgument,
+                        "tokenizer.json: id {} is one token in model.vocab and another in added_tokens", added.id);
     }
     if (!(token.flags & kExists)) {
       token.begin = static_cast<uint32_t>(arena_.size());
@@ -107,11 +114,13 @@ Status Vocabulary::add_added(const TokenizerFile& file) {
   }
   std::sort(added_ids_.begin(), added_ids_.end());
   added_by_content_ = added_ids_;
-  std::sort(added_by_content_.begin(), added_by_content_.end(), [&](TokenId a, TokenId b) { return bytes(a) < bytes(b); });
+  std::sort(added_by_content_.begin(), added_by_content_.end(),
+            [&](TokenId a, TokenId b) { return bytes(a) < bytes(b); });
   for (size_t i = 1; i < added_by_content_.size(); ++i) {
     const TokenId a = added_by_content_[i - 1], b = added_by_content_[i];
     if (bytes(a) == bytes(b)) {
-      return make_error(Code::kInvalidArgument, "tokenizer.json: the added tokens {} and {} have the same content", a, b);
+      return make_error(Code::kInvalidArgument, "tokenizer.json: the added tokens {} and {} have the same content", a,
+                        b);
     }
   }
   return {};

@@ -17,8 +17,8 @@
 
 namespace deepinfer::text {
 
-// Appends the bytes that a token of the file stands for. A token with characters outside the byte table stands for its own
-// UTF-8, as in Hugging Face's decoder.
+// Appends the bytes that a token of the file stands for. A token with characters outside the byte table stands for its
+// own UTF-8, as in Hugging Face's decoder.
 void append_token_bytes(std::string_view spelled, std::string* out);
 // The reverse: bytes in the spelling of the file.
 std::string spell_bytes(std::string_view bytes);
@@ -48,7 +48,9 @@ class Vocabulary {
     uint16_t length = 0;
     uint8_t flags = 0;
   };
-  bool has(TokenId id, Flag flag) const { return id >= 0 && id < size() && (tokens_[static_cast<size_t>(id)].flags & flag); }
+  bool has(TokenId id, Flag flag) const {
+    return id >= 0 && id < size() && (tokens_[static_cast<size_t>(id)].flags & flag);
+  }
   Status add_ordinary(const TokenizerFile& file);
   Status add_added(const TokenizerFile& file);
   size_t slot_of(std::string_view bytes) const;

@@ -4,9 +4,9 @@
 //   std::span<const TokenId> ids = cache.read(place, piece);     // later; empty: not here
 //   cache.insert(hash, piece, ids);                              // ends the life of spans that read() gave
 //
-// Records (piece and ids) are written one after the other into a ring, over the oldest ones; a table of kSets lines of eight
-// (tag, position) pairs finds them. So memory is fixed (5 MB, touched as it is used), text that comes again is read in the
-// order in which it was written, and a piece is never taken for another: all bytes are compared.
+// Records (piece and ids) are written one after the other into a ring, over the oldest ones; a table of kSets lines of
+// eight (tag, position) pairs finds them. So memory is fixed (5 MB, touched as it is used), text that comes again is
+// read in the order in which it was written, and a piece is never taken for another: all bytes are compared.
 #pragma once
 
 #include <cstdint>
@@ -36,10 +36,8 @@ class WordCache {
     const Set& set = set_of(hash);
     const uint32_t tag = tag_of(hash);
     Place place = 0;
-    for (int way = 0; way < kWays; ++way) {  // the youngest, since forgotten ones may be left
-      const Place here = set.tag[way] == tag ? set.place[way] : 0;
-      place = here > place ? here : place;
-    }
+#pragma GCC unroll 8
+    for (int way = kWays - 1; way >= 0; --way) place = set.tag[way] == tag ? set.place[way] : place;
     if (!is_current(place)) return 0;
     __builtin_prefetch(&ring_[place % kRingWords]);
     return place;
@@ -49,14 +47,16 @@ class WordCache {
     if (place == 0) return {};
     const uint32_t* const record = &ring_[place % kRingWords];
     const uint32_t count = record[0] >> 16;
-    if ((record[0] & 0xffff) != piece.size() || std::memcmp(record + 1 + count, piece.data(), piece.size()) != 0) return {};
+    if ((record[0] & 0xffff) != piece.size() || std::memcmp(record + 1 + count, piece.data(), piece.size()) != 0)
+      return {};
     return {reinterpret_cast<const TokenId*>(record + 1), count};
   }
 
   void insert(uint64_t hash, std::string_view piece, std::span<const TokenId> ids) {
     if (piece.size() > kMaxBytes) return;
     const uint32_t words = static_cast<uint32_t>(1 + ids.size() + (piece.size() + 3) / 4);
-    if (words > kRingWords - head_ % kRingWords) head_ += static_cast<uint32_t>(kRingWords - head_ % kRingWords);  // in one stretch
+    if (words > kRingWords - head_ % kRingWords)
+      head_ += static_cast<uint32_t>(kRingWords - head_ % kRingWords);  // in one stretch
     if (head_ >= kLastPlace) clear();
     uint32_t* const record = &ring_[head_ % kRingWords];
     record[0] = static_cast<uint32_t>(ids.size()) << 16 | static_cast<uint32_t>(piece.size());
@@ -64,10 +64,10 @@ class WordCache {
     std::memcpy(record + 1 + ids.size(), piece.data(), piece.size());
 
     Set& set = set_of(hash);
-    int oldest = 0;
-    for (int way = 1; way < kWays; ++way) oldest = set.place[way] < set.place[oldest] ? way : oldest;
-    set.tag[oldest] = tag_of(hash);
-    set.place[oldest] = head_;
+    std::memmove(set.tag + 1, set.tag, sizeof set.tag - sizeof set.tag[0]);  // the youngest first, the oldest falls out
+    std::memmove(set.place + 1, set.place, sizeof set.place - sizeof set.place[0]);
+    set.tag[0] = tag_of(hash);
+    set.place[0] = head_;
     head_ += words;
   }
 

@@ -18,7 +18,8 @@ inline constexpr const char* kFullTokenizerHint =
 
 // The file's text, with the changes; a benchmark's peer loads it too.
 inline std::optional<std::string> full_tokenizer_json(const std::string& root) {
-  Result<std::string> file = read_file(root + "/build/test-data/deepseek_v3/tokenizer.json", text::Tokenizer::kMaxFileBytes);
+  Result<std::string> file =
+      read_file(root + "/build/test-data/deepseek_v3/tokenizer.json", text::Tokenizer::kMaxFileBytes);
   if (!file.ok()) return std::nullopt;
   std::string json = std::move(file).value();
   const std::string renamed = "<｜place▁holder▁no▁799｜>", list_end = "\n    ],\n    \"normalizer\"";
@@ -34,8 +35,9 @@ inline std::optional<std::string> full_tokenizer_json(const std::string& root) {
   for (int id = 128815; id <= 129264; ++id) {
     const auto known = added.find(id);
     const std::string content = known != added.end() ? known->second : "<｜unused▁" + std::to_string(id) + "｜>";
-    entries += ",\n{\"id\": " + std::to_string(id) + ", \"content\": \"" + content +
-               "\", \"single_word\": false, \"lstrip\": false, \"rstrip\": false, \"normalized\": false, \"special\": false}";
+    entries +=
+        ",\n{\"id\": " + std::to_string(id) + ", \"content\": \"" + content +
+        "\", \"single_word\": false, \"lstrip\": false, \"rstrip\": false, \"normalized\": false, \"special\": false}";
   }
   json.insert(end, entries);
   json.replace(at, renamed.size(), "<｜System｜>");

@@ -11,8 +11,8 @@
 namespace deepinfer::text {
 namespace {
 
-// A model of random merges over a few letters and one character of three bytes, trained-like (each merge makes a new token out of
-// earlier ones) or with tokens that several merges make.
+// A model of random merges over a few letters and one character of three bytes, trained-like (each merge makes a new
+// token out of earlier ones) or with tokens that several merges make.
 struct RandomModel {
   std::vector<std::string> storage;
   TokenizerFile file;
@@ -45,7 +45,8 @@ std::unique_ptr<RandomModel> random_model(std::mt19937_64& random, size_t merges
     model->storage.push_back(spell_bytes(right));
   }
   for (size_t i = 0; i < vocab; ++i) model->file.vocab.push_back(model->storage[i]);
-  for (size_t i = vocab; i < model->storage.size(); i += 2) model->file.merges.push_back({model->storage[i], model->storage[i + 1]});
+  for (size_t i = vocab; i < model->storage.size(); i += 2)
+    model->file.merges.push_back({model->storage[i], model->storage[i + 1]});
   model->vocabulary = Vocabulary::build(model->file).value();
   model->bpe = Bpe::build(model->file, model->vocabulary).value();
   return model;

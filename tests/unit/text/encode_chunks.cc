@@ -1,6 +1,6 @@
-// Helper of differential.py: encode_chunks TOKENIZER.JSON reads chunks on stdin and writes their tokens to stdout, both as
-// little-endian 32-bit numbers: in: recognise added tokens (0 or 1), byte count, bytes; out: token count, ids, begins, ends
-// (in code points).
+// Helper of differential.py: encode_chunks TOKENIZER.JSON reads chunks on stdin and writes their tokens to stdout, both
+// as little-endian 32-bit numbers: in: recognise added tokens (0 or 1), byte count, bytes; out: token count, ids,
+// begins, ends (in code points).
 #include <cstdio>
 #include <string>
 #include <vector>

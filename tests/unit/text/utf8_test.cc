@@ -8,12 +8,16 @@ namespace {
 TEST(Utf8, ReplacesBrokenBytesAsPythonDoes) {
   const std::string r = "\xef\xbf\xbd";
   EXPECT_EQ(replace_broken_utf8("ok ü"), "ok ü");
-  EXPECT_EQ(replace_broken_utf8("\xff" "a"), r + "a");
-  EXPECT_EQ(replace_broken_utf8("\xf0\x9f\x98"), r);                       // one for a truncated character
-  EXPECT_EQ(replace_broken_utf8("\xf0\x9f\x98" "a\xe4\xbd"), r + "a" + r);
-  EXPECT_EQ(replace_broken_utf8("\xc0\xaf"), r + r);                       // overlong
-  EXPECT_EQ(replace_broken_utf8("\xed\xa0\x80"), r + r + r);               // surrogate
-  EXPECT_EQ(replace_broken_utf8("\xf4\x90\x80\x80"), r + r + r + r);       // above U+10FFFF
+  EXPECT_EQ(replace_broken_utf8("\xff"
+                                "a"),
+            r + "a");
+  EXPECT_EQ(replace_broken_utf8("\xf0\x9f\x98"), r);  // one for a truncated character
+  EXPECT_EQ(replace_broken_utf8("\xf0\x9f\x98"
+                                "a\xe4\xbd"),
+            r + "a" + r);
+  EXPECT_EQ(replace_broken_utf8("\xc0\xaf"), r + r);                  // overlong
+  EXPECT_EQ(replace_broken_utf8("\xed\xa0\x80"), r + r + r);          // surrogate
+  EXPECT_EQ(replace_broken_utf8("\xf4\x90\x80\x80"), r + r + r + r);  // above U+10FFFF
 }
 
 TEST(Utf8, Validates) {
