@@ -43,8 +43,8 @@ class Reader {
     }
     skip_space();
     while (at_ < text_.size() && error_.ok() && b_.ok()) rule();
+    if (!b_.ok()) return b_.status();  // first: reading stops in the middle of a rule then
     if (!error_.ok()) return error_;
-    if (!b_.ok()) return b_.status();
     for (const auto& [name, rule] : rules_) {
       if (!b_.is_defined(rule)) return make_error(Code::kInvalidArgument, "grammar: rule '{}' is used but not defined", name);
     }

@@ -474,7 +474,6 @@ LocalMask& Machine::make_local(RxId state, int part) {
     LocalMask& made = *locals_.back();
     if (cut < RxBase::get().size) made = vocabulary_.base[cut * kParts + static_cast<size_t>(part)];
     else made = masks_of_.make(cut, part);
-    made.state = cut;
     memory_ += made.memory_bytes();
     if (rx.error()) fail(make_error(Code::kResourceExhausted, "a condition on a string takes too many states (limit {})", kRxSearchStatesMax));
   }
@@ -483,6 +482,10 @@ LocalMask& Machine::make_local(RxId state, int part) {
 }
 
 void Machine::set_tokens(int32_t token, std::span<uint32_t> mask) {
+  if (!vocabulary_.has_same) {
+    mask[static_cast<uint32_t>(token) >> 5] |= 1u << (token & 31);
+    return;
+  }
   for (auto t = static_cast<uint32_t>(token); t != Vocabulary::Impl::kNoToken; t = vocabulary_.next_same[t]) {
     mask[t >> 5] |= 1u << (t & 31);
   }
@@ -501,14 +504,14 @@ void Machine::add_state(RxId state, NodeId rest, std::span<uint32_t> mask) {
     const ByteSet next = first(rest);
     if ((next & ~m.looked_for) != ByteSet{}) {
       memory_ -= m.memory_bytes();
-      masks_of_.look_for(m.state, part, next, m);
+      masks_of_.look_for(part, next, m);
       memory_ += m.memory_bytes();
     }
     for (const LocalMask::Group& g : m.groups) {
       if (!next.has(g.byte)) continue;
       const NodeId to = step(rest, g.byte);
       if (to == kNodeDead) continue;
-      const Trie& trie = masks_of_.exit_trie(m, part);
+      const Trie& trie = *g.trie;
       for (uint32_t i = g.begin; i < g.end; ++i) {
         const Trie::Node& n = trie.nodes[m.exit_nodes[i]];
         if (n.token >= 0) set_tokens(n.token, mask);

@@ -352,10 +352,7 @@ uint32_t* RxArena::make_row(RxId r) {
   return row;
 }
 
-const uint32_t* RxArena::row(RxId r) {
-  if (rows_[r] == nullptr && nodes_[r].kind != RxKind::kLiteral) make_row(r);
-  return rows_[r];
-}
+const uint32_t* RxArena::new_row(RxId r) { return nodes_[r].kind == RxKind::kLiteral ? nullptr : make_row(r); }
 
 uint32_t RxArena::step_slow(RxId r, uint8_t byte) {
   const RxNode& n = nodes_[r];

@@ -106,7 +106,7 @@ class RxArena {
   }
   // The row of a state by byte, with kUnknown where nobody has looked; null for literals (use step()).
   static constexpr uint32_t kUnknown = UINT32_MAX;
-  const uint32_t* row(RxId r);
+  const uint32_t* row(RxId r) { return rows_[r] != nullptr ? rows_[r] : new_row(r); }
   const ByteSet& first(RxId r);
   // Whether some string is in the language.
   bool alive(RxId r);
@@ -143,6 +143,7 @@ class RxArena {
   uint32_t pack(RxId r) const { return r << 1 | (nodes_[r].flags & kRxNullable); }
   uint32_t step_slow(RxId r, uint8_t byte);
   uint32_t* make_row(RxId r);
+  const uint32_t* new_row(RxId r);
   RxId derive(RxId r, uint8_t byte, ByteSet& same, int depth);
   RxId derive_strings(const RxNode& n, uint8_t byte, ByteSet& same);
   RxId derive_json_strings(const RxNode& n, uint8_t byte, ByteSet& same);

@@ -11,23 +11,32 @@ namespace {
 
 constexpr size_t kTokensMax = 1 << 21;
 
-// Whole UTF-8 characters, no quote, backslash or control character.
-bool is_plain(std::string_view s) {
-  for (size_t i = 0; i < s.size();) {
+// ASCII, printable, no letter, digit or space; not the quote and the backslash, which plain text does not hold.
+bool is_punctuation(uint8_t b) {
+  const bool alphanumeric = (b >= '0' && b <= '9') || ((b | 32) >= 'a' && (b | 32) <= 'z');
+  return b > 0x20 && b < 0x7f && !alphanumeric && b != '"' && b != '\\';
+}
+
+void set_bit(std::vector<uint32_t>& words, uint32_t token) { words[token >> 5] |= 1u << (token & 31); }
+
+// The number of characters of plain text (whole UTF-8 characters, no quote, backslash or control character); -1 for other text.
+int plain_length(std::string_view s) {
+  int count = 0;
+  for (size_t i = 0; i < s.size(); ++count) {
     const auto b = static_cast<unsigned char>(s[i]);
-    if (b < 0x20 || b == '"' || b == '\\') return false;
+    if (b < 0x20 || b == '"' || b == '\\') return -1;
     const size_t size = b < 0x80 ? 1 : b >= 0xc2 && b < 0xe0 ? 2 : b >= 0xe0 && b < 0xf0 ? 3 : b >= 0xf0 && b < 0xf5 ? 4 : 0;
-    if (size == 0 || i + size > s.size()) return false;
+    if (size == 0 || i + size > s.size()) return -1;
     for (size_t k = 1; k < size; ++k) {
       const auto c = static_cast<unsigned char>(s[i + k]);
-      if ((c & 0xc0) != 0x80) return false;
+      if ((c & 0xc0) != 0x80) return -1;
       if (k == 1 && ((b == 0xe0 && c < 0xa0) || (b == 0xf0 && c < 0x90) || (b == 0xed && c >= 0xa0) || (b == 0xf4 && c >= 0x90))) {
-        return false;
+        return -1;
       }
     }
     i += size;
   }
-  return true;
+  return count;
 }
 
 // `sorted`: token ids in the order of their bytes. Tokens with equal bytes are chained in next_same.
@@ -82,7 +91,12 @@ Result<std::shared_ptr<const Vocabulary>> Vocabulary::create(std::vector<Entry> 
     v.is_end[t] = true;
   }
   std::vector<uint32_t> ids[kParts], other;
-  v.plain.assign((v.entries.size() + 31) / 32, 0);
+  const size_t words = (v.entries.size() + 31) / 32;
+  v.plain.assign(kPartLength[0], std::vector<uint32_t>(words));
+  std::vector<uint32_t> punctuated[128];
+  for (uint8_t b = 0x21; b < 0x7f; ++b) {
+    if (is_punctuation(b)) v.has_punctuation[b].resize(words);
+  }
   for (uint32_t t = 0; t < v.entries.size(); ++t) {
     const Entry& e = v.entries[t];
     if (e.added && !v.is_end[t] && !e.bytes.empty()) v.added_tokens.push_back({e.bytes, t});
@@ -94,8 +108,17 @@ Result<std::shared_ptr<const Vocabulary>> Vocabulary::create(std::vector<Entry> 
     }
     ids[part].push_back(t);
     if (part != 0) continue;
-    if (is_plain(e.bytes)) v.plain[t >> 5] |= 1u << (t & 31);
-    else other.push_back(t);
+    const int length = plain_length(e.bytes);
+    if (length < 0) {
+      other.push_back(t);
+      continue;
+    }
+    for (auto k = static_cast<size_t>(length) - 1; k < kPartLength[0]; ++k) set_bit(v.plain[k], t);
+    for (unsigned char b : e.bytes) {
+      if (b >= 0x80 || v.has_punctuation[b].empty() || v.has_punctuation[b][t >> 5] >> (t & 31) & 1) continue;
+      set_bit(v.has_punctuation[b], t);
+      punctuated[b].push_back(t);
+    }
   }
   v.next_same.assign(v.entries.size(), Impl::kNoToken);
   auto build = [&](std::vector<uint32_t>& tokens) {
@@ -106,6 +129,8 @@ Result<std::shared_ptr<const Vocabulary>> Vocabulary::create(std::vector<Entry> 
   };
   for (int p = 0; p < kParts; ++p) v.parts[p] = build(ids[p]);
   v.not_plain = build(other);
+  for (size_t b = 0; b < 128; ++b) v.with_punctuation[b] = build(punctuated[b]);
+  for (uint32_t t : v.next_same) v.has_same |= t != Impl::kNoToken;
   RxArena rx;
   LocalMasks masks(v, rx);
   const RxBase& base = RxBase::get();
@@ -117,7 +142,7 @@ Result<std::shared_ptr<const Vocabulary>> Vocabulary::create(std::vector<Entry> 
       LocalMask& m = v.base[r * kParts + static_cast<size_t>(p)];
       if (r == kRxNone || r == kRxEmpty) continue;
       m = masks.make(r, p);
-      if (r != kRxAnything && rx.node(r).kind != RxKind::kRepeat) masks.look_for(r, p, after, m);
+      if (r != kRxAnything && rx.node(r).kind != RxKind::kRepeat) masks.look_for(p, after, m);
     }
   }
   return std::shared_ptr<const Vocabulary>(new Vocabulary(std::move(impl)));

@@ -22,20 +22,23 @@ struct Trie {
   std::vector<Node> nodes;
 };
 
-// The tokens that a state of a regular piece allows without leaving it, and where in the trie the piece may end inside a token.
+// The tokens that a state of a regular piece allows without leaving it, and where in the tries the piece may end inside a token.
 struct LocalMask {
   RxId state = kRxNone;
   bool is_dense = false;
-  bool has_exits = false;        // the piece may end inside some token
-  bool quoted = false;           // exits are only behind a quote: the trie `not_plain` has them all
-  std::vector<uint32_t> words;   // dense: one bit per token
-  std::vector<uint32_t> tokens;  // else: their ids
-  // Trie nodes reached by one byte after a place where the piece may end, grouped by that byte. Only for the bytes in `looked_for`.
+  bool has_exits = false;             // the piece may end inside some token
+  std::vector<uint32_t> words;        // dense: one bit per token
+  std::vector<uint32_t> tokens;       // else: their ids
+  // Tries that hold all tokens that need a walk from this state; plain tokens outside them are known to stay inside the piece.
+  std::vector<const Trie*> tries;
+  ByteSet walked;                     // bytes whose tokens are all in `tries`
+  // Trie nodes reached by one byte after a place where the piece may end. Only for the bytes in `looked_for`.
   struct Group {
+    const Trie* trie;
     uint8_t byte;
-    uint32_t begin, end;  // in exit_nodes
+    uint32_t begin, end;              // in exit_nodes
   };
-  ByteSet looked_for, exit_bytes;
+  ByteSet looked_for;
   std::vector<Group> groups;
   std::vector<uint32_t> exit_nodes;
   uint64_t memory_bytes() const {
@@ -50,9 +53,14 @@ struct Vocabulary::Impl {
   std::vector<AddedToken> added_tokens;
   // Ordinary tokens by length (kPartLength), so that states which differ only in counts beyond a length share the masks of that part.
   Trie parts[kParts];
-  // Of part 0: the tokens that are not plain JSON text (whole characters, no quote, backslash or control character).
+  // Of part 0: the tokens that are not plain JSON text (whole characters, no quote, backslash or control character), and the plain
+  // ones: plain[k] has a bit for those of at most k + 1 characters.
   Trie not_plain;
-  std::vector<uint32_t> plain;  // the others, one bit per token
+  std::vector<std::vector<uint32_t>> plain;
+  // The plain tokens that hold an ASCII punctuation character, by that character.
+  Trie with_punctuation[128];
+  std::vector<uint32_t> has_punctuation[128];
+  bool has_same = false;            // some tokens have the same bytes
   std::vector<uint32_t> next_same;  // another token with the same bytes, or kNoToken
   std::vector<LocalMask> base;      // of the RxBase expressions: [id * kParts + part]
 
@@ -65,17 +73,15 @@ class LocalMasks {
   LocalMasks(const Vocabulary::Impl& vocabulary, RxArena& rx) : v_(vocabulary), rx_(rx) {}
   LocalMask make(RxId state, int part);
   // Adds the exits for more bytes.
-  void look_for(RxId state, int part, const ByteSet& bytes, LocalMask& mask);
+  void look_for(int part, const ByteSet& bytes, LocalMask& mask);
 
-  // The trie that holds the exit_nodes of a mask.
-  const Trie& exit_trie(const LocalMask& mask, int part) const { return mask.quoted ? v_.not_plain : v_.parts[part]; }
   // Walks the nodes [begin, end) of a trie from `state`, which stands at `depth`. Calls token(node) where a token ends and exit(index,
   // node) where the piece may end before the end of a token.
   template <class Token, class Exit>
   void walk(const Trie& trie, uint32_t begin, uint32_t end, uint32_t depth, RxId state, Token&& token, Exit&& exit) {
-    if (stack_.size() < 1100) stack_.resize(1100);
+    if (stack_.size() < kStackSize) stack_.resize(kStackSize);
     Level* stack = stack_.data();
-    stack[0] = {rx_.row(state), state};
+    stack[0] = {rx_.row(state), state, false};
     for (uint32_t i = begin; i < end;) {
       const Trie::Node& n = trie.nodes[i];
       Level& from = stack[n.depth - depth - 1];
@@ -89,7 +95,7 @@ class LocalMasks {
       ++i;
       if (i < n.end) {
         if (next & 1) exit(i - 1, n);
-        stack[n.depth - depth] = {rx_.row(next >> 1), next >> 1};
+        stack[n.depth - depth] = {rx_.row(next >> 1), next >> 1, false};
       }
     }
   }
@@ -98,13 +104,25 @@ class LocalMasks {
   struct Level {
     const uint32_t* row;
     RxId state;
+    bool nullable;
   };
-  bool takes_plain_run(RxId state, uint32_t length);
-  RxId plain_successor(RxId state);
+  static constexpr size_t kStackSize = kPartLength[kParts - 1] + 2;
+  // How plain characters are taken from a state: all but the punctuation in `except` lead to `next`.
+  struct PlainStep {
+    RxId next = kRxNone;
+    ByteSet except;
+    bool uniform = false;
+  };
+  PlainStep plain_step(RxId state);
+  bool takes_no_plain(RxId state);
+  // Whether all plain tokens but those with bytes of mask.walked are decided; sets words, tries and walked.
+  bool decide_plain(RxId state, LocalMask& mask);
+  void find_exits(const Trie& trie, RxId state, LocalMask& mask);
 
   const Vocabulary::Impl& v_;
   RxArena& rx_;
   std::vector<Level> stack_;
+  std::vector<std::pair<uint8_t, uint32_t>> found_;
 };
 
 }  // namespace deepinfer::grammar
