@@ -158,19 +158,20 @@ class ChatReader : public RequestReader {
 
   bool read_message(Json& value, const Path& at, size_t index, bool last) {
     std::string role;
-    if (!expect_object(value, at) || !read(value, at, "role", role, true)) return false;
+    std::optional<std::string> name;
+    if (!expect_object(value, at) || !read(value, at, "role", role, true) || !read(value, at, "name", name)) return false;
     if (role != "tool" && !check_answered(at)) return false;
     Message m;
     m.source = static_cast<int32_t>(index);
     if (role == "system") {
       if (!read_content(value, at, m.content)) return false;
       m.role = Role::kSystem;
-      // An empty system message says nothing; the others APIs keep it, this one does not.
+      // An empty system message says nothing; the other APIs keep it, this one does not.
       if (m.content.text.empty() && m.content.images.empty()) return true;
     } else if (role == "user" || role == "developer") {
       if (!read_content(value, at, m.content)) return false;
     } else if (role == "latest_reminder") {
-      if (!read_content(value, at, m.content)) return false;
+      if (!read(value, at, "content", m.content.text, true)) return false;
       m.role = Role::kLatestReminder;
     } else if (role == "assistant") {
       if (!read_assistant(value, at, index, last, m)) return false;
@@ -236,6 +237,7 @@ class ChatReader : public RequestReader {
     if (!read(file, at, "file_id", id) || !read(file, at, "file_data", data) || !read(file, at, "filename", name)) return false;
     if (id) return fail(at, fmt::format("{}: file_id is not supported. Pass the image as a base64 data url instead.", at.to_string()));
     if (!data) return fail(at, fmt::format("{}: file must have a file_id or file_data", at.to_string()));
+    if (!data->starts_with("data:")) return fail(at, fmt::format("{}: file_data is not a valid base64 data url", at.to_string()));
     return add_image_url(out, std::move(*data), std::nullopt, at, "file_data");
   }
 

@@ -21,7 +21,7 @@ constexpr RequestField kFields[] = {
     {C, "messages[].tool_calls", kHonoured, "function and custom calls; every call must be answered"},
     {C, "messages[].tool_call_id", kHonoured, ""},
     {C, "messages[].prefix", kHonoured, "last assistant message only: its text is continued"},
-    {C, "messages[].name", kIgnored, ""},
+    {C, "messages[].name", kChecked, ""},
     {C, "messages[].refusal", kIgnored, ""},
     {C, "messages[].audio", kIgnored, ""},
     {C, "messages[].function_call", kIgnored, "replaced by tool_calls"},

@@ -63,7 +63,12 @@ class MessagesReader : public RequestReader {
       std::optional<std::string> type;
       if (!expect_object(item, tool_at) || !read(item, tool_at, "type", type)) return false;
       if (type && *type != "custom") {
-        if (is_web_search(*type) && options_.messages_web_search == WebSearch::kDrop) continue;
+        if (is_web_search(*type) && options_.messages_web_search == WebSearch::kDrop) {
+          std::string name;
+          if (!read(item, tool_at, "name", name)) return false;
+          dropped_.insert(std::move(name));
+          continue;
+        }
         return fail(tool_at / "type", fmt::format("{}: server tools are not supported", tool_at.to_string()));
       }
       if (!is_set(item.find("input_schema"))) return missing(tool_at, "input_schema");
@@ -90,7 +95,9 @@ class MessagesReader : public RequestReader {
     out_.inference.parallel_tool_calls = !sequential;
     if (type == "tool") {
       if (!read(*value, at, "name", named_, true)) return false;
-      return !named_.empty() || bad(at / "name", "a tool name must not be empty");
+      if (named_.empty()) return bad(at / "name", "a tool name must not be empty");
+      if (dropped_.contains(named_)) named_.clear();
+      return true;
     }
     if (type == "none") {
       choice_ = ToolChoice::kNone;
@@ -229,6 +236,9 @@ class MessagesReader : public RequestReader {
         return fail(block_at, fmt::format("messages.{}.content: thinking blocks may only be in `assistant` messages", index_));
       }
       if (!open_.empty()) return unanswered(index_, at);
+      if ((type == "server_tool_use" || is_web_search(type)) && options_.messages_web_search == WebSearch::kDrop) {
+        return fail(block_at, fmt::format("messages.{}: `{}` blocks can only be in `assistant` messages", index_, type));
+      }
       Content part;
       if (!read_block(blocks[j], block_at, type, part)) return false;
       if (!part.text.empty() || !part.images.empty() || type == "text") add(Role::kUser).content = std::move(part);
@@ -441,7 +451,6 @@ class MessagesReader : public RequestReader {
     if (!read(block, at, "id", call.id, true) || !read(block, at, "name", call.name, true)) return false;
     const Json* input = block.find("input");
     if (input == nullptr) return missing(at, "input");
-    if (!expect_object(*input, at / "input")) return false;
     append_python_json(call.arguments, *input);
     if (m.tool_calls.empty()) turn_ids_.clear();
     if (!open_.insert(call.id).second) {
@@ -455,7 +464,8 @@ class MessagesReader : public RequestReader {
 
   ToolChoice choice_ = ToolChoice::kAuto;
   std::string named_;
-  std::vector<Tool> known_;       // all declared tools; a tool choice may narrow the conversation's
+  std::vector<Tool> known_;        // all declared tools; a tool choice may narrow the conversation's
+  std::set<std::string> dropped_;  // names of server tools that the policy drops
   std::vector<Tool> announced_;   // by tool references of the message being read
   size_t index_ = 0;              // of the message being read
   int64_t result_ = -1;           // block index of the tool_result being read

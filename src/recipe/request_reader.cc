@@ -331,11 +331,7 @@ bool RequestReader::read_schema_format(const Json& format, const Path& at) {
   out_.conversation.response_schema = *schema;
   constraint_schema_ = *schema;
   if (!strict.value_or(false)) return true;
-  const Json* type = schema->find("type");
-  if (type == nullptr || !type->is_string() || type->as_string() != "object") {
-    return fail(schema_at, "The top level of the json schema must be an object.");
-  }
-  if (const auto fault = complete_strict(constraint_schema_)) return fail(schema_at, *fault);
+  if (const auto fault = complete_strict(constraint_schema_, SchemaUse::kResponseFormat)) return fail(schema_at, *fault);
   return true;
 }
 

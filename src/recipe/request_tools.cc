@@ -63,10 +63,12 @@ bool RequestReader::finish_parameters(Tool& tool, bool given, const Path& at) {
   if (given) {
     const std::string head = fmt::format("Invalid schema for function '{}': ", tool.name);
     const Json* type = tool.parameters.find("type");
-    if (!tool.parameters.is_object()) {
+    if (!tool.parameters.is_object() && !tool.parameters.is_bool()) {
       return fail(at, head + fmt::format("schema must be a JSON Schema of 'type: \"object\"', got {}.", tool.parameters.kind_name()));
     }
-    if (type == nullptr || !type->is_string() || type->as_string() != "object") {
+    // Strict tools have their own wording for this.
+    const bool object = type != nullptr && type->is_string() && type->as_string() == "object";
+    if (!object && !tool.strict.value_or(false)) {
       return fail(at, head + fmt::format("schema must be a JSON Schema of 'type: \"object\"', got 'type: {}'.",
                                          type == nullptr ? "null" : to_compact_json(*type)));
     }
@@ -80,7 +82,7 @@ bool RequestReader::finish_parameters(Tool& tool, bool given, const Path& at) {
     tool.parameters.set("type", "object");
     tool.parameters.set("properties", Json::object());
   }
-  if (const auto fault = complete_strict(tool.parameters)) return fail(at, *fault);
+  if (const auto fault = complete_strict(tool.parameters, SchemaUse::kTool)) return fail(at, *fault);
   return true;
 }
 
@@ -220,7 +222,10 @@ bool RequestReader::add_image_url(Content& content, std::string url, const std::
     const size_t comma = url.find(',');
     const size_t type_end = url.find_first_of(";,");
     const std::string type = lower(std::string_view(url).substr(5, type_end == std::string::npos ? type_end : type_end - 5));
-    if (comma == std::string::npos || !is_image_type(type)) return fail(at, fmt::format("{}: {}", at.to_string(), kUnsupportedFormat));
+    if (!is_image_type(type)) return fail(at, fmt::format("{}: {}", at.to_string(), kUnsupportedFormat));
+    if (comma == std::string::npos || !std::string_view(url).substr(0, comma).ends_with(";base64")) {
+      return fail(at, fmt::format("{}: Unsupported image_url format", at.to_string()));
+    }
     const size_t bytes = (url.size() - comma) * 3 / 4;
     if (bytes > options_.limits.image_bytes_max) return over_limit(at, "image_bytes_max", options_.limits.image_bytes_max);
     inline_image_bytes_ += bytes;

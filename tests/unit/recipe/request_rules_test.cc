@@ -82,8 +82,12 @@ TEST(RequestErrors, NameThePathOfTheFault) {
        "messages[0].content[0].source"},
       {M, body(M, R"("tools":[{"name":"a"}])"), "tools[0].input_schema"},
       {M, body(M, R"("output_config":{"format":{"type":"xml"}})"), "output_config.format.type"},
-      {M, R"({"model":"m","messages":[{"role":"assistant","content":[{"type":"tool_use","id":"1","name":"f","input":[]}]}]})",
+      {M, R"({"model":"m","messages":[{"role":"assistant","content":[{"type":"tool_use","id":"1","name":"f","input_":[]}]}]})",
        "messages[0].content[0].input"},
+      {C, R"({"model":"m","messages":[{"role":"user","content":"a","name":5}]})", "messages[0].name"},
+      {C, R"({"model":"m","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:image/png,AAAA"}}]}]})",
+       "messages[0].content[0]"},
+      {C, R"({"model":"m","messages":[{"role":"user","content":[{"type":"file","file_data":"https://x/a.png"}]}]})", "messages[0].content[0]"},
       {F, R"({"model":"m"})", "prompt"},
       {F, body(F, R"("echo":true,"suffix":"x")"), "echo"},
   };
