@@ -122,6 +122,7 @@ bool ResponsesReader::read_tool_list(JsonArray& list, const Path& at, std::vecto
 bool ResponsesReader::read_tool_search(Json& item, const Path& at, std::vector<Tool>& out) {
   std::optional<std::string> execution;
   if (!read(item, at, "execution", execution)) return false;
+  if (execution && *execution != "client" && *execution != "server") return unknown_value(at / "execution", *execution, "client or server");
   if (!execution || *execution != "client") return true;
   Tool tool;
   tool.name = "tool_search";

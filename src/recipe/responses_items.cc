@@ -246,13 +246,16 @@ bool ResponsesReader::read_texts(Json& item, const Path& at, std::string_view ke
   return true;
 }
 
-bool ResponsesReader::open_call(Json& item, const Path& at, ToolCall& call) {
-  if (!read(item, at, "call_id", call.id, true)) return false;
+bool ResponsesReader::read_call_id(const Json& item, const Path& at, std::string& id) {
+  if (!read(item, at, "call_id", id, true)) return false;
   const Path id_at = at / "call_id";
-  if (call.id.empty()) {
-    return fail(id_at, fmt::format("Invalid '{}': empty string. Expected a string with minimum length 1, but got an empty string instead.",
-                                   id_at.to_string()));
-  }
+  return !id.empty() || fail(id_at, fmt::format("Invalid '{}': empty string. Expected a string with minimum length 1, but got an empty "
+                                                "string instead.", id_at.to_string()));
+}
+
+bool ResponsesReader::open_call(Json& item, const Path& at, ToolCall& call) {
+  const Path id_at = at / "call_id";
+  if (!read_call_id(item, at, call.id)) return false;
   if (!all_calls_.insert(call.id).second) return fail(id_at, fmt::format("Duplicate 'call_id': {}.", call.id));
   return true;
 }
@@ -294,7 +297,7 @@ bool ResponsesReader::read_search_call(Json& item, const Path& at) {
 
 bool ResponsesReader::read_output(Json& item, const Path& at) {
   std::string id;
-  if (!read(item, at, "call_id", id, true)) return false;
+  if (!read_call_id(item, at, id)) return false;
   Json* output = item.find("output");
   if (!is_set(output)) return missing(at, "output");
   Content content;
@@ -303,7 +306,7 @@ bool ResponsesReader::read_output(Json& item, const Path& at) {
 
 bool ResponsesReader::read_search_output(Json& item, const Path& at) {
   std::string id;
-  if (!read(item, at, "call_id", id, true)) return false;
+  if (!read_call_id(item, at, id)) return false;
   Json* tools = item.find("tools");
   if (!is_set(tools)) return missing(at, "tools");
   const Path tools_at = at / "tools";

@@ -57,6 +57,7 @@ class ResponsesReader : public RequestReader {
   Message* trailing_assistant();
 
   // Calls are collected until all are answered; then they become one assistant turn followed by the results.
+  bool read_call_id(const Json& item, const Path& at, std::string& id);
   bool open_call(Json& item, const Path& at, ToolCall& call);
   bool read_call_name(Json& item, const Path& at, ToolCall& call);
   bool read_call(Json& item, const Path& at);

@@ -75,6 +75,8 @@ TEST(RequestErrors, NameThePathOfTheFault) {
       {R, R"({"model":"m","input":[{"role":"user","content":"a"},{"type":"function_call","name":"f","arguments":"{}"}]})",
        "input[1].call_id"},
       {R, R"({"model":"m","input":[{"role":"user","content":[{"type":"input_image"}]}]})", "input[0].content[0]"},
+      {R, R"({"model":"m","input":[{"type":"function_call_output","call_id":"","output":"x"}]})", "input[0].call_id"},
+      {R, body(R, R"("tools":[{"type":"tool_search","execution":"x"}])"), "tools[0].execution"},
       {R, body(R, R"("tools":[{"type":"namespace","name":"n","tools":[{"type":"function","name":"a b"}]}])"), "tools[0].tools[0].name"},
       {R, body(R, R"("text":{"format":{"type":"json_schema","name":"n"}})"), "text.format.schema"},
       {R, body(R, R"("reasoning":{"effort":7.5})"), "reasoning.effort"},
