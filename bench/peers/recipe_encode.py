@@ -1,4 +1,5 @@
-"""deepseek-recipe as a peer of bench_recipe: reads one job a line, answers each with the times of its rounds.
+"""deepseek-recipe as a peer of bench_recipe: reads one job a line, answers each with the times of its rounds,
+of the wall clock and of the CPU.
 
 A job is {"request": FILE with a Chat Completions body, "tokenizer": tokenizer.json, "rounds": N}. A round is what a server
 does with the bytes of a request: parse, convert, render, tokenize. The ids come back once. Ends with its standard input.
@@ -19,12 +20,13 @@ def run(job):
     with open(job["request"], "rb") as f:
         body = f.read()
     options = ConversionOptions()
-    seconds, ids = [], []
+    seconds, cpu, ids = [], [], []
     for _ in range(job["rounds"]):
-        begin = time.perf_counter()
+        begin, cpu_begin = time.perf_counter(), time.process_time()
         ids = encoding.encode(ChatCompletionRequest(body).convert(options).conversation)
         seconds.append(time.perf_counter() - begin)
-    return {"seconds": seconds, "ids": ids}
+        cpu.append(time.process_time() - cpu_begin)
+    return {"seconds": seconds, "cpu": cpu, "ids": ids}
 
 
 for line in sys.stdin:
