@@ -48,6 +48,10 @@ __device__ __forceinline__ void barrier_expect(uint64_t* barrier, uint32_t bytes
 __device__ __forceinline__ void barrier_arrive(uint64_t* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
+// One arrival at the barrier when all async_load()s of this thread so far are complete.
+__device__ __forceinline__ void barrier_arrive_after_loads(uint64_t* barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
 __device__ __forceinline__ void barrier_wait(uint64_t* barrier, uint32_t parity) {
   asm volatile(
       "{\n"

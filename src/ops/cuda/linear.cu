@@ -65,7 +65,6 @@ __device__ __forceinline__ bool find_tile(const Problem& p, int row_tile, int to
 }
 
 // Starts the copy of one chunk of the tile's tokens to shared memory: [group][16 cores][8 rows][16 bytes].
-template <int kTokens>
 __device__ __forceinline__ void load_tokens(const Tile& t, int chunks, int chunk, uint8_t* to, uint64_t* barrier) {
   const int groups = (t.tokens + 7) / 8;
   barrier_expect(barrier, groups * kGroupChunkBytes);
@@ -74,41 +73,79 @@ __device__ __forceinline__ void load_tokens(const Tile& t, int chunks, int chunk
   }
 }
 
-// A warpgroup's share of one chunk, read a chunk or more ahead.
-template <WeightFormat kFormat>
-struct Ahead {
+// A stage's weights in shared memory: kRows rows of one chunk as stored, odd rows with their 64-byte halves (FP4, BF16: every
+// second 64 bytes) swapped so that eight lanes read different banks; then the scales, a word a scale row.
+template <WeightFormat kFormat, int kRows>
+struct WeightStage {
   using F = Fragment<kFormat>;
-  uint4 v[2][F::kVectors];
-  uint32_t scales[2];
+  static constexpr int kCodeBytes = kRows * F::kRowBytes;
+  static constexpr int kScaleRows = F::kScaleRows == 0 ? 0 : kRows / F::kScaleRows;
+  static constexpr int kBytes = kCodeBytes + (kScaleRows * 4 + 127) / 128 * 128;
+  static constexpr int kRowVectors = F::kRowBytes / 16;
 
-  __device__ __forceinline__ void load(const Rows16<kFormat>& rows, int chunk) {
+  // Vector v of a row. FP4 rows are 64 bytes: two of them make 128, so rows 2, 3 of each four change places instead.
+  __device__ __forceinline__ static uint32_t place(int row, int v) {
+    if constexpr (F::kRowBytes == 64) return row * 64 + (v * 16);
+    return row * F::kRowBytes + ((v ^ (row % 2 * 4)) * 16);
+  }
+  // One of 128 producing threads starts its copies.
+  __device__ __forceinline__ static void issue(uint32_t stage, const uint8_t* codes, const uint8_t* scales, int n, int k, int row0, int chunk, int thread) {
+    const int64_t row_stride = static_cast<int64_t>(k / kChunk) * F::kRowBytes;
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-#pragma unroll
-      for (int i = 0; i < F::kVectors; ++i) v[h][i] = load_stream(rows.code[h] + chunk * F::kRowBytes + i * F::kVectorStep);
-      if constexpr (F::kScaleRows > 0) scales[h] = __ldg(reinterpret_cast<const uint32_t*>(rows.scale[h]) + chunk);
+    for (int i = 0; i < kRows * kRowVectors / kWarpgroup; ++i) {
+      const int at = i * kWarpgroup + thread, row = at / kRowVectors, v = at % kRowVectors;
+      async_load<16>(stage + place(row, v), codes + min(row0 + row, n - 1) * row_stride + static_cast<int64_t>(chunk) * F::kRowBytes + v * 16);
+    }
+    if (thread < kScaleRows) {
+      const int64_t row = min(row0 + thread * F::kScaleRows, n - 1) / F::kScaleRows;
+      async_load<4>(stage + kCodeBytes + thread * 4, scales + row * (k / 32) + chunk * 4);
     }
   }
 };
 
-// acc (+)= weights x tokens of one chunk, complete on return: wgmma reads its A registers until then, which the compiler does not
-// know, so they are kept alive past the wait.
-template <WeightFormat kFormat, int kTokens>
-__device__ __forceinline__ void multiply_chunk(const Ahead<kFormat>& w, int quad, const uint8_t* tokens, bool first, float (&acc)[kTokens / 2]) {
+// Half a chunk's A operand. wgmma reads these registers after it was issued, which the compiler does not know: keep_alive() stands
+// behind the wait that ends the reading.
+template <WeightFormat kFormat>
+struct Operand {
   using F = Fragment<kFormat>;
-  uint32_t f[F::kFactors], a[8][4];
-  F::factors(w.scales[0], w.scales[1], quad, f);
+  uint32_t a[4][4];
+
+  // row: this lane's first row of the stage (the second is 8 further).
+  template <int kRows>
+  __device__ __forceinline__ void expand(uint32_t stage, int row, int quad, int half) {
+    using S = WeightStage<kFormat, kRows>;
+    constexpr int kHalfVectors = F::kVectors > 1 ? F::kVectors / 2 : 1;
+    uint4 v[2][F::kVectors];
+    uint32_t scales[2] = {}, f[F::kFactors];
 #pragma unroll
-  for (int j = 0; j < 8; ++j) F::expand(w.v, j, f, a[j]);
+    for (int h = 0; h < 2; ++h) {
+#pragma unroll
+      for (int i = 0; i < kHalfVectors; ++i) {
+        const int vector = F::kVectors > 1 ? half * kHalfVectors + i : 0;
+        v[h][vector] = shared_load(stage + S::place(row + 8 * h, vector * 4 + quad));
+      }
+      if constexpr (F::kScaleRows > 0) scales[h] = shared_load_word(stage + S::kCodeBytes + (row + 8 * h) / F::kScaleRows * 4);
+    }
+    F::factors(scales[0], scales[1], quad, f);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) F::expand(v, 4 * half + j, f, a[j]);
+  }
+  __device__ __forceinline__ void keep_alive() const {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) asm volatile("" ::"r"(a[j][0]), "r"(a[j][1]), "r"(a[j][2]), "r"(a[j][3]));
+  }
+};
+
+// Starts acc (+)= half a chunk of weights x tokens.
+template <WeightFormat kFormat, int kTokens>
+__device__ __forceinline__ void multiply_half(const Operand<kFormat>& w, int half, const uint8_t* tokens, bool first, float (&acc)[kTokens / 2]) {
   wgmma_fence();
 #pragma unroll
-  for (int j = 0; j < 8; ++j) {
-    wgmma_bf16<kTokens>(acc, a[j], matrix_descriptor(tokens + 2 * j * kCoreBytes, kCoreBytes, kGroupChunkBytes), !first || j > 0);
+  for (int j = 0; j < 4; ++j) {
+    const uint8_t* b = tokens + 2 * (4 * half + j) * kCoreBytes;
+    wgmma_bf16<kTokens>(acc, w.a[j], matrix_descriptor(b, kCoreBytes, kGroupChunkBytes), !first || half + j > 0);
   }
   wgmma_commit();
-  wgmma_wait<0>();
-#pragma unroll
-  for (int j = 0; j < 8; ++j) asm volatile("" ::"r"(a[j][0]), "r"(a[j][1]), "r"(a[j][2]), "r"(a[j][3]));
 }
 
 template <Output kOutput>
@@ -270,13 +307,15 @@ __global__ __launch_bounds__(kStreamThreads, kStreamCtas) void stream_kernel(con
 
 constexpr int kRowGroups = 2;  // warpgroups of 64 weight rows in a CTA of rows_kernel
 
-// More tokens: each warpgroup takes 64 weight rows; all share the tokens, which a further warpgroup copies in.
+// More tokens: each warpgroup takes 64 weight rows; all share the tokens. A further warpgroup copies weights and tokens in.
 // kCluster: the four CTAs of a cluster take the four quarters of K and add up through each other's shared memory;
 // otherwise one CTA takes all of K and holds the sum of the finished quarters in `total`.
-template <WeightFormat kFormat, int kTokens, Output kOutput, int kAhead, int kStages, bool kCluster>
+template <WeightFormat kFormat, int kTokens, Output kOutput, int kStages, bool kCluster>
 __global__ __launch_bounds__((kRowGroups + 1) * kWarpgroup, 1) void rows_kernel(const Problem p) {
   extern __shared__ __align__(128) uint8_t shared[];
-  constexpr int kStageBytes = kTokens * 2 * kChunk, kRows = 64 * kRowGroups;
+  constexpr int kRows = 64 * kRowGroups, kTokenBytes = kTokens * 2 * kChunk;
+  using Weights = WeightStage<kFormat, kRows>;
+  constexpr int kStageBytes = kTokenBytes + Weights::kBytes;
   const int group = warpgroup_index(), thread = threadIdx.x % kWarpgroup, warp = thread / 32, lane = thread % 32;
   uint64_t* full = reinterpret_cast<uint64_t*>(shared + kStages * kStageBytes);
   uint64_t* empty = full + kStages;
@@ -286,56 +325,63 @@ __global__ __launch_bounds__((kRowGroups + 1) * kWarpgroup, 1) void rows_kernel(
   Tile t;
   if (!find_tile<kTokens>(p, blockIdx.x / (kCluster ? kQuarters : 1), blockIdx.y, kRows, &t)) return;
   if (threadIdx.x == 0) {
-    for (int s = 0; s < kStages; ++s) barrier_init(full + s, 1), barrier_init(empty + s, kRowGroups * 4);
+    for (int s = 0; s < kStages; ++s) barrier_init(full + s, 1 + kWarpgroup), barrier_init(empty + s, kRowGroups * 4);
     barrier_init_fence();
   }
   __syncthreads();
 
   if (group == kRowGroups) {
     registers_down<40>();
-    if (thread == 0) {
-      for (int c = first; c < last; ++c) {
-        const int stage = (c - first) % kStages, round = (c - first) / kStages;
-        if (round > 0) barrier_wait(empty + stage, (round - 1) & 1);
-        load_tokens<kTokens>(t, p.chunks, c, shared + stage * kStageBytes, full + stage);
-      }
+    for (int c = first; c < last; ++c) {
+      const int stage = (c - first) % kStages, round = (c - first) / kStages;
+      uint8_t* to = shared + stage * kStageBytes;
+      if (round > 0) barrier_wait(empty + stage, (round - 1) & 1);
+      if (thread == 0) load_tokens(t, p.chunks, c, to, full + stage);
+      Weights::issue(shared_address(to) + kTokenBytes, t.codes, t.scales, p.n, p.k, t.row0, c, thread);
+      barrier_arrive_after_loads(full + stage);
     }
     if constexpr (kCluster) cluster_sync(), cluster_sync();
     return;
   }
 
   registers_up<232>();
-  const int row = t.row0 + 64 * group + 16 * warp + lane / 4, quad = lane % 4;
-  Rows16<kFormat> rows;
-  rows.set(t.codes, t.scales, p.n, p.k, row, quad);
-  Ahead<kFormat> w[kAhead];
-#pragma unroll
-  for (int i = 0; i < kAhead; ++i) {
-    if (first + i < last) w[i].load(rows, first + i);
-  }
+  const int row_in_tile = 64 * group + 16 * warp + lane / 4, row = t.row0 + row_in_tile, quad = lane % 4;
   float acc[kTokens / 2], total[kTokens / 2];
 #pragma unroll
   for (int x = 0; x < kTokens / 2; ++x) acc[x] = total[x] = 0;
+  const auto release = [&](uint64_t* barrier) {  // the stage may be filled again
+    if (lane == 0) barrier_arrive(barrier);
+  };
+  Operand<kFormat> even, odd;
   int stage = 0, phase = 0, in_quarter = 0;
   bool first_quarter = true;
-  for (int chunk = first; chunk < last; chunk += kAhead) {
+  for (int chunk = first; chunk < last; ++chunk) {
+    // The tensor cores work on one half while the other is expanded.
+    const uint8_t* tokens = shared + stage * kStageBytes;
+    const uint32_t weights = shared_address(tokens) + kTokenBytes;
+    barrier_wait(full + stage, phase);
+    even.template expand<kRows>(weights, row_in_tile, quad, 0);
+    multiply_half<kFormat, kTokens>(even, 0, tokens, in_quarter == 0, acc);
+    wgmma_wait<1>();
+    odd.keep_alive();
+    if (in_quarter > 0) release(empty + (stage == 0 ? kStages - 1 : stage - 1));
+    odd.template expand<kRows>(weights, row_in_tile, quad, 1);
+    multiply_half<kFormat, kTokens>(odd, 1, tokens, false, acc);
+    wgmma_wait<1>();
+    even.keep_alive();
+    ++in_quarter;
+    if (in_quarter == (kCluster ? last - first : p.quarter) || chunk + 1 == last) {
+      wgmma_wait<0>();
+      odd.keep_alive();
+      release(empty + stage);
+      if constexpr (!kCluster) {
 #pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      if (chunk + i < last) {
-        barrier_wait(full + stage, phase);
-        multiply_chunk<kFormat, kTokens>(w[i], quad, shared + stage * kStageBytes, in_quarter == 0, acc);
-        if (chunk + i + kAhead < last) w[i].load(rows, chunk + i + kAhead);
-        if (lane == 0) barrier_arrive(empty + stage);
-        if (++stage == kStages) stage = 0, phase ^= 1;
-        ++in_quarter;
-        if (!kCluster && (in_quarter == p.quarter || chunk + i + 1 == last)) {
-#pragma unroll
-          for (int x = 0; x < kTokens / 2; ++x) total[x] = first_quarter ? acc[x] : total[x] + acc[x];
-          first_quarter = false;
-          in_quarter = 0;
-        }
+        for (int x = 0; x < kTokens / 2; ++x) total[x] = first_quarter ? acc[x] : total[x] + acc[x];
+        first_quarter = false;
       }
+      in_quarter = 0;
     }
+    if (++stage == kStages) stage = 0, phase ^= 1;
   }
   if constexpr (kCluster) {
     float* partial = reinterpret_cast<float*>(shared);  // [token][kRows]; no copy is in flight any more
@@ -404,10 +450,10 @@ void launch_stream(Problem p, cudaStream_t stream) {
 
 template <WeightFormat kFormat, Output kOutput, int kTokens, bool kCluster>
 void launch_rows(const Problem& p, cudaStream_t stream) {
-  constexpr int kStages = kTokens >= 128 ? 5 : 6, kAhead = kTokens >= 128 ? 2 : kFormat == WeightFormat::kFp4 ? 6 : kFormat == WeightFormat::kFp8 ? 4 : 2;
-  constexpr int kRows = 64 * kRowGroups, kStageBytes = kTokens * 2 * kChunk;
+  constexpr int kRows = 64 * kRowGroups, kStageBytes = kTokens * 2 * kChunk + WeightStage<kFormat, kRows>::kBytes;
+  constexpr int kStages = std::min(8, (220 << 10) / kStageBytes);
   static_assert(kStages * kStageBytes >= kTokens * kRows * 4);
-  launch(rows_kernel<kFormat, kTokens, kOutput, kAhead, kStages, kCluster>, dim3((p.n + kRows - 1) / kRows * (kCluster ? kQuarters : 1), p.token_tiles),
+  launch(rows_kernel<kFormat, kTokens, kOutput, kStages, kCluster>, dim3((p.n + kRows - 1) / kRows * (kCluster ? kQuarters : 1), p.token_tiles),
          (kRowGroups + 1) * kWarpgroup, kStages * (kStageBytes + 16), kCluster ? kQuarters : 1, p, stream);
 }
 
