@@ -91,6 +91,20 @@ __device__ __forceinline__ void registers_up() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
+// The same copy into all CTAs of the cluster named by the bits of `ctas`, each at this address and signalling its own barrier.
+__device__ __forceinline__ void bulk_load_multicast(void* to, const void* from, uint32_t bytes, uint64_t* barrier, uint16_t ctas) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, [%3], %4;" ::"r"(shared_address(to)),
+               "l"(from), "r"(bytes), "r"(shared_address(barrier)), "h"(ctas)
+               : "memory");
+}
+// Arrives at the barrier at this address in CTA `rank` of the cluster.
+__device__ __forceinline__ void barrier_arrive_remote(uint64_t* barrier, uint32_t rank) {
+  asm volatile(
+      "{\n.reg .b32 remote;\n"
+      "mapa.shared::cluster.u32 remote, %0, %1;\n"
+      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n}\n" ::"r"(shared_address(barrier)), "r"(rank) : "memory");
+}
+
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <int kPending>

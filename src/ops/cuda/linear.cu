@@ -14,6 +14,7 @@ namespace {
 constexpr int kWarpgroup = 128;
 constexpr int kCoreBytes = 128;                              // 8 rows x 16 bytes
 constexpr int kGroupChunkBytes = kChunk / 8 * kCoreBytes;    // 8 packed rows of one chunk
+constexpr int kPackedGroups = kPackedRows / 8;
 constexpr int kQuarters = 4;
 constexpr int kWholeChunks = 18;                             // up to this many chunks K is not cut
 
@@ -36,7 +37,8 @@ struct Problem {
 struct Tile {
   const uint8_t* codes;
   const uint8_t* scales;
-  const uint8_t* packed;         // first packed group
+  const uint8_t* packed;
+  int group0;                    // first packed group
   int row0;                      // first weight row
   int token0, tokens;            // output rows token0 .. token0 + tokens - 1
 };
@@ -44,37 +46,47 @@ struct Tile {
 template <int kTokens>
 __device__ __forceinline__ bool find_tile(const Problem& p, int row_tile, int token_tile, int rows_per_cta, Tile* t) {
   t->row0 = row_tile * rows_per_cta;
-  int group0;
+  t->packed = p.packed;
   if (p.tiles != nullptr) {
     if (token_tile >= *p.tile_count) return false;
     const GroupTile g = p.tiles[token_tile];
     t->codes = p.codes + g.expert * p.codes_stride;
     t->scales = p.scales + g.expert * p.scales_stride;
-    group0 = g.first_row / 8;
+    t->group0 = g.first_row / 8;
     t->token0 = g.first_row;
     t->tokens = g.rows;
   } else {
     t->codes = p.codes;
     t->scales = p.scales;
     t->token0 = token_tile * kTokens;
-    group0 = t->token0 / 8;
+    t->group0 = t->token0 / 8;
     t->tokens = min(kTokens, p.rows - t->token0);
   }
-  t->packed = p.packed + static_cast<int64_t>(group0) * p.chunks * kGroupChunkBytes;
   return true;
 }
 
-// Starts the copy of one chunk of the tile's tokens to shared memory: [group][16 cores][8 rows][16 bytes].
-__device__ __forceinline__ void load_tokens(const Tile& t, int chunks, int chunk, uint8_t* to, uint64_t* barrier) {
-  const int groups = (t.tokens + 7) / 8;
+// Starts the copy of one chunk of the tile's tokens to shared memory: [group][16 cores][8 rows][16 bytes], in one piece where the
+// tile does not cross packed tiles. kShare: half of it, into both CTAs of a pair.
+template <bool kShare>
+__device__ __forceinline__ void load_tokens(const Tile& t, int chunks, int chunk, int rank, uint8_t* to, uint64_t* barrier) {
+  const int groups = (t.tokens + 7) / 8, half = (groups + 1) / 2;
   barrier_expect(barrier, groups * kGroupChunkBytes);
-  for (int g = 0; g < groups; ++g) {
-    bulk_load(to + g * kGroupChunkBytes, t.packed + (static_cast<int64_t>(g) * chunks + chunk) * kGroupChunkBytes, kGroupChunkBytes, barrier);
+  int g = kShare && rank == 1 ? half : 0;
+  const int end = kShare && rank == 0 ? half : groups;
+  while (g < end) {
+    const int at = t.group0 + g, run = min(end - g, kPackedGroups - at % kPackedGroups);
+    const uint8_t* from = t.packed + ((static_cast<int64_t>(at / kPackedGroups) * chunks + chunk) * kPackedGroups + at % kPackedGroups) * kGroupChunkBytes;
+    if constexpr (kShare) {
+      bulk_load_multicast(to + g * kGroupChunkBytes, from, run * kGroupChunkBytes, barrier, 3);
+    } else {
+      bulk_load(to + g * kGroupChunkBytes, from, run * kGroupChunkBytes, barrier);
+    }
+    g += run;
   }
 }
 
-// A stage's weights in shared memory: kRows rows of one chunk as stored, odd rows with their 64-byte halves (FP4, BF16: every
-// second 64 bytes) swapped so that eight lanes read different banks; then the scales, a word a scale row.
+// A stage's weights in shared memory: kRows rows of one chunk as stored, odd rows with neighbouring 64 bytes swapped so that
+// eight lanes read different banks; then the scales, a word a scale row.
 template <WeightFormat kFormat, int kRows>
 struct WeightStage {
   using F = Fragment<kFormat>;
@@ -83,7 +95,7 @@ struct WeightStage {
   static constexpr int kBytes = kCodeBytes + (kScaleRows * 4 + 127) / 128 * 128;
   static constexpr int kRowVectors = F::kRowBytes / 16;
 
-  // Vector v of a row. FP4 rows are 64 bytes: two of them make 128, so rows 2, 3 of each four change places instead.
+  // Vector v of a row. Rows of 64 bytes (FP4) lie in different banks as they are.
   __device__ __forceinline__ static uint32_t place(int row, int v) {
     if constexpr (F::kRowBytes == 64) return row * 64 + (v * 16);
     return row * F::kRowBytes + ((v ^ (row % 2 * 4)) * 16);
@@ -309,7 +321,8 @@ constexpr int kRowGroups = 2;  // warpgroups of 64 weight rows in a CTA of rows_
 
 // More tokens: each warpgroup takes 64 weight rows; all share the tokens. A further warpgroup copies weights and tokens in.
 // kCluster: the four CTAs of a cluster take the four quarters of K and add up through each other's shared memory;
-// otherwise one CTA takes all of K and holds the sum of the finished quarters in `total`.
+// otherwise one CTA takes all of K and holds the sum of the finished quarters in `total`, and two CTAs with other weight rows
+// share the tokens that they copy in, for the L2 cache is what limits this kernel.
 template <WeightFormat kFormat, int kTokens, Output kOutput, int kStages, bool kCluster>
 __global__ __launch_bounds__((kRowGroups + 1) * kWarpgroup, 1) void rows_kernel(const Problem p) {
   extern __shared__ __align__(128) uint8_t shared[];
@@ -325,10 +338,10 @@ __global__ __launch_bounds__((kRowGroups + 1) * kWarpgroup, 1) void rows_kernel(
   Tile t;
   if (!find_tile<kTokens>(p, blockIdx.x / (kCluster ? kQuarters : 1), blockIdx.y, kRows, &t)) return;
   if (threadIdx.x == 0) {
-    for (int s = 0; s < kStages; ++s) barrier_init(full + s, 1 + kWarpgroup), barrier_init(empty + s, kRowGroups * 4);
+    for (int s = 0; s < kStages; ++s) barrier_init(full + s, 1 + kWarpgroup), barrier_init(empty + s, kRowGroups * 4 * (kCluster ? 1 : 2));
     barrier_init_fence();
   }
-  __syncthreads();
+  kCluster ? __syncthreads() : cluster_sync();
 
   if (group == kRowGroups) {
     registers_down<40>();
@@ -336,11 +349,12 @@ __global__ __launch_bounds__((kRowGroups + 1) * kWarpgroup, 1) void rows_kernel(
       const int stage = (c - first) % kStages, round = (c - first) / kStages;
       uint8_t* to = shared + stage * kStageBytes;
       if (round > 0) barrier_wait(empty + stage, (round - 1) & 1);
-      if (thread == 0) load_tokens(t, p.chunks, c, to, full + stage);
+      if (thread == 0) load_tokens<!kCluster>(t, p.chunks, c, blockIdx.x % 2, to, full + stage);
       Weights::issue(shared_address(to) + kTokenBytes, t.codes, t.scales, p.n, p.k, t.row0, c, thread);
       barrier_arrive_after_loads(full + stage);
     }
-    if constexpr (kCluster) cluster_sync(), cluster_sync();
+    cluster_sync();
+    if constexpr (kCluster) cluster_sync();
     return;
   }
 
@@ -350,7 +364,8 @@ __global__ __launch_bounds__((kRowGroups + 1) * kWarpgroup, 1) void rows_kernel(
 #pragma unroll
   for (int x = 0; x < kTokens / 2; ++x) acc[x] = total[x] = 0;
   const auto release = [&](uint64_t* barrier) {  // the stage may be filled again
-    if (lane == 0) barrier_arrive(barrier);
+    if (kCluster && lane == 0) barrier_arrive(barrier);
+    if (!kCluster && lane < 2) barrier_arrive_remote(barrier, lane);
   };
   Operand<kFormat> even, odd;
   int stage = 0, phase = 0, in_quarter = 0;
@@ -409,6 +424,7 @@ __global__ __launch_bounds__((kRowGroups + 1) * kWarpgroup, 1) void rows_kernel(
       const int token = 8 * (i / 4) + 2 * quad + i % 2, r = row + 8 * ((i / 2) % 2);
       if (token < t.tokens && r < p.n) store<kOutput>(p.y, (t.token0 + token) * p.y_stride + r, total[i]);
     }
+    cluster_sync();  // nobody leaves while the other may still write to it
   }
 }
 
@@ -453,8 +469,9 @@ void launch_rows(const Problem& p, cudaStream_t stream) {
   constexpr int kRows = 64 * kRowGroups, kStageBytes = kTokens * 2 * kChunk + WeightStage<kFormat, kRows>::kBytes;
   constexpr int kStages = std::min(8, (220 << 10) / kStageBytes);
   static_assert(kStages * kStageBytes >= kTokens * kRows * 4);
-  launch(rows_kernel<kFormat, kTokens, kOutput, kStages, kCluster>, dim3((p.n + kRows - 1) / kRows * (kCluster ? kQuarters : 1), p.token_tiles),
-         (kRowGroups + 1) * kWarpgroup, kStages * (kStageBytes + 16), kCluster ? kQuarters : 1, p, stream);
+  const int row_tiles = (p.n + kRows - 1) / kRows, ctas = kCluster ? row_tiles * kQuarters : (row_tiles + 1) / 2 * 2;
+  launch(rows_kernel<kFormat, kTokens, kOutput, kStages, kCluster>, dim3(ctas, p.token_tiles), (kRowGroups + 1) * kWarpgroup, kStages * (kStageBytes + 16), kCluster ? kQuarters : 2, p,
+         stream);
 }
 
 template <WeightFormat kFormat, Output kOutput, int kTokens>

@@ -28,10 +28,12 @@ enum class Output : int { kBf16, kFp32 };
 // Up to kStreamRows rows weights are the traffic: they stream through registers. Beyond, tiles share what they load.
 inline constexpr int kStreamRows = 16;
 
+inline constexpr int kPackedRows = 128;  // rows that lie together in packed activations
+
 // How activations lie in memory: K in chunks of 128, columns in the order of the weight format (weights.cuh).
 struct Packing {
   WeightFormat format;
-  bool stream;           // rows of 2 x (k up to a multiple of 128) bytes; else [8 rows][chunk][16 cores][8 rows][16 bytes]
+  bool stream;           // rows of 2 x (k up to a multiple of 128) bytes; else [128 rows][chunk][16 groups][16 cores][8 rows][16 bytes]
   bool quantise = true;  // FQ8 for FP8 and FP4 weights; false: the values as they are (wo_a, spec 4.5)
 };
 constexpr Packing packing_of(WeightFormat format, int rows) { return {format, rows <= kStreamRows}; }

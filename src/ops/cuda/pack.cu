@@ -7,8 +7,6 @@
 namespace deepinfer::ops::cuda {
 namespace {
 
-constexpr int kTileRows = 128;  // tiles are copied whole, so rows are padded to the largest
-
 // One warp packs one row, 32 columns at a time: lane l holds column 32 g + l of group g.
 __global__ void pack_kernel(const __nv_bfloat16* x, int64_t rows, int k, int chunks, Packing packing, const int32_t* source_row, uint8_t* packed, int64_t stride) {
   const int64_t row = static_cast<int64_t>(blockIdx.x) * (blockDim.x / 32) + threadIdx.x / 32;
@@ -35,7 +33,8 @@ __global__ void pack_kernel(const __nv_bfloat16* x, int64_t rows, int k, int chu
     // Stream: [two steps][lane][8 values], so that a lane reads 16 bytes for two steps. Else wgmma's cores.
     const int chunk = g / 4;
     const int64_t at = packing.stream ? (row * chunks + chunk) * 256 + j / 2 * 64 + quad * 16 + j % 2 * 8 + e * 4 + half * 2
-                                      : (row / 8 * chunks + chunk) * 2048 + (2 * j + e) * 128 + row % 8 * 16 + quad * 4 + half * 2;
+                                      : ((row / kPackedRows * chunks + chunk) * (kPackedRows / 8) + row % kPackedRows / 8) * 2048 + (2 * j + e) * 128 + row % 8 * 16 +
+                                            quad * 4 + half * 2;
     *reinterpret_cast<__nv_bfloat16*>(packed + at) = __float2bfloat16_rn(v);
   }
 }
@@ -44,7 +43,7 @@ __global__ void pack_kernel(const __nv_bfloat16* x, int64_t rows, int k, int chu
 
 size_t packed_bytes(int64_t rows, int k) {
   // A stream tile of 16 may begin at the last 8 rows.
-  return static_cast<size_t>((rows + 8 + kTileRows - 1) / kTileRows * kTileRows) * ((k + kChunk - 1) / kChunk) * kChunk * 2;
+  return static_cast<size_t>((rows + 8 + kPackedRows - 1) / kPackedRows * kPackedRows) * ((k + kChunk - 1) / kChunk) * kChunk * 2;
 }
 
 void pack_activations(const void* x, int64_t rows, int k, Packing packing, const int32_t* source_row, void* packed, cudaStream_t stream,
