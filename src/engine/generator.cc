@@ -23,7 +23,8 @@ Status Generator::check(const GenerateRequest& request) const {
   if (length == 0) return Status(Code::kInvalidArgument, "The prompt is empty.");
   if (length >= model_.context_max()) {
     return make_error(Code::kInvalidArgument,
-                      "The prompt has {} tokens, but the context holds {} and the answer needs at least one of them.",
+                      "The prompt has {} tokens, but the context holds {} and the answer needs one of them. Shorten the "
+                      "prompt, or allow more with --context.",
                       length, model_.context_max());
   }
   for (int32_t t : request.prompt) {

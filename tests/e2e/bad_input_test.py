@@ -176,7 +176,7 @@ class BadInputTest(unittest.TestCase):
         self.refused("not valid UTF-8", args=("--prompt", "Hi", "--stop", b"\xc3"))
 
     def test_prompt_over_the_context_limit(self):
-        self.refused("tokens", "context holds 32", args=("--context", "32", "--prompt", "word " * 100))
+        self.refused("tokens", "context holds 32", "--context", args=("--context", "32", "--prompt", "word " * 100))
         self.refused("context holds 65536", args=("--context", "65536", "--raw"), data=b"word " * 70000)
         self.refused("65536", args=("--context", "65537", "--prompt", "Hi"))
 
