@@ -99,11 +99,19 @@ std::vector<Stretch> stretches(const Encoded& e) {
   return out;
 }
 
-// A token's text; bytes of a cut character as \xNN.
+// A token's text; bytes of a cut character and control characters as \xNN, so that text cannot steer the terminal.
 std::string shown(std::string_view text) {
-  if (text::is_valid_utf8(text)) return std::string(text);
+  const bool whole = text::is_valid_utf8(text);
   std::string out;
-  for (const char c : text) out += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+  for (const char c : text) {
+    const unsigned char byte = static_cast<unsigned char>(c);
+    const bool control = (byte < 0x20 && c != '\n' && c != '\t') || byte == 0x7f;
+    if (whole && !control) {
+      out += c;
+    } else {
+      out += fmt::format("\\x{:02x}", byte);
+    }
+  }
   return out;
 }
 

@@ -90,10 +90,12 @@ class RequestReader {
   bool read_custom(Json& custom, const Path& at, bool nested_grammar, Tool& out);
   bool finish_parameters(Tool& tool, bool given, const Path& at);
   bool check_unique_tools(const Path& at);
+  // Counts a tool that a message announces: each is printed again.
+  bool count_announced(const Tool& tool, const Path& at);
   // Applies a choice once all tools are known. named: the tool that must be called, or empty.
   bool apply_tool_choice(ToolChoice choice, std::string_view named, const Path& at);
 
-  // Images. Appends a placeholder to `content`, or the V4 text. `text` is what the part is joined to.
+  // Images: append a placeholder to `content`, or V4's text in its place. `field` is what wording calls the URL.
   bool add_image_url(Content& content, std::string url, const std::optional<std::string>& detail, const Path& at,
                      std::string_view field);
   bool add_image_data(Content& content, std::string_view media_type, std::string_view data, const Path& at);
@@ -115,9 +117,6 @@ class RequestReader {
   Request& out_;
   ApiError error_;
   const Path root_;
-  // Counts a tool that a message announces: each is printed again.
-  bool count_announced(const Tool& tool, const Path& at);
-
   size_t announced_bytes_ = 0;
   size_t images_ = 0;
   size_t inline_image_bytes_ = 0;
