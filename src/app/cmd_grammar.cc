@@ -43,7 +43,7 @@ struct Setting {
 Result<Setting> prepare(const Options& o) {
   static const std::map<std::string, ConstraintKind> kKinds = {{"json", ConstraintKind::kJsonSchema}, {"json_object", ConstraintKind::kJsonObject},
                                                                {"regex", ConstraintKind::kRegex}, {"ebnf", ConstraintKind::kEbnf},
-                                                               {"tags", ConstraintKind::kTags}};
+                                                               {"tags", ConstraintKind::kTags}, {"tools", ConstraintKind::kTools}};
   Constraint constraint{kKinds.at(o.kind), o.source, o.any_order};
   if (!o.file.empty()) {
     DI_ASSIGN_OR_RETURN(constraint.source, read_file(o.file, kFileBytesMax));
@@ -144,13 +144,13 @@ int run_match(const Options& o) {
   std::vector<std::string> texts = o.texts;
   if (texts.empty()) texts.emplace_back(std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>());
   bool all = true;
-  for (const std::string& text : texts) all &= match(s.value(), text, o.kind == "ebnf" || o.kind == "tags");
+  for (const std::string& text : texts) all &= match(s.value(), text, o.kind == "ebnf" || o.kind == "tags" || o.kind == "tools");
   return all ? kExitOk : kExitFailure;
 }
 
 void add_common(CLI::App* app, const std::shared_ptr<Options>& o) {
   app->add_option("--kind", o->kind, "What the constraint is")
-      ->check(CLI::IsMember({"json", "json_object", "regex", "ebnf", "tags"}))
+      ->check(CLI::IsMember({"json", "json_object", "regex", "ebnf", "tags", "tools"}))
       ->capture_default_str();
   auto* source = app->add_option("--source", o->source, "The constraint itself");
   app->add_option("--file", o->file, "A file that holds the constraint")->excludes(source);

@@ -10,8 +10,10 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/status.h"
 #include "grammar/matcher.h"
@@ -19,15 +21,26 @@
 
 namespace deepinfer::grammar {
 
-enum class ConstraintKind : uint8_t { kJsonObject, kJsonSchema, kRegex, kEbnf, kTags };
+enum class ConstraintKind : uint8_t { kJsonObject, kJson, kJsonSchema, kRegex, kEbnf, kTags, kTools };
 
 struct Constraint {
   ConstraintKind kind = ConstraintKind::kJsonSchema;
-  std::string source;            // schema, regular expression, grammar or tags (tags.h: parse_tags); empty for kJsonObject
+  // Schema, regular expression, grammar, tags (tags.h: parse_tags) or tools (tool_grammar.h: parse_tool_set); empty for kJsonObject
+  // and kJson (any JSON).
+  std::string source;
   bool any_order = false;        // kJsonSchema: members in any order
   bool after_reasoning = false;  // for the engine: free text until the end of the reasoning
   bool operator==(const Constraint&) const = default;
 };
+
+// `so_args` of DeepInfer's API (spec/deepinfer.md G1): {"schema_type": "regex" | "json" | "ebnf", "schema": text}; an object instead of
+// the text is taken for json. `trigger_token_ids` and `bound_token_id` are the engine's (when the constraint starts).
+struct SoArgs {
+  Constraint constraint;
+  std::vector<uint32_t> trigger_token_ids;
+  std::optional<uint32_t> bound_token_id;
+};
+Result<SoArgs> parse_so_args(std::string_view json);
 
 Result<Grammar> build_constraint(const Constraint& constraint, const Vocabulary& vocabulary, const Limits& limits = {});
 

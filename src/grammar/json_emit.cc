@@ -7,9 +7,10 @@
 namespace deepinfer::grammar {
 
 JsonParts::JsonParts(GrammarBuilder& builder, const JsonSchemaOptions& options) : b_(builder), any_order_(options.any_order) {
-  Expr space = options.compact ? b_.empty() : b_.whitespace();
-  comma_ = b_.sequence({space, b_.literal(","), space});
-  colon_ = b_.sequence({space, b_.literal(":"), space});
+  Expr space = options.compact || options.dumps_style ? b_.empty() : b_.whitespace();
+  Expr after = options.dumps_style ? b_.literal(" ") : space;
+  comma_ = b_.sequence({space, b_.literal(","), after});
+  colon_ = b_.sequence({space, b_.literal(":"), after});
   open_object_ = b_.sequence({b_.literal("{"), space});
   close_object_ = b_.sequence({space, b_.literal("}")});
   open_array_ = b_.sequence({b_.literal("["), space});
@@ -24,13 +25,19 @@ Expr JsonParts::name(std::string_view name) {
 
 Expr JsonParts::any_value() {
   if (any_) return *any_;
-  Rule value = b_.new_rule("any JSON value"), array_rule = b_.new_rule("any JSON array");
+  Rule value = b_.new_rule("any JSON value");
   any_ = b_.ref(value);
-  Expr items = b_.optional(b_.sequence({*any_, b_.repeat(b_.sequence({comma_, *any_}), 0, kUnbounded)}));
-  b_.define(array_rule, array(items));
   const std::string words[] = {"null", "true", "false"};
-  b_.define(value, b_.choice({any_object(), b_.ref(array_rule), b_.json_string(b_.any_text()), b_.json_number(), b_.literals(words)}));
+  b_.define(value, b_.choice({any_object(), any_array(), b_.json_string(b_.any_text()), b_.json_number(), b_.literals(words)}));
   return *any_;
+}
+
+Expr JsonParts::any_array() {
+  if (any_array_) return *any_array_;
+  Rule rule = b_.new_rule("any JSON array");
+  any_array_ = b_.ref(rule);
+  b_.define(rule, array(b_.optional(b_.sequence({any_value(), b_.repeat(b_.sequence({comma_, any_value()}), 0, kUnbounded)}))));
+  return *any_array_;
 }
 
 Expr JsonParts::any_object() {
@@ -79,14 +86,42 @@ JsonEmitter::JsonEmitter(Normaliser& normal, const JsonSchemaOptions& options)
 
 Result<Expr> JsonEmitter::run(SchemaId root) {
   Expr out = value(normal_.of_node(root));
+  DI_RETURN_IF_ERROR(define_rules());
+  return out;
+}
+
+Status JsonEmitter::define_rules() {
   while (!waiting_.empty() && normal_.status().ok() && b_.ok()) {
     auto [conj, rule] = waiting_.front();
     waiting_.pop_front();
     define(conj, rule);
   }
   DI_RETURN_IF_ERROR(normal_.status());
-  DI_RETURN_IF_ERROR(b_.status());
-  return out;
+  return b_.status();
+}
+
+JsonEmitter::Split JsonEmitter::split(ConjId conj) {
+  const std::string words[] = {"null", "true", "false"};
+  if (conj == kAnything) {
+    return {b_.any_text(), b_.choice({parts_.any_object(), parts_.any_array(), b_.json_number(), b_.literals(words)})};
+  }
+  if (conj == kNothing) return {b_.no_text(), b_.none()};
+  auto form = normal_.expand(conj);
+  if (!form.ok()) return {b_.no_text(), b_.none()};
+  const NormalForm& f = *form.value();
+  std::vector<Text> texts;
+  for (const Shape& s : f.shapes) {
+    if (s.type == TypeClass::kString) texts.push_back(normal_.string_text(s.string));
+  }
+  NormalForm others;
+  for (const JsonValue* v : f.values) {
+    if (v->is_string()) texts.push_back(b_.text(v->text()));
+    else others.values.push_back(v);
+  }
+  for (const Shape& s : f.shapes) {
+    if (s.type != TypeClass::kString) others.shapes.push_back(s);
+  }
+  return {b_.any_of(texts), b_.choice(other_ways(conj, others))};
 }
 
 Expr JsonEmitter::value(ConjId conj) {
@@ -97,6 +132,15 @@ Expr JsonEmitter::value(ConjId conj) {
   auto form = normal_.expand(conj);
   if (!form.ok()) return b_.none();
   const NormalForm& f = *form.value();
+  std::vector<Expr> ways = other_ways(conj, f);
+  ways.push_back(strings(f));
+  Expr out = b_.choice(ways);
+  if (values_.size() <= static_cast<size_t>(conj)) values_.resize(static_cast<size_t>(conj) + 64);
+  values_[static_cast<size_t>(conj)] = out;
+  return out;
+}
+
+std::vector<Expr> JsonEmitter::other_ways(ConjId conj, const NormalForm& f) {
   std::vector<Expr> ways;
   std::vector<std::string> words;
   bool containers = false;
@@ -115,17 +159,13 @@ Expr JsonEmitter::value(ConjId conj) {
   }
   if (!words.empty()) ways.push_back(b_.literals(words));
   ways.push_back(numbers(f));
-  ways.push_back(strings(f));
   if (containers) {
     Literal first = normal_.literals(conj)[0];
     Rule rule = b_.new_rule(first.is_value() ? std::string("#") : normal_.model().path(first.index()));
     ways.push_back(b_.ref(rule));
     waiting_.emplace_back(conj, rule);
   }
-  Expr out = b_.choice(ways);
-  if (values_.size() <= static_cast<size_t>(conj)) values_.resize(static_cast<size_t>(conj) + 64);
-  values_[static_cast<size_t>(conj)] = out;
-  return out;
+  return ways;
 }
 
 Expr JsonEmitter::numbers(const NormalForm& form) {

@@ -26,6 +26,7 @@ class JsonParts {
   Expr array(Expr items) { return b_.sequence({open_array_, items, close_array_}); }
   Expr any_value();
   Expr any_object();
+  Expr any_array();
   // A value as const and enum list it.
   Expr listed(const JsonValue& value);
   static std::vector<std::string> spellings(const JsonValue& scalar);
@@ -34,7 +35,7 @@ class JsonParts {
   GrammarBuilder& b_;
   bool any_order_;
   Expr comma_, colon_, open_object_, close_object_, open_array_, close_array_;
-  std::optional<Expr> any_, any_object_;
+  std::optional<Expr> any_, any_object_, any_array_;
 };
 
 class JsonEmitter {
@@ -42,12 +43,23 @@ class JsonEmitter {
   JsonEmitter(Normaliser& normal, const JsonSchemaOptions& options);
   Result<Expr> run(SchemaId root);
 
+  // A value of a conjunction in two: its strings, as a set, and everything else, as JSON. For writers that spell strings otherwise.
+  struct Split {
+    Text strings;
+    Expr others;
+  };
+  Split split(ConjId conj);
+  // Defines the rules that values so far refer to.
+  Status define_rules();
+
  private:
   friend class ObjectEmitter;
   friend class ArrayEmitter;
 
   // The expression of a conjunction; containers become rules that are defined later by run().
   Expr value(ConjId conj);
+  // Everything but strings.
+  std::vector<Expr> other_ways(ConjId conj, const NormalForm& form);
   Expr strings(const NormalForm& form);
   Expr numbers(const NormalForm& form);
   void define(ConjId conj, Rule rule);

@@ -29,6 +29,7 @@ namespace deepinfer::grammar {
 struct JsonSchemaOptions {
   bool any_order = false;
   bool compact = false;
+  bool dumps_style = false;  // `, ` and `: ` and no other white space, as Python's json.dumps writes
   Limits limits;  // of compile_json_schema; add_json_schema uses its builder's
 };
 
