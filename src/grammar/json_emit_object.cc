@@ -7,6 +7,7 @@ namespace deepinfer::grammar {
 namespace {
 
 constexpr size_t kStatesMax = 50'000;       // of one object's counted or merged members
+constexpr size_t kSlotsMax = 2'000;         // named members of such an object
 constexpr size_t kNameClassesMax = 1'000;   // combinations of patterns that a further name can match
 constexpr size_t kAnyOrderMax = 64;
 constexpr size_t kWitnessesMax = 3;
@@ -264,12 +265,12 @@ Expr ObjectEmitter::members(const Alternative& a, size_t i, std::vector<uint32_t
   const bool counted = a.min > 0 || a.max;
   if (set.size() == 1 && !counted) return straight(a, i, set[0], count == 0);
   if (i == a.slots.size()) return rest(a, count);
-  auto key = std::make_tuple(i, set, count);
-  if (auto it = memo_.find(key); it != memo_.end()) return it->second;
-  if (memo_.size() > kStatesMax) {
+  if (memo_.size() > kStatesMax || a.slots.size() > kSlotsMax) {
     e_.refuse(a.node, a.max ? "maxProperties" : counted ? "minProperties" : "anyOf", "this object has too many combinations of members and counts");
     return b_.none();
   }
+  auto key = std::make_tuple(i, set, count);
+  if (auto it = memo_.find(key); it != memo_.end()) return it->second;
   // Ways to go on by the value that the member must have, and without the member.
   std::map<ConjId, std::vector<uint32_t>> present;
   std::vector<uint32_t> absent;

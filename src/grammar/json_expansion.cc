@@ -7,6 +7,8 @@
 namespace deepinfer::grammar {
 namespace {
 
+constexpr int kChoicesMax = 500;  // settled one inside another
+
 TypeClass class_of(const JsonValue& v) {
   switch (v.kind()) {
     case JsonKind::kNull: return TypeClass::kNull;
@@ -29,6 +31,12 @@ void Expansion::refuse(SchemaId node, std::string_view keyword, std::string_view
 }
 
 Expansion::Place Expansion::place_below(Place place, uint8_t step, uint32_t index) {
+  // Below a few hundred references in a row the order of members is as it comes.
+  constexpr size_t kLongest = 768;
+  if (places_[place].size() > kLongest) {
+    if (track_) refuse(0, "$ref", "so many references in a row are not supported beside unevaluatedProperties or unevaluatedItems");
+    return place;
+  }
   std::string key = places_[place];
   key += static_cast<char>(step);
   key += static_cast<char>(index >> 8 & 255);
@@ -57,15 +65,15 @@ void Expansion::run(Branch b) {
   if (choices_.empty()) {
     ++normal_.work_;
   } else if (++normal_.work_ > normal_.limits_.work_max || ++branches_ > normal_.limits_.alternatives_max * 4 ||
-      out_.shapes.size() > normal_.limits_.alternatives_max) {
+      out_.shapes.size() > normal_.limits_.alternatives_max || depth_ > kChoicesMax) {
     const Choice& why = b.choices.empty() ? choices_.back() : choices_[b.choices[0]];
     refuse(why.node, why.keyword,
            "the alternatives that have to be combined here are too many; make them differ in a required property or state fewer",
            Code::kResourceExhausted);
     return;
   }
-  if (Status s = normal_.builder_.budget().spend(1); !s.ok()) return normal_.fail(s);
   while (!b.todo.empty()) {
+    if (Status s = normal_.builder_.budget().spend(1); !s.ok()) return normal_.fail(s);
     Todo todo = b.todo.back();
     b.todo.pop_back();
     if (!take(b, todo)) return;
@@ -79,7 +87,9 @@ void Expansion::run(Branch b) {
     bool good = true;
     uint32_t n = 0;
     for (const Atom& atom : choice.options[i]) good = good && apply(way, atom, choice.place, n++);
+    ++depth_;
     if (good) run(std::move(way));
+    --depth_;
   }
 }
 

@@ -110,6 +110,7 @@ class Expansion {
   std::deque<Choice> choices_;
   std::vector<std::string> places_;
   size_t branches_ = 0;
+  int depth_ = 0;
   bool track_ = false;
 };
 

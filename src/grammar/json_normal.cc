@@ -123,6 +123,7 @@ bool Normaliser::holds(ConjId conj, const JsonValue& value) {
   if (conj == kNothing) return false;
   for (Literal l : literals(conj)) {
     bool good = l.is_value() ? !json_equal(*values_[static_cast<size_t>(l.index())], value) : validator_.is_valid(l.index(), value) != l.negated();
+    if (!validator_.status().ok()) fail(validator_.status());
     if (!good) return false;
   }
   return true;
@@ -146,14 +147,16 @@ bool Normaliser::surely_empty(ConjId conj) {
   if (conj == kAnything) return false;
   Conjunction& c = conjunctions_[static_cast<size_t>(conj)];
   if (c.empty >= 0) return c.empty;
-  if (c.open) return false;
+  constexpr int kDepthMax = 200;
+  if (c.open || depth_ > kDepthMax) return false;
+  ++depth_;
   auto form = expand(conj);
-  if (!form.ok()) return false;
+  bool empty = form.ok() && form.value()->values.empty();
   c.open = true;
-  bool empty = form.value()->values.empty();
-  for (const Shape& s : form.value()->shapes) empty = empty && surely_empty(s);
+  for (size_t i = 0; empty && i < form.value()->shapes.size(); ++i) empty = surely_empty(form.value()->shapes[i]);
   c.open = false;
-  c.empty = empty;
+  --depth_;
+  if (form.ok()) c.empty = empty;
   return empty;
 }
 

@@ -218,6 +218,7 @@ class Normaliser {
   std::unordered_map<std::string_view, Text> patterns_;
   std::map<std::tuple<SchemaId, SchemaId, TypeClass>, bool> disjoint_;
   size_t work_ = 0;
+  int depth_ = 0;  // of surely_empty
   Status status_;
 };
 

@@ -66,6 +66,11 @@ class JsonEvaluation {
   bool check(SchemaId id, const JsonValue& value, const Place* place, Evaluated* out) {
     const SchemaNode& node = model_.node(id);
     if (node.trivial()) return true;
+    const Depth depth(depth_);
+    if (depth_ > kDepthMax) {
+      validator_.builder_.fail(make_error(Code::kResourceExhausted, "the document and its schema are nested too deeply to be checked together"));
+      return false;
+    }
     if (node.never) return fail(id, "", place, "no value is allowed here");
     Evaluated own;
     bool container = value.is_array() || value.is_object();
@@ -284,8 +289,17 @@ class JsonEvaluation {
     return good;
   }
 
+  // Levels of the document times subschemas in place, bounded so that the call stack is.
+  static constexpr int kDepthMax = 2'500;
+  struct Depth {
+    explicit Depth(int& depth) : depth_(depth) { ++depth_; }
+    ~Depth() { --depth_; }
+    int& depth_;
+  };
+
   JsonValidator& validator_;
   const SchemaModel& model_;
+  int depth_ = 0;
   std::vector<JsonError>* errors_;
   size_t errors_max_;
   bool track_;
@@ -339,7 +353,8 @@ bool JsonValidator::is_valid(SchemaId node, const JsonValue& instance) {
 
 std::vector<JsonError> JsonValidator::validate(const JsonValue& instance, size_t errors_max) {
   std::vector<JsonError> errors;
-  JsonEvaluation(*this, &errors, errors_max).check(model_->root(), instance, nullptr, nullptr);
+  const bool good = JsonEvaluation(*this, &errors, errors_max).check(model_->root(), instance, nullptr, nullptr);
+  if (!good && errors.empty()) errors.push_back({"", "#", status().message()});
   return errors;
 }
 

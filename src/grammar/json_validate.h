@@ -36,7 +36,7 @@ class JsonValidator {
   bool is_valid(const JsonValue& instance) { return is_valid(model_->root(), instance); }
   // Against one node of the model.
   bool is_valid(SchemaId node, const JsonValue& instance);
-  // Set when a limit was reached while a pattern was searched; verdicts are not to be trusted then.
+  // Set when a limit was reached (patterns, or nesting); later verdicts are not to be trusted then.
   const Status& status() const { return builder_.status(); }
 
  private:

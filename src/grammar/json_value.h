@@ -21,7 +21,7 @@ namespace deepinfer::grammar {
 
 struct JsonLimits {
   size_t bytes_max = 16u << 20;
-  int depth_max = 10'000;  // nesting of arrays and objects
+  int depth_max = 1'000;  // nesting of arrays and objects; what walks documents recurses this deep
 };
 
 enum class JsonKind : uint8_t { kNull, kFalse, kTrue, kNumber, kString, kArray, kObject };

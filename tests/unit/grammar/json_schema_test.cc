@@ -171,6 +171,32 @@ TEST(JsonSchema, LargeInputsEndWithinTheLimits) {
   EXPECT_NE(refusal(R"({"allOf":[)" + pairs + "]}").find("alternatives"), std::string::npos);
 }
 
+// Long chains must not be walked on the call stack.
+TEST(JsonSchema, LongChainsEndWithinTheLimits) {
+  auto chain = [](const std::string& letter, int n) {
+    std::string out;
+    for (int i = 0; i < n; ++i) {
+      out += "\"" + letter + std::to_string(i) + R"(": {"type": "object", "required": ["x"], "properties": {"x": {"$ref": "#/$defs/)" + letter +
+             std::to_string(i + 1) + "\"}}}, ";
+    }
+    return out + "\"" + letter + std::to_string(n) + R"(": {"type": "object"})";
+  };
+  EXPECT_EQ(refusal(R"({"allOf": [{"$ref": "#/$defs/a0"}, {"$ref": "#/$defs/b0"}], "$defs": {)" + chain("a", 5'000) + ", " + chain("b", 5'000) + "}}"), "");
+  std::string dependencies, members, links;
+  for (int i = 0; i < 20'000; ++i) {
+    const std::string n = std::to_string(i);
+    dependencies += (i ? ",\"a" : "\"a") + n + "\":[\"b" + n + "\"]";
+    members += (i ? ",\"a" : "\"a") + n + "\":{}";
+    links += "\"l" + n + R"(": {"allOf": [{"$ref": "#/$defs/l)" + std::to_string(i + 1) + "\"}]}, ";
+  }
+  EXPECT_NE(refusal(R"({"dependentRequired": {)" + dependencies + "}}").find("\"dependentRequired\""), std::string::npos);
+  EXPECT_NE(refusal(R"({"minProperties": 2, "properties": {)" + members + "}}").find("\"minProperties\""), std::string::npos);
+  expect(CompiledSchema(R"({"$ref": "#/$defs/l0", "$defs": {)" + links + R"("l20000": {"type": "null"}}})"), {"null"}, {"1"});
+  const std::string listed = std::string(900, '[') + std::string(900, ']');
+  EXPECT_NE(refusal(R"({"minItems": 1, "enum": [)" + listed + R"(], "$ref": "#/$defs/l0", "$defs": {)" + links + R"("l20000": {"items": {"$ref": "#/$defs/l0"}}}})")
+                .find("nested too deeply"), std::string::npos);
+}
+
 TEST(JsonSchema, StopsWhenCancelledOrLate) {
   std::atomic<bool> cancel = true;
   JsonSchemaOptions options;

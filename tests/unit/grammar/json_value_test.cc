@@ -38,9 +38,9 @@ TEST(JsonValue, RefusesWhatIsNotJson) {
 }
 
 TEST(JsonValue, NamesTheLimitsItReaches) {
-  EXPECT_NE(error_of(std::string(10'001, '[')).find("10000 levels"), std::string::npos);
+  EXPECT_NE(error_of(std::string(1'001, '[')).find("1000 levels"), std::string::npos);
   EXPECT_NE(error_of("[1]", {.bytes_max = 2}).find("limit is 2"), std::string::npos);
-  EXPECT_EQ(error_of(std::string(9'999, '[') + std::string(9'999, ']')), "");
+  EXPECT_EQ(error_of(std::string(999, '[') + std::string(999, ']')), "");
 }
 
 TEST(JsonValue, EqualityIsByValue) {
