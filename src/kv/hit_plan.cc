@@ -22,13 +22,11 @@ HitPlan plan_hit(const WindowShape& shape, const HitInput& in) {
     p.kind = HitKind::kSnapshot;
     p.start = in.snapshot;
     p.window_begin = std::max(0, in.snapshot - (shape.window - 1));
-    p.windows_exact = p.window_begin;
     return p;
   }
   if (replay <= 0) return p;
   p.kind = in.exactness == Replay::kExact ? HitKind::kExactReplay : HitKind::kBoundedReplay;
   p.start = p.window_begin = replay;
-  p.windows_exact = border - (shape.window - 1);
   return p;
 }
 

@@ -8,8 +8,8 @@
 //   snapshot   of the windows at a border S <= E: rows S..E are run again
 //   exact      rows from E - (W + (encoder layers - 1)(W - 1)) on are run again, windows empty before; from E on all is exact
 //   bounded    rows from E - W on, attention only among them: approximate
-// The one with the fewest rows is taken, bounded only where it is asked for. E is a border, so that the windows that a snapshot
-// of this very prompt needs are exact too. Errors: none; impossible input gives a cold start.
+// The one with the fewest rows is taken, bounded only where it is asked for. Since E is a border, the windows that a snapshot of
+// this prompt needs are exact as well: its own border (snapshot_border) is never before E. Errors: none; impossible input gives a cold start.
 #pragma once
 
 #include <cstdint>
@@ -42,7 +42,6 @@ struct HitPlan {
   int start = 0;         // first row to run
   int window_begin = 0;  // encoder windows hold nothing below
   int cached = 0;        // rows below never write global KV
-  int windows_exact = 0; // window records from here on are exact in every encoder layer (what a later snapshot needs)
   int replayed() const { return cached > start ? cached - start : 0; }  // rows run although their KV was there
 };
 

@@ -63,7 +63,6 @@ void for_each_number(State& s, F&& f) {
   f(s.prompt_tokens);
   f(s.decoder_begin);
   f(s.window_begin);
-  f(s.windows_exact);
   f(s.cached);
   f(s.computed);
 }

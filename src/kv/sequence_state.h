@@ -35,7 +35,6 @@ struct SequenceState {
   int32_t prompt_tokens = 0;
   int32_t decoder_begin = 0;     // from the original prompt, for ever
   int32_t window_begin = 0;      // encoder windows in the slot hold nothing below
-  int32_t windows_exact = 0;     // and are exact from here on
   int32_t cached = 0;            // global KV below is shared and never written
   int32_t computed = 0;          // rows whose KV is in the blocks and slot
   std::vector<int32_t> tokens;   // prompt, then output

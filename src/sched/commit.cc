@@ -67,9 +67,8 @@ void Scheduler::Impl::retire(Sequence& s) {
   if (at < all.size()) all[at]->at = at;
 }
 
-void Scheduler::Impl::commit_draw(Sequence& s, const OpenPlan::Ref& ref, const SampleRow& row, const SampleResult& result) {
-  s.ahead = 0;
-  s.verify_open = false;
+void Scheduler::Impl::commit_draw(Sequence& s, const SampleRow& row, const SampleResult& result) {
+  --s.ahead;
   if (s.phase == Phase::kEnded) {
     ++stats.late_rows;
     return;
@@ -79,7 +78,7 @@ void Scheduler::Impl::commit_draw(Sequence& s, const OpenPlan::Ref& ref, const S
   if (count == 0) return finish(s, EndReason::kFailed);  // the engine owes at least one token
   s.state.tokens.insert(s.state.tokens.end(), result.tokens.begin(), result.tokens.begin() + count);
   // Rows behind the last accepted draft are not part of the sequence.
-  if (ref.epoch == s.epoch && row.rows > 1) s.planned = s.state.computed = row.position - 1 + count;
+  if (row.rows > 1) s.planned = s.state.computed = row.position - 1 + count;
   if (result.stop && count == static_cast<int>(result.tokens.size())) return finish(s, EndReason::kStop);
   if (s.outputs() < s.max_output) return;
   finish(s, s.known() >= config.context_max ? EndReason::kContextFull : EndReason::kMaxTokens);
@@ -91,14 +90,14 @@ void Scheduler::Impl::fail(Sequence& s) {
   s.end = EndReason::kFailed;  // also if it had ended: what it wrote is not to be cached
   if (open_count < 2) return;
   const OpenPlan& next = current();
-  const auto drawn = std::ranges::find(next.draws, &s, &OpenPlan::Ref::sequence);
+  const auto drawn = std::ranges::find(next.draws, &s);
   if (drawn == next.draws.end()) return;
   const auto row_of = [&next](size_t i) { return next.plan.samples[i].logits_row; };
   const int row = row_of(static_cast<size_t>(drawn - next.draws.begin()));
   for (size_t i = 0; i < next.draws.size(); ++i) {
     if (row_of(i) != row) continue;
-    finish(*next.draws[i].sequence, EndReason::kFailed);
-    next.draws[i].sequence->end = EndReason::kFailed;
+    finish(*next.draws[i], EndReason::kFailed);
+    next.draws[i]->end = EndReason::kFailed;
   }
 }
 
@@ -111,27 +110,27 @@ void Scheduler::Impl::commit(const StepResult& result, double now) {
     if (Sequence* s = find(id)) fail(*s);
   }
   for (size_t i = 0; i < p.rows.size(); ++i) {
-    Sequence& s = *p.rows[i].sequence;
+    Sequence& s = *p.rows[i];
     const model::StepSequence& step = p.plan.step.sequences[i];
     --s.refs;
-    if (s.epoch == p.rows[i].epoch) s.state.computed = std::max(s.state.computed, step.first_position + step.count);
+    s.state.computed = std::max(s.state.computed, step.first_position + step.count);
   }
   for (size_t i = 0; i < p.draws.size(); ++i) {
-    Sequence& s = *p.draws[i].sequence;
+    Sequence& s = *p.draws[i];
     --s.refs;
-    commit_draw(s, p.draws[i], p.plan.samples[i], i < result.samples.size() ? result.samples[i] : kNothing);
+    commit_draw(s, p.plan.samples[i], i < result.samples.size() ? result.samples[i] : kNothing);
   }
   for (size_t i = 0; i < p.rows.size(); ++i) {
-    Sequence& s = *p.rows[i].sequence;
+    Sequence& s = *p.rows[i];
     const model::StepSequence& step = p.plan.step.sequences[i];
     if (s.phase == Phase::kEnded && s.idle() && std::ranges::find(retiring, &s) == retiring.end()) retiring.push_back(&s);
-    if (step.kind != model::RowKind::kPrefill || s.phase != Phase::kRunning || s.epoch != p.rows[i].epoch) continue;
+    if (step.kind != model::RowKind::kPrefill || s.phase != Phase::kRunning) continue;
     index_blocks(s);
     const int end = step.first_position + step.count;
     if (end >= s.state.prompt_tokens && step.first_position < s.state.prompt_tokens) save_windows(s, s.state.prompt_tokens, false);
   }
-  for (const OpenPlan::Ref& draw : p.draws) {  // forks have draws without rows
-    Sequence& s = *draw.sequence;
+  for (Sequence* draw : p.draws) {  // forks have draws without rows
+    Sequence& s = *draw;
     // A fork holds the nodes of the blocks that it shares, so that the index does not count on getting them.
     if (s.phase == Phase::kRunning && s.state.sample > 0 && s.outputs() == 1) index_blocks(s);
     if (s.phase == Phase::kEnded && s.idle() && std::ranges::find(retiring, &s) == retiring.end()) retiring.push_back(&s);

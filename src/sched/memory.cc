@@ -85,8 +85,7 @@ bool Scheduler::Impl::spill(Sequence& s) {
 }
 
 void Scheduler::Impl::restart(Sequence& s) {
-  s.planned = s.written = s.state.computed = s.state.cached = s.state.window_begin = s.state.windows_exact = 0;
-  ++s.epoch;
+  s.planned = s.written = s.state.computed = s.state.cached = s.state.window_begin = 0;
 }
 
 void Scheduler::Impl::drop_spill(Sequence& s) {
@@ -220,7 +219,6 @@ void Scheduler::Impl::start_rows(Sequence& s, int hit) {
   }
   s.state.cached = plan.cached;
   s.state.window_begin = plan.window_begin;
-  s.state.windows_exact = plan.windows_exact;
   s.planned = s.written = s.state.computed = plan.start;
   s.progress.hit = plan.kind;
   s.progress.replayed_rows += plan.replayed();
@@ -277,8 +275,7 @@ void Scheduler::Impl::save_windows(Sequence& s, int length, bool answer) {
   extend_keys(s, border / config.block_tokens);
   const kv::BlockKey& key = s.keys[border / config.block_tokens - 1];
   if (host.contains(key)) return;
-  // The rows must still be in the ring, and be what a cold run would have there.
-  if (s.written - first > config.ring_slots || first < s.state.windows_exact) {
+  if (s.written - first > config.ring_slots) {  // overwritten: rings without room for history
     ++stats.snapshots_skipped;
     return;
   }

@@ -20,11 +20,12 @@ void OpenPlan::clear() {
 
 bool Scheduler::Impl::wants_prefill(const Sequence& s) const {
   const int64_t need = s.known() + s.ahead - s.planned;
-  return s.phase == Phase::kRunning && !s.verify_open && (need > 1 || s.planned < s.state.prompt_tokens);
+  return s.phase == Phase::kRunning && (need > 1 || s.planned < s.state.prompt_tokens);
 }
 
+// With drafts in an open plan `planned` is beyond the one token that is sure to come, so nothing is wanted until its commit.
 bool Scheduler::Impl::wants_decode(const Sequence& s) const {
-  if (s.phase != Phase::kRunning || s.verify_open || s.planned < s.state.prompt_tokens) return false;
+  if (s.phase != Phase::kRunning || s.planned < s.state.prompt_tokens || s.in_plan == current().plan.step.step) return false;
   return s.known() + s.ahead - s.planned == 1 && s.outputs() + s.ahead < s.max_output;
 }
 
@@ -179,7 +180,7 @@ void Scheduler::Impl::add_rows(Sequence& s, int count, int outputs, model::RowKi
   step.cached = s.state.cached;
   step.outputs = outputs;
   open_plan.plan.step.add_sequence(step, tokens, history, s.blocks, row_images);
-  open_plan.rows.push_back({&s, s.epoch});
+  open_plan.rows.push_back(&s);
   s.in_plan = open_plan.plan.step.step;
   s.planned += count;
   s.written = std::max(s.written, s.planned);
@@ -195,11 +196,10 @@ void Scheduler::Impl::add_draws(Sequence& s, int logits_row, int rows) {
     if (drawn == nullptr) continue;
     open_plan.plan.samples.push_back({.id = drawn->state.id, .logits_row = logits_row, .rows = rows,
                                       .position = drawn->planned - rows + 1, .sample = drawn->state.sample});
-    open_plan.draws.push_back({drawn, drawn->epoch});
+    open_plan.draws.push_back(drawn);
     ++drawn->refs;
-    drawn->ahead = 1;
+    ++drawn->ahead;
     drawn->drawn_at = static_cast<int32_t>(open_plan.plan.samples.size()) - 1;
-    drawn->verify_open = rows > 1;
   }
   if (s.forked) return;
   s.forked = true;

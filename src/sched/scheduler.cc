@@ -30,7 +30,10 @@ Scheduler::Impl::Impl(const SchedulerConfig& c)
       history(c.history_tokens) {
   running.reserve(c.sequences_max);
   walk.reserve(c.sequences_max);
+  // What a step can hold is reserved once, so that making one allocates nothing; the cap is for contexts of millions.
+  const int64_t ids = c.blocks_per_step_max > 0 ? c.blocks_per_step_max : static_cast<int64_t>(c.sequences_max) * pages(c.context_max);
   for (OpenPlan& p : open) {
+    p.plan.step.blocks.reserve(std::min<int64_t>(ids, 4 << 20));
     p.plan.step.sequences.reserve(c.sequences_max);
     p.plan.step.tokens.reserve(c.rows_max);
     p.plan.step.history.reserve(static_cast<size_t>(c.sequences_max) * c.history_tokens);

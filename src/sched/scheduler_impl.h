@@ -47,10 +47,8 @@ struct Sequence {
   int32_t planned = 0;               // position of the next row to plan
   int32_t written = 0;               // end of the rows ever planned into the slot's rings
   int32_t refs = 0;                  // rows and draws in open plans
-  int32_t ahead = 0;                 // tokens that the open plan will draw
-  int32_t drawn_at = 0;              // and where: index in its samples
-  bool verify_open = false;
-  uint32_t epoch = 0;                // changes when computed rows are thrown away
+  int32_t ahead = 0;                 // draws in open plans: each gives at least one token
+  int32_t drawn_at = 0;              // index of the latest in its plan's samples
   int64_t in_plan = -1;              // last plan that has rows of it
   std::vector<int32_t> drafts;
 
@@ -63,14 +61,10 @@ struct Sequence {
 
 // A plan and what commit() must know about it.
 struct OpenPlan {
-  struct Ref {
-    Sequence* sequence = nullptr;
-    uint32_t epoch = 0;
-  };
   Plan plan;
-  std::vector<Ref> rows;     // as plan.step.sequences
-  std::vector<Ref> draws;    // as plan.samples
-  std::vector<int> pinned;   // host entries that its copies read
+  std::vector<Sequence*> rows;   // as plan.step.sequences
+  std::vector<Sequence*> draws;  // as plan.samples
+  std::vector<int> pinned;       // host entries that its copies read
 
   void clear();
 };
@@ -133,7 +127,7 @@ struct Scheduler::Impl {
 
   // commit.cc
   void commit(const StepResult& result, double now_s);
-  void commit_draw(Sequence& s, const OpenPlan::Ref& ref, const SampleRow& row, const SampleResult& result);
+  void commit_draw(Sequence& s, const SampleRow& row, const SampleResult& result);
   void run(Sequence& s);
   void stop_running(Sequence& s);
   void fail(Sequence& s);

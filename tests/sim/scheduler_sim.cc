@@ -76,10 +76,13 @@ Scenario make_scenario(uint64_t seed) {
   f.ring_slots = c.ring_slots;
   c.slots = r.to(1, 8);
   c.sequences_max = r.chance(0.5) ? c.slots : r.to(1, 8);
-  c.rows_max = c.sequences_max + r.to(0, 60);
+  c.rows_max = c.sequences_max + r.to(0, r.chance(0.3) ? 300 : 60);
   c.outputs_max = c.sequences_max + r.to(0, 20);
-  c.blocks = f.block_tokens == 128 ? r.to(2, 10) : r.to(8, 80);
-  c.context_max = std::min(400, c.blocks * c.block_tokens + r.to(-20, 20));
+  // Little memory makes them push each other out; much lets prefixes live.
+  const bool tight = r.chance(0.5), talks = !tight && r.chance(0.6);
+  f.vocabulary = tight ? 300 : 60;
+  c.blocks = f.block_tokens == 128 ? r.to(2, 8) : (tight ? r.to(60, 250) : r.to(200, 1500)) / f.block_tokens;
+  c.context_max = std::min(tight ? 250 : 400, c.blocks * c.block_tokens + r.to(-20, 20));
   if (r.chance(0.2)) c.blocks_per_step_max = (c.context_max + c.block_tokens - 1) / c.block_tokens + r.to(0, 20);
   c.prefill_rows_min = r.to(1, 16);
   c.step_target_s = r.chance(0.3) ? 0.1 : 0;
@@ -94,20 +97,20 @@ Scenario make_scenario(uint64_t seed) {
   c.snapshot_bytes = static_cast<size_t>(f.encoder_layers) * (f.window - 1) * 8;
   c.host_bytes_max = r.chance(0.2) ? 0 : r.to(1000, r.chance(0.5) ? 10'000 : 1'000'000);
   if (r.chance(0.3)) s.faults.flip = 0.2;
-  if (r.chance(0.2)) s.faults.row_failure = 0.01;
+  if (r.chance(0.2)) s.faults.row_failure = 0.02;
 
   const int count = r.to(1, 24);
   std::vector<std::vector<int32_t>> texts;  // for prefixes in common
   for (int i = 0; i < count; ++i) {
     Planned p;
-    p.at_step = r.chance(0.4) ? 0 : r.to(0, 150);
-    if (!texts.empty() && r.chance(0.6)) {
+    p.at_step = talks ? i * 40 : (r.chance(0.4) ? 0 : r.to(0, 150));
+    if (!texts.empty() && r.chance(talks ? 0.95 : 0.6)) {
       const auto& text = texts[r.to(0, static_cast<int>(texts.size()) - 1)];
-      p.request.prompt.assign(text.begin(), text.begin() + r.to(0, static_cast<int>(text.size())));
+      p.request.prompt.assign(text.begin(), text.begin() + (talks && r.chance(0.6) ? static_cast<int>(text.size()) : r.to(0, static_cast<int>(text.size()))));
     }
     const int more = r.chance(0.1) && !p.request.prompt.empty() ? 0 : r.to(1, r.chance(0.3) ? 150 : 30);
     for (int k = 0; k < more; ++k) p.request.prompt.push_back(r.to(0, f.vocabulary - 1));
-    p.request.max_tokens = r.to(0, 9) == 0 ? 0 : r.to(1, 60);
+    p.request.max_tokens = r.to(0, 9) == 0 ? 0 : r.to(1, tight ? 150 : 60);
     p.request.samples = r.chance(0.2) ? r.to(1, 3) : 1;
     p.request.seed = r.engine();
     p.request.tenant = r.to(0, 2);

@@ -1,0 +1,88 @@
+// Byte forms: records of tiers and sequence states come back as they went, and every damage is found.
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "kv/record.h"
+#include "kv/sequence_state.h"
+
+namespace deepinfer::kv {
+namespace {
+
+TEST(Record, ComesBackAndEveryFlippedBitIsFound) {
+  const BlockKey key{.bytes = {1, 2, 3}};
+  const std::vector<int32_t> tokens{5, -1, 1 << 30, 7};
+  std::vector<std::byte> page(33);
+  for (size_t i = 0; i < page.size(); ++i) page[i] = static_cast<std::byte>(i * 7);
+  std::vector<std::byte> record(record_bytes(tokens.size(), page.size()));
+  seal_record(key, tokens, page, record);
+  const auto opened = open_record(record, key, tokens);
+  ASSERT_TRUE(opened.ok()) << opened.status().to_string();
+  EXPECT_TRUE(std::ranges::equal(opened.value(), page));
+
+  for (size_t bit = 0; bit < record.size() * 8; ++bit) {
+    record[bit / 8] ^= static_cast<std::byte>(1 << bit % 8);
+    EXPECT_EQ(open_record(record, key, tokens).status().code(), Code::kDataLoss) << bit;
+    record[bit / 8] ^= static_cast<std::byte>(1 << bit % 8);
+  }
+  for (size_t n = 0; n < record.size(); ++n) EXPECT_FALSE(open_record(std::span(record).first(n), key, tokens).ok()) << n;
+  std::vector<int32_t> other = tokens;
+  other[3] = 8;
+  EXPECT_FALSE(open_record(record, key, other).ok());
+  EXPECT_FALSE(open_record(record, key, std::span(tokens).first(3)).ok());
+  EXPECT_FALSE(open_record(record, BlockKey{}, tokens).ok());
+}
+
+SequenceState sample_state(std::mt19937& rng) {
+  SequenceState s{.id = -5, .seed = ~0ull, .sample = 3, .prompt_tokens = 100, .decoder_begin = 60, .window_begin = 17, .cached = 128, .computed = 129};
+  for (unsigned i = rng() % 50; i > 0; --i) s.tokens.push_back(static_cast<int32_t>(rng()));
+  for (unsigned i = rng() % 4; i > 0; --i) s.sections.push_back({.kind = i, .bytes = std::vector<std::byte>(rng() % 20, std::byte{9})});
+  return s;
+}
+
+TEST(SequenceState, ComesBack) {
+  std::mt19937 rng(3);
+  for (int i = 0; i < 50; ++i) {
+    const SequenceState s = sample_state(rng);
+    const auto parsed = parse_sequence_state(serialize(s));
+    ASSERT_TRUE(parsed.ok()) << parsed.status().to_string();
+    EXPECT_EQ(parsed.value(), s);
+  }
+}
+
+TEST(SequenceState, DamageAndOtherVersionsAreRefused) {
+  std::mt19937 rng(4);
+  SequenceState s = sample_state(rng);
+  s.tokens = {1, 2, 3};
+  s.sections = {{.kind = 1, .bytes = {std::byte{1}}}};
+  std::vector<std::byte> bytes = serialize(s);
+  for (size_t bit = 0; bit < bytes.size() * 8; ++bit) {
+    bytes[bit / 8] ^= static_cast<std::byte>(1 << bit % 8);
+    EXPECT_FALSE(parse_sequence_state(bytes).ok()) << bit;
+    bytes[bit / 8] ^= static_cast<std::byte>(1 << bit % 8);
+  }
+  for (size_t n = 0; n < bytes.size(); ++n) EXPECT_FALSE(parse_sequence_state(std::span(bytes).first(n)).ok()) << n;
+  bytes[4] = std::byte{2};
+  const Status status = parse_sequence_state(bytes).status();
+  EXPECT_EQ(status.code(), Code::kUnsupported);
+  EXPECT_NE(status.message().find("version 2"), std::string::npos);
+}
+
+// A right checksum over lengths that lie: nothing may be read beyond the bytes or allocated for them.
+TEST(SequenceState, LyingCountsAreRefused) {
+  std::mt19937 rng(5);
+  const std::vector<std::byte> good = serialize(sample_state(rng));
+  for (int i = 0; i < 2000; ++i) {
+    std::vector<std::byte> bytes = good;
+    for (unsigned n = 1 + rng() % 4; n > 0; --n) bytes[16 + rng() % (bytes.size() - 16)] = static_cast<std::byte>(rng());
+    const uint64_t sum = kv_checksum(std::span<const std::byte>(bytes).subspan(16));
+    for (int k = 0; k < 8; ++k) bytes[8 + k] = static_cast<std::byte>(sum >> (8 * k));
+    const auto parsed = parse_sequence_state(bytes);
+    if (parsed.ok()) {
+      EXPECT_EQ(serialize(parsed.value()), bytes);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace deepinfer::kv

@@ -1,0 +1,167 @@
+// A tier that delays, loses, damages and swaps records: what the reader hands on is right or a miss, once for each fetch.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <random>
+#include <set>
+
+#include "kv/record.h"
+#include "kv/tier_reader.h"
+
+namespace deepinfer::kv {
+namespace {
+
+constexpr size_t kPage = 48;
+constexpr int kTokens = 4;
+
+struct TierFaults {
+  double lost_completion = 0, lost_record = 0, flip = 0, cut = 0, swapped = 0, error = 0;
+  int delay_max = 0;  // polls
+};
+
+class FakeTier : public Tier {
+ public:
+  FakeTier(TierFaults faults, unsigned seed) : faults_(faults), rng_(seed) {}
+
+  std::string_view name() const override { return "fake"; }
+  Ticket get(const BlockKey& key, std::span<std::byte> into) override {
+    Job job{.ticket = ++last_, .due = polls_ + 1 + pick(faults_.delay_max), .into = into};
+    auto at = records_.find(key);
+    if (at != records_.end() && chance(faults_.swapped)) at = records_.begin();
+    if (at == records_.end() || chance(faults_.lost_record)) {
+      job.status = make_error(Code::kNotFound, "no such record");
+    } else if (chance(faults_.error)) {
+      job.status = make_error(Code::kUnavailable, "the peer is away");
+    } else {
+      job.bytes = at->second;
+      if (chance(faults_.flip)) job.bytes[rng_() % job.bytes.size()] ^= static_cast<std::byte>(1 << rng_() % 8);
+      if (chance(faults_.cut)) job.bytes.resize(rng_() % job.bytes.size());
+    }
+    if (chance(faults_.lost_completion)) job.due = INT64_MAX;
+    jobs_[job.ticket] = std::move(job);
+    return last_;
+  }
+  Ticket put(const BlockKey& key, std::span<const std::byte> record) override {
+    jobs_[++last_] = {.ticket = last_, .due = polls_ + 1 + pick(faults_.delay_max), .key = key, .bytes = {record.begin(), record.end()}, .is_put = true};
+    return last_;
+  }
+  void erase(const BlockKey& key) override { records_.erase(key); }
+  size_t poll(std::span<Completion> done) override {
+    ++polls_;
+    size_t n = 0;
+    for (auto it = jobs_.begin(); it != jobs_.end() && n < done.size();) {
+      Job& j = it->second;
+      if (j.due > polls_) {
+        ++it;
+        continue;
+      }
+      if (j.is_put) records_[j.key] = j.bytes;
+      else if (j.status.ok()) std::ranges::copy(j.bytes, j.into.begin());
+      done[n++] = {.ticket = j.ticket, .status = j.status, .bytes = j.bytes.size()};
+      it = jobs_.erase(it);
+    }
+    return n;
+  }
+  void cancel(Ticket ticket) override { jobs_.erase(ticket); }
+
+ private:
+  struct Job {
+    Ticket ticket = 0;
+    int64_t due = 0;
+    BlockKey key;
+    std::vector<std::byte> bytes;
+    std::span<std::byte> into;
+    Status status;
+    bool is_put = false;
+  };
+  bool chance(double p) { return std::uniform_real_distribution<>(0, 1)(rng_) < p; }
+  int pick(int max) { return max == 0 ? 0 : static_cast<int>(rng_() % static_cast<unsigned>(max)); }
+
+  const TierFaults faults_;
+  std::mt19937 rng_;
+  int64_t polls_ = 0;
+  Ticket last_ = 0;
+  std::map<Ticket, Job> jobs_;
+  std::map<BlockKey, std::vector<std::byte>> records_;
+};
+
+struct Block {
+  BlockKey key;
+  std::vector<int32_t> tokens;
+  std::vector<std::byte> page;
+};
+
+std::vector<Block> some_blocks(int count) {
+  std::vector<Block> blocks;
+  for (int i = 0; i < count; ++i) {
+    Block b{.tokens = {i, i + 1, i + 2, i + 3}, .page = std::vector<std::byte>(kPage, static_cast<std::byte>(i))};
+    b.key = next_key(BlockKey{}, b.tokens, {});
+    blocks.push_back(std::move(b));
+  }
+  return blocks;
+}
+
+TierReaderCounters read_all(TierFaults faults, unsigned seed) {
+  FakeTier tier(faults, seed);
+  const std::vector<Block> blocks = some_blocks(40);
+  for (const Block& b : blocks) {
+    std::vector<std::byte> record(record_bytes(kTokens, kPage));
+    seal_record(b.key, b.tokens, b.page, record);
+    tier.put(b.key, record);
+  }
+  std::array<Tier::Completion, 64> done;
+  for (int i = 0; i < faults.delay_max + 3; ++i) tier.poll(done);
+
+  TierReader reader(tier, {.page_bytes = kPage, .block_tokens = kTokens, .in_flight_max = 8, .timeout_s = 20});
+  std::map<BlockKey, int> ended;
+  size_t next = 0;
+  for (int now = 0; ended.size() < blocks.size() && now < 1000; ++now) {
+    while (next < blocks.size() && reader.fetch(blocks[next].key, blocks[next].tokens, now)) ++next;
+    EXPECT_LE(reader.in_flight(), 8);
+    reader.poll(now, [&](const TierReader::Arrived& a) {
+      EXPECT_EQ(++ended[a.key], 1);
+      const auto b = std::ranges::find(blocks, a.key, &Block::key);
+      if (a.ok) {
+        EXPECT_TRUE(std::ranges::equal(a.page, b->page)) << "wrong KV got through";
+      } else {
+        EXPECT_TRUE(a.page.empty());
+      }
+    });
+  }
+  EXPECT_EQ(ended.size(), blocks.size());
+  EXPECT_EQ(reader.in_flight(), 0);
+  return reader.counters();
+}
+
+TEST(TierReader, ReadsWhatIsThere) {
+  const TierReaderCounters c = read_all({.delay_max = 5}, 1);
+  EXPECT_EQ(c.hits, 40);
+  EXPECT_GT(c.refused, 0);  // it was asked for more than in_flight_max
+}
+
+TEST(TierReader, EachFaultIsAMissAndCounted) {
+  EXPECT_EQ(read_all({.lost_record = 1}, 2).missing, 40);
+  EXPECT_EQ(read_all({.flip = 1}, 2).damaged, 40);
+  EXPECT_EQ(read_all({.cut = 1}, 2).damaged, 40);
+  EXPECT_EQ(read_all({.error = 1}, 2).errors, 40);
+  EXPECT_EQ(read_all({.lost_completion = 1}, 2).late, 40);
+  const TierReaderCounters swapped = read_all({.swapped = 1}, 2);  // another block's sound record under this key
+  EXPECT_EQ(swapped.damaged, 39);
+  EXPECT_EQ(swapped.hits, 1);
+}
+
+TEST(TierReader, MixedFaultsOverSeeds) {
+  TierReaderCounters sum;
+  for (unsigned seed = 0; seed < 200; ++seed) {
+    const TierReaderCounters c = read_all({.lost_completion = 0.05, .lost_record = 0.1, .flip = 0.2, .cut = 0.05, .swapped = 0.1, .error = 0.05, .delay_max = 8}, seed);
+    EXPECT_EQ(c.hits + c.missing + c.damaged + c.late + c.errors, 40);
+    sum.hits += c.hits;
+    sum.damaged += c.damaged;
+  }
+  EXPECT_GT(sum.hits, 0);
+  EXPECT_GT(sum.damaged, 0);
+}
+
+}  // namespace
+}  // namespace deepinfer::kv
