@@ -31,14 +31,15 @@ void PromptBuilder::trusted(std::string_view wording) {
   text(wording.substr(start));
 }
 
-void PromptBuilder::content(const Content& content, std::string_view image_spelling) {
+void PromptBuilder::content(const Content& content, size_t message) {
   size_t start = 0;
   const std::string_view all = content.text;
-  for (const Image& image : content.images) {
-    text(all.substr(start, image.offset - start));
-    special(SpecialToken::kImage, image_spelling);
-    prompt_.images.push_back(image);
-    start = image.offset;
+  for (size_t i = 0; i < content.images.size(); ++i) {
+    const size_t offset = content.images[i].offset;
+    text(all.substr(start, offset - start));
+    special(SpecialToken::kImage);
+    prompt_.images.push_back({message, i});
+    start = offset;
   }
   text(all.substr(start));
 }

@@ -33,10 +33,16 @@ struct PromptPart {
   int32_t source = -1;  // index of the request's message or item, -1 where there is none
 };
 
+// The image behind a placeholder: conversation.messages[message].content.images[image].
+struct ImageRef {
+  size_t message = 0;
+  size_t image = 0;
+};
+
 struct Prompt {
   std::string text;
   std::vector<TrustedSpan> specials;  // ascending, disjoint; one per image placeholder too
-  std::vector<Image> images;          // what stands behind the placeholders, in order (offset is the one in the message)
+  std::vector<ImageRef> images;       // what stands behind the placeholders, in order; empty for render_reference
   std::vector<PromptPart> parts;      // ascending
 };
 
@@ -53,8 +59,8 @@ class PromptBuilder {
   }
   // Fixed wording in which the spellings of DSML and the think tags are tokens.
   void trusted(std::string_view wording);
-  // Text with its images as placeholders.
-  void content(const Content& content, std::string_view image_spelling);
+  // Text of conversation.messages[message] with its images as placeholders.
+  void content(const Content& content, size_t message);
   void part(PartKind kind, int32_t source = -1) { prompt_.parts.push_back({prompt_.text.size(), kind, source}); }
   std::string& raw() { return prompt_.text; }
 

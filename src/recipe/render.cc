@@ -123,7 +123,7 @@ class Renderer {
       out_.part(PartKind::kSystem, system->source);
       if (joined) out_.text("\n\n");
       joined = true;
-      content(system->content);
+      content(*system);
     }
     if (c_.has_tools()) {
       out_.part(PartKind::kTools);
@@ -165,7 +165,7 @@ class Renderer {
     out_.text(schema_lines(system.tools, true));
   }
 
-  void content(const Content& content) { out_.content(content, special_text(SpecialToken::kImage)); }
+  void content(const Message& m) { out_.content(m.content, static_cast<size_t>(&m - c_.messages.data())); }
 
   void message(size_t i) {
     const Message& m = *messages_[i];
@@ -174,26 +174,26 @@ class Renderer {
       case Role::kSystem:
         out_.special(SpecialToken::kSystem);
         out_.part(PartKind::kSystem, m.source);
-        content(m.content);
+        content(m);
         announced_tools(m);
         return;
       case Role::kUser:
         separator(i);
         out_.part(PartKind::kUser, m.source);
-        content(m.content);
+        content(m);
         return;
       case Role::kTool:
         separator(i);
         out_.text(kToolResultOpen);
         out_.part(PartKind::kToolResult, m.source);
-        content(m.content);
+        content(m);
         out_.part(PartKind::kTemplate, m.source);
         out_.text(kToolResultClose);
         return;
       case Role::kLatestReminder:
         out_.special(SpecialToken::kLatestReminder);
         out_.part(PartKind::kReminder, m.source);
-        content(m.content);
+        content(m);
         return;
       case Role::kAssistant:
         assistant(m, i);
@@ -226,7 +226,7 @@ class Renderer {
       out_.special(SpecialToken::kEndThink);
     }
     out_.part(PartKind::kAnswer, m.source);
-    content(m.content);
+    content(m);
     if (!m.tool_calls.empty()) {
       out_.part(PartKind::kCall, m.source);
       out_.text("\n\n");

@@ -156,6 +156,10 @@ TEST(PromptEncoderTest, FindsImagePlaceholders) {
   c.messages.back().content.images = {{.offset = 0, .source = "a"}, {.offset = 4, .source = "b"}};
   const Prompt prompt = render(c, Version::kV41);
   ASSERT_EQ(prompt.images.size(), 2u);
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(prompt.images[i].message, c.messages.size() - 1);
+    EXPECT_EQ(prompt.images[i].image, i);
+  }
   const EncodedPrompt encoded = PromptEncoder(tiny(), specials(), {}).encode(prompt).value();
   ASSERT_EQ(encoded.image_positions.size(), 2u);
   for (size_t at : encoded.image_positions) EXPECT_EQ(encoded.ids[at], specials()[SpecialToken::kImage]);
