@@ -28,11 +28,19 @@ size_t Bpe::encode_long(std::string_view piece, Scratch* scratch, TokenId* ids) 
   bool any_dead = false;
   const auto is_dead = [&](size_t place) { return any_dead && (dead[place / 64] >> place % 64 & 1); };
   size_t place = 0, count = 0;
+  uint32_t fitting[2] = {kNever, kNever};  // the last pair seen to fit: long pieces tend to repeat it
+  const auto fits = [&](uint32_t left, uint32_t right) {
+    if (left == fitting[0] && right == fitting[1]) return true;
+    if (!compatible(left, right)) return false;
+    fitting[0] = left;
+    fitting[1] = right;
+    return true;
+  };
   while (place < piece.size()) {
     const TokenTrie::Match match = trie_.longest(piece.data() + place, piece.size() - place);
     uint32_t symbol = match.value;
     size_t length = match.length;
-    while (is_dead(place + length) || (count > 0 && !compatible(stack[count - 1], symbol))) {
+    while (is_dead(place + length) || (count > 0 && !fits(stack[count - 1], symbol))) {
       symbol = shorter_[symbol & kSymbolMask];
       while (symbol == TokenTrie::kNone) {  // nothing fits here: give the place up and shorten the token before it
         if (!any_dead) dead.assign(piece.size() / 64 + 1, 0);

@@ -62,6 +62,9 @@ TokenId* Encoder::encode_group(const char* base, const uint32_t* starts, size_t 
     if (size <= PieceKey::kMaxBytes) {
       keys[i] = make_key(base + starts[i], size);
       whole_places[i] = whole_.locate(keys[i]);
+      // Known to be no token: the cache is next. (Selected, not branched on.)
+      const void* const cached = scratch->cache.address(keys[i].hash);
+      __builtin_prefetch(whole_places[i] == 0 ? cached : base);
     } else {
       keys[i] = long_key(base + starts[i], size);
       scratch->cache.prefetch(keys[i].hash);
@@ -87,7 +90,7 @@ TokenId* Encoder::encode_group(const char* base, const uint32_t* starts, size_t 
   for (size_t m = 0; m < missing_count; ++m) {
     const size_t i = missing[m];
     const std::string_view piece(base + starts[i], keys[i].size);
-    known[m] = scratch->cache.read(places[m], piece);
+    known[m] = scratch->cache.read(places[m], keys[i], piece.data());
     if (!known[m].empty()) continue;
     job_of[job_count] = static_cast<uint8_t>(m);
     jobs[job_count++] = {piece.data(), keys[i].size, 0, scratch->merged.data() + (starts[i] - starts[0])};

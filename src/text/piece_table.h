@@ -25,12 +25,16 @@ struct PieceKey {
   uint32_t size;
 };
 
-// Reads 16 bytes from p whatever the size is.
-inline PieceKey make_key(const char* p, uint32_t size) {
+// The first `size` bytes (at most 16) at p, padded with zeros. Reads 16 bytes whatever the size is.
+inline std::pair<uint64_t, uint64_t> load_padded(const char* p, uint32_t size) {
   static constexpr std::array<uint64_t, 9> kMask = {
       0, 0xff, 0xffff, 0xffffff, 0xffffffff, 0xffffffffff, 0xffffffffffff, 0xffffffffffffff, ~uint64_t{0}};
-  const uint64_t low = load_u64(p) & kMask[size < 8 ? size : 8],
-                 high = load_u64(p + 8) & kMask[size < 8 ? 0 : size - 8];
+  return {load_u64(p) & kMask[size < 8 ? size : 8], load_u64(p + 8) & kMask[size < 8 ? 0 : size - 8]};
+}
+
+// Reads 16 bytes from p whatever the size is.
+inline PieceKey make_key(const char* p, uint32_t size) {
+  const auto [low, high] = load_padded(p, size);
   return {low, high, mix(low ^ 0x9e3779b97f4a7c15, high ^ 0xd6e8feb86659fd93), size};
 }
 

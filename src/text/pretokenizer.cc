@@ -135,7 +135,7 @@ bool PieceSplitter::next() {
       // What follows the window can only change its last two pieces: a run of white space may hold a piece that ends at
       // a newline and one after it, and every other formula looks one character ahead.
       if (count_ < 4 && window_ < kMaxWindow) {
-        window_ *= 2;
+        window_ *= 4;
         continue;
       }
       if (count_ >= 4) count_ -= 2;

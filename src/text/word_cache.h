@@ -1,11 +1,11 @@
 // Encodings of pieces seen lately: a bounded cache that belongs to one thread at a time.
 //
 //   WordCache::Place place = cache.locate(hash);                 // asks for the memory
-//   std::span<const TokenId> ids = cache.read(place, piece);     // later; empty: not here
+//   std::span<const TokenId> ids = cache.read(place, key, piece);   // later; empty: not here
 //   cache.insert(hash, piece, ids);                              // ends the life of spans that read() gave
 //
 // Records (piece and ids) are written one after the other into a ring, over the oldest ones; a table of kSets lines of
-// eight (tag, position) pairs finds them. So memory is fixed (5 MB, touched as it is used), text that comes again is
+// eight (tag, position) pairs finds them. So memory is fixed (9 MB, touched as it is used), text that comes again is
 // read in the order in which it was written, and a piece is never taken for another: all bytes are compared.
 #pragma once
 
@@ -17,20 +17,22 @@
 #include <span>
 #include <string_view>
 
+#include "text/piece_table.h"
 #include "text/tokenizer.h"
 
 namespace deepinfer::text {
 
 class WordCache {
  public:
-  static constexpr size_t kSets = 1 << 14, kRingWords = 1 << 20;
+  static constexpr size_t kSets = 1 << 14, kRingWords = 1 << 21;
   static constexpr size_t kMaxBytes = 512;  // longer pieces are not kept
   static constexpr size_t kSlack = 8;       // ids that may be read past those that read() gives
   using Place = uint32_t;                   // of a record that may be the one; 0: there is none
 
   WordCache() : sets_(allocate<Set>(kSets)), ring_(allocate<uint32_t>(kRingWords + kSlack)) {}
 
-  void prefetch(uint64_t hash) const { __builtin_prefetch(&set_of(hash)); }
+  const void* address(uint64_t hash) const { return &set_of(hash); }
+  void prefetch(uint64_t hash) const { __builtin_prefetch(address(hash)); }
 
   Place locate(uint64_t hash) const {
     const Set& set = set_of(hash);
@@ -43,13 +45,19 @@ class WordCache {
     return place;
   }
 
-  std::span<const TokenId> read(Place place, std::string_view piece) const {
+  std::span<const TokenId> read(Place place, const PieceKey& key, const char* piece) const {
     if (place == 0) return {};
     const uint32_t* const record = &ring_[place % kRingWords];
     const uint32_t count = record[0] >> 16;
-    if ((record[0] & 0xffff) != piece.size() || std::memcmp(record + 1 + count, piece.data(), piece.size()) != 0)
-      return {};
-    return {reinterpret_cast<const TokenId*>(record + 1), count};
+    const char* const bytes = reinterpret_cast<const char*>(record + 1 + count);
+    bool same = (record[0] & 0xffff) == key.size;
+    if (key.size <= PieceKey::kMaxBytes) {
+      const auto [low, high] = load_padded(bytes, key.size);
+      same = same & (low == key.low) & (high == key.high);
+    } else {
+      same = same && std::memcmp(bytes, piece, key.size) == 0;
+    }
+    return same ? std::span(reinterpret_cast<const TokenId*>(record + 1), count) : std::span<const TokenId>();
   }
 
   void insert(uint64_t hash, std::string_view piece, std::span<const TokenId> ids) {
