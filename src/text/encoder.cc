@@ -70,44 +70,43 @@ TokenId* Encoder::encode_group(const char* base, const uint32_t* starts, size_t 
       scratch->cache.prefetch(keys[i].hash);
     }
   }
-  std::array<TokenId, kGroup> found;
-  std::array<uint8_t, kGroup> missing;
+  struct Ids {
+    const TokenId* ids;
+    uint32_t count;
+  };
+  std::array<TokenId, kGroup + WordCache::kSlack> found;
+  std::array<Ids, kGroup> of_piece;
+  std::array<uint8_t, kGroup + 1> missing;
   size_t missing_count = 0;
   for (size_t i = 0; i < count; ++i) {
     found[i] = keys[i].size <= PieceKey::kMaxBytes ? whole_.read(whole_places[i], keys[i]) : -1;
-    if (found[i] >= 0) continue;
-    scratch->cache.prefetch(keys[i].hash);
-    missing[missing_count++] = static_cast<uint8_t>(i);
+    of_piece[i] = {&found[i], 1};
+    missing[missing_count] = static_cast<uint8_t>(i);
+    missing_count += found[i] < 0;
   }
   if (missing_count == 0) return std::copy_n(found.data(), count, out);
 
+  for (size_t m = 0; m < missing_count; ++m) scratch->cache.prefetch(keys[missing[m]].hash);
   std::array<WordCache::Place, kGroup> places;
   for (size_t m = 0; m < missing_count; ++m) places[m] = scratch->cache.locate(keys[missing[m]].hash);
-  std::array<std::span<const TokenId>, kGroup> known;
   std::array<Bpe::Job, kGroup> jobs;
-  std::array<uint8_t, kGroup> job_of;
+  std::array<uint8_t, kGroup> piece_of;
   size_t job_count = 0;
   for (size_t m = 0; m < missing_count; ++m) {
     const size_t i = missing[m];
-    const std::string_view piece(base + starts[i], keys[i].size);
-    known[m] = scratch->cache.read(places[m], keys[i], piece.data());
-    if (!known[m].empty()) continue;
-    job_of[job_count] = static_cast<uint8_t>(m);
-    jobs[job_count++] = {piece.data(), keys[i].size, 0, scratch->merged.data() + (starts[i] - starts[0])};
+    const char* const piece = base + starts[i];
+    const std::span<const TokenId> known = scratch->cache.read(places[m], keys[i], piece);
+    of_piece[i] = {known.data(), static_cast<uint32_t>(known.size())};
+    if (!known.empty()) continue;
+    piece_of[job_count] = static_cast<uint8_t>(i);
+    jobs[job_count++] = {piece, keys[i].size, 0, scratch->merged.data() + (starts[i] - starts[0])};
   }
-  bpe_.encode({jobs.data(), job_count}, &scratch->bpe);
-  for (size_t j = 0; j < job_count; ++j) known[job_of[j]] = {jobs[j].ids, jobs[j].count};
-
-  size_t done = 0;
-  for (size_t m = 0; m < missing_count; ++m) {
-    while (done < missing[m]) *out++ = found[done++];
-    ++done;
-    out = copy_ids(known[m], out);
-  }
-  while (done < count) *out++ = found[done++];
+  if (job_count > 0) bpe_.encode({jobs.data(), job_count}, &scratch->bpe);
+  for (size_t j = 0; j < job_count; ++j) of_piece[piece_of[j]] = {jobs[j].ids, jobs[j].count};
+  for (size_t i = 0; i < count; ++i) out = copy_ids({of_piece[i].ids, of_piece[i].count}, out);
   // Only now, since what the cache has given out lasts until it takes something in.
   for (size_t j = 0; j < job_count; ++j)
-    scratch->cache.insert(keys[missing[job_of[j]]].hash, {jobs[j].piece, jobs[j].size}, {jobs[j].ids, jobs[j].count});
+    scratch->cache.insert(keys[piece_of[j]].hash, {jobs[j].piece, jobs[j].size}, {jobs[j].ids, jobs[j].count});
   return out;
 }
 

@@ -5,6 +5,15 @@
 
 namespace deepinfer::text {
 
+TokenId PieceTable::read_further(size_t place, const PieceKey& key) const {
+  while (true) {
+    const uint32_t hits = buckets_[place].hits(key);
+    if (hits != 0) return buckets_[place].id[std::countr_zero(hits)];
+    if (!buckets_[place].overflowed) return -1;
+    place = place == buckets_.size() - 1 ? 1 : place + 1;
+  }
+}
+
 void PieceTable::build(const std::vector<std::pair<std::string_view, TokenId>>& pieces) {
   const size_t home_buckets = std::bit_ceil(std::max<size_t>(pieces.size() / 2, 16));
   buckets_.assign(1 + home_buckets, Bucket{});

@@ -52,27 +52,33 @@ class PieceTable {
   }
   // The id, or -1.
   TokenId read(size_t place, const PieceKey& key) const {
-    for (;; place = place == buckets_.size() - 1 ? 1 : place + 1) {
-      const Bucket& bucket = buckets_[place];
-      uint32_t hits = 0;
-      for (uint32_t i = 0; i < kWays; ++i) {
-        hits |= static_cast<uint32_t>((bucket.low[i] == key.low) & (bucket.high[i] == key.high) &
-                                      (bucket.size[i] == key.size))
-                << i;
-      }
-      if (hits != 0) return bucket.id[std::countr_zero(hits)];
-      if (!bucket.overflowed) return -1;
-    }
+    const Bucket& bucket = buckets_[place];
+    const uint32_t hits = bucket.hits(key);
+    if (__builtin_expect(hits == 0 && bucket.overflowed, 0)) return read_further(place, key);
+    return bucket.id[std::countr_zero(hits | 1u << (kWays - 1))] | -static_cast<TokenId>(hits == 0);
   }
 
  private:
   static constexpr uint32_t kWays = 3;
   struct alignas(64) Bucket {
     uint64_t low[kWays] = {}, high[kWays] = {};
-    TokenId id[kWays] = {};
     uint8_t size[kWays] = {};  // 0 is free
     bool overflowed = false;   // a key that belongs here lies further on
+    TokenId id[kWays] = {};
+
+    // One bit per way that holds the key.
+    uint32_t hits(const PieceKey& key) const {
+      uint32_t bits = 0;
+#pragma GCC unroll 3
+      for (uint32_t i = 0; i < kWays; ++i) {
+        bits |= static_cast<uint32_t>(((low[i] ^ key.low) | (high[i] ^ key.high) | (size[i] ^ key.size)) == 0) << i;
+      }
+      return bits;
+    }
   };
+  static_assert(sizeof(Bucket) == 64);
+  TokenId read_further(size_t place, const PieceKey& key) const;
+
   std::vector<Bucket> buckets_ = std::vector<Bucket>(2);  // the first one stays empty
   uint64_t mask_ = 0;
   std::vector<uint64_t> filter_ = {0};
