@@ -142,6 +142,10 @@ bool Scheduler::Impl::admit(Sequence& s) {
     return false;
   }
   queue.take(s.flow);
+  // Room for the output, so that decode steps do not allocate; answers beyond 64 k tokens grow by doubling.
+  const int64_t expected = s.state.prompt_tokens + std::min<int64_t>(s.max_output, 1 << 16);
+  s.state.tokens.reserve(expected);
+  s.blocks.reserve(pages(expected + config.drafts_max + 1));
   s.slot = slots.take();
   s.reserved_slots = samples - 1;
   slots_reserved += s.reserved_slots;

@@ -94,7 +94,7 @@ int Scheduler::Impl::prefill_budget() const {
   const auto decode_rows = static_cast<int>(current().plan.step.tokens.size());
   const int left = config.rows_max - decode_rows;
   if (decode_rows == 0 || config.step_target_s <= 0 || cost.prefill_row_s <= 0) return left;
-  const double rows = (config.step_target_s - cost.base_s - decode_rows * cost.decode_row_s) / cost.prefill_row_s;
+  const double rows = (config.step_target_s - cost.base_s - decode_rows * cost.decode_row_s) / cost.prefill_row_s + 1e-6;
   return std::min(left, std::max(config.prefill_rows_min, static_cast<int>(std::clamp(rows, 0.0, 1e9))));
 }
 

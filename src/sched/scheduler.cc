@@ -98,10 +98,6 @@ Result<int64_t> Scheduler::Impl::submit(Request&& request, double now) {
   }
   const int32_t room = config.context_max - s.state.prompt_tokens;
   s.max_output = s.request.max_tokens == 0 ? room : std::min(room, s.request.max_tokens);
-  // Room for what most answers need, so that decode steps do not allocate; longer ones grow by doubling.
-  const int64_t expected = s.state.prompt_tokens + std::min(s.max_output, 4096);
-  s.state.tokens.reserve(expected);
-  s.blocks.reserve(pages(expected + config.drafts_max + 1));
   s.drafts.reserve(config.drafts_max + 1);
   s.forked = s.request.samples == 1;
   s.dropped.assign(s.request.samples, 0);
