@@ -55,7 +55,7 @@ bool LocalMasks::takes_no_plain(RxId state) {
   return true;
 }
 
-bool LocalMasks::decide_plain(RxId state, LocalMask& mask) {
+bool LocalMasks::decide_plain(RxId state, LocalMask& mask, std::vector<const Trie*>& tries) {
   uint32_t longest = kPartLength[0];
   ByteSet except;
   if (!rx_.takes_any_json_text(state)) {
@@ -74,47 +74,79 @@ bool LocalMasks::decide_plain(RxId state, LocalMask& mask) {
     if (except.size() > kExceptionsMax) return false;
   }
   mask.words = v_.plain[longest - 1];
-  mask.tries.push_back(&v_.not_plain);
-  for (int b = 0; b < 256; ++b) {
-    if (b < 0x20 || b == '"' || b == '\\') mask.walked.add(static_cast<uint8_t>(b));
-  }
+  tries.push_back(&v_.not_plain);
   except.for_each([&](uint8_t b) {
     for (size_t w = 0; w < mask.words.size(); ++w) mask.words[w] &= ~v_.has_punctuation[b][w];
-    mask.tries.push_back(&v_.with_punctuation[b]);
+    tries.push_back(&v_.with_punctuation[b]);
   });
-  mask.walked = mask.walked | except;
   return true;
+}
+
+// Many states differ from a loop state only in a few first bytes (where a keyword may go on): the rest of the mask is that of the loop.
+bool LocalMasks::borrow(RxId state, LocalMask& mask, std::vector<uint8_t>& different) {
+  const RxId loop = rx_.step(state, 'e') >> 1;
+  if (loop == kRxNone || loop == state) return false;
+  std::vector<const Trie*> tries;
+  LocalMask other;
+  if (!decide_plain(loop, other, tries)) return false;
+  size_t nodes = 0;
+  for (int b = 0; b < 256; ++b) {
+    const auto byte = static_cast<uint8_t>(b);
+    if (rx_.step(state, byte) == rx_.step(loop, byte)) continue;
+    different.push_back(byte);
+    nodes += v_.top_end[byte] - v_.top_begin[byte];
+  }
+  if (nodes > v_.parts[0].nodes.size() / 2) return false;
+  other = make(loop, 0);
+  mask.words = std::move(other.words);
+  mask.has_exits = other.has_exits;
+  mask.is_dense = true;
+  for (uint8_t b : different) {
+    for (uint32_t i = v_.top_begin[b]; i < v_.top_end[b]; ++i) {
+      const int32_t token = v_.parts[0].nodes[i].token;
+      if (token >= 0) for_same(token, [&](uint32_t t) { mask.words[t >> 5] &= ~(1u << (t & 31)); });
+    }
+  }
+  return true;
+}
+
+template <class F>
+void LocalMasks::for_same(int32_t token, F&& f) const {
+  f(static_cast<uint32_t>(token));
+  if (!v_.has_same) return;
+  for (uint32_t t = v_.next_same[static_cast<uint32_t>(token)]; t != Vocabulary::Impl::kNoToken; t = v_.next_same[t]) f(t);
 }
 
 LocalMask LocalMasks::make(RxId state, int part) {
   LocalMask mask;
   mask.state = state;
-  const auto words = static_cast<uint32_t>((v_.entries.size() + 31) / 32);
-  mask.is_dense = part == 0 && decide_plain(state, mask);
-  if (mask.is_dense) {
-    mask.has_exits = !rx_.ends_with_quote(state);  // plain text is not walked
-  } else {
-    mask.tries.push_back(&v_.parts[part]);
-    mask.walked = ByteSet::all();
-  }
+  const size_t words = (v_.entries.size() + 31) / 32;
+  std::vector<const Trie*> tries;  // of the tokens that need a walk
+  std::vector<uint8_t> different;
+  const Trie& all = v_.parts[part];
   auto add = [&](const Trie::Node& n) {
-    if (!v_.has_same) {
-      mask.tokens.push_back(static_cast<uint32_t>(n.token));
-      return;
+    for_same(n.token, [&](uint32_t t) {
+      if (mask.is_dense) set_bit(mask.words, t);
+      else list_.push_back(t);
+    });
+    if (!mask.is_dense && list_.size() > words / 4) {  // a bit for each token takes less from here on
+      mask.is_dense = true;
+      mask.words.assign(words, 0);
+      for (uint32_t t : list_) set_bit(mask.words, t);
     }
-    for (auto t = static_cast<uint32_t>(n.token); t != Vocabulary::Impl::kNoToken; t = v_.next_same[t]) mask.tokens.push_back(t);
   };
   auto exit = [&](uint32_t, const Trie::Node&) { mask.has_exits = true; };
-  for (const Trie* trie : mask.tries) walk(*trie, 0, static_cast<uint32_t>(trie->nodes.size()), 0, state, add, exit);
-  if (!mask.is_dense && mask.tokens.size() > words / 4) {
-    mask.words.assign(words, 0);
+  list_.clear();
+  if (part == 0 && decide_plain(state, mask, tries)) {
     mask.is_dense = true;
+    mask.has_exits = !rx_.ends_with_quote(state);  // plain text is not walked
+    for (const Trie* trie : tries) walk(*trie, 0, static_cast<uint32_t>(trie->nodes.size()), 0, state, add, exit);
+  } else if (part == 0 && borrow(state, mask, different)) {
+    for (uint8_t b : different) walk(all, v_.top_begin[b], v_.top_end[b], 0, state, add, exit);
+  } else {
+    walk(all, 0, static_cast<uint32_t>(all.nodes.size()), 0, state, add, exit);
   }
-  if (mask.is_dense) {
-    for (uint32_t t : mask.tokens) set_bit(mask.words, t);
-    mask.tokens = {};
-  }
-  mask.tokens.shrink_to_fit();
+  if (!mask.is_dense) mask.tokens = list_;
   return mask;
 }
 
@@ -152,12 +184,20 @@ void LocalMasks::look_for(int part, const ByteSet& bytes, LocalMask& mask) {
   mask.groups.clear();
   mask.exit_nodes.clear();
   if (stack_.size() < kStackSize) stack_.resize(kStackSize);
-  // A piece that only a quote ends leaves plain text by the quote alone. Else an exit may stand in any plain token with one of the bytes.
-  if ((mask.looked_for & ~mask.walked) != ByteSet{} && !rx_.ends_with_quote(mask.state)) {
-    find_exits(v_.parts[part], mask.state, mask);
-    return;
+  if (part == 0) {
+    ByteSet exits = mask.looked_for;
+    // A piece that only a quote ends can leave a token nowhere but behind a quote.
+    if (rx_.ends_with_quote(mask.state)) exits = ByteSet{};
+    if ((exits & ~v_.indexed) == ByteSet{}) {
+      // A token with one of these bytes is not plain, or it is in the trie of the byte.
+      find_exits(v_.not_plain, mask.state, mask);
+      exits.for_each([&](uint8_t b) {
+        if (b < 128) find_exits(v_.with_punctuation[b], mask.state, mask);
+      });
+      return;
+    }
   }
-  for (const Trie* trie : mask.tries) find_exits(*trie, mask.state, mask);
+  find_exits(v_.parts[part], mask.state, mask);
 }
 
 }  // namespace deepinfer::grammar

@@ -128,8 +128,15 @@ Result<std::shared_ptr<const Vocabulary>> Vocabulary::create(std::vector<Entry> 
     return make_trie(v.entries, tokens, v.next_same);
   };
   for (int p = 0; p < kParts; ++p) v.parts[p] = build(ids[p]);
+  for (uint32_t i = 0; i < v.parts[0].nodes.size(); i = v.parts[0].nodes[i].end) {
+    v.top_begin[v.parts[0].nodes[i].byte] = i;
+    v.top_end[v.parts[0].nodes[i].byte] = v.parts[0].nodes[i].end;
+  }
   v.not_plain = build(other);
-  for (size_t b = 0; b < 128; ++b) v.with_punctuation[b] = build(punctuated[b]);
+  for (uint8_t b = 0; b < 128; ++b) {
+    v.with_punctuation[b] = build(punctuated[b]);
+    if (b < 0x20 || b == '"' || b == '\\' || is_punctuation(b)) v.indexed.add(b);
+  }
   for (uint32_t t : v.next_same) v.has_same |= t != Impl::kNoToken;
   RxArena rx;
   LocalMasks masks(v, rx);

@@ -29,9 +29,6 @@ struct LocalMask {
   bool has_exits = false;             // the piece may end inside some token
   std::vector<uint32_t> words;        // dense: one bit per token
   std::vector<uint32_t> tokens;       // else: their ids
-  // Tries that hold all tokens that need a walk from this state; plain tokens outside them are known to stay inside the piece.
-  std::vector<const Trie*> tries;
-  ByteSet walked;                     // bytes whose tokens are all in `tries`
   // Trie nodes reached by one byte after a place where the piece may end. Only for the bytes in `looked_for`.
   struct Group {
     const Trie* trie;
@@ -53,6 +50,7 @@ struct Vocabulary::Impl {
   std::vector<AddedToken> added_tokens;
   // Ordinary tokens by length (kPartLength), so that states which differ only in counts beyond a length share the masks of that part.
   Trie parts[kParts];
+  uint32_t top_begin[256] = {}, top_end[256] = {};  // nodes of part 0 by first byte
   // Of part 0: the tokens that are not plain JSON text (whole characters, no quote, backslash or control character), and the plain
   // ones: plain[k] has a bit for those of at most k + 1 characters.
   Trie not_plain;
@@ -60,6 +58,7 @@ struct Vocabulary::Impl {
   // The plain tokens that hold an ASCII punctuation character, by that character.
   Trie with_punctuation[128];
   std::vector<uint32_t> has_punctuation[128];
+  ByteSet indexed;                  // bytes whose tokens of part 0 are all in not_plain and with_punctuation[byte]
   bool has_same = false;            // some tokens have the same bytes
   std::vector<uint32_t> next_same;  // another token with the same bytes, or kNoToken
   std::vector<LocalMask> base;      // of the RxBase expressions: [id * kParts + part]
@@ -115,14 +114,18 @@ class LocalMasks {
   };
   PlainStep plain_step(RxId state);
   bool takes_no_plain(RxId state);
-  // Whether all plain tokens but those with bytes of mask.walked are decided; sets words, tries and walked.
-  bool decide_plain(RxId state, LocalMask& mask);
+  // Whether the plain tokens are decided in mask.words but for those in `tries`.
+  bool decide_plain(RxId state, LocalMask& mask, std::vector<const Trie*>& tries);
+  bool borrow(RxId state, LocalMask& mask, std::vector<uint8_t>& different);
+  template <class F>
+  void for_same(int32_t token, F&& f) const;
   void find_exits(const Trie& trie, RxId state, LocalMask& mask);
 
   const Vocabulary::Impl& v_;
   RxArena& rx_;
   std::vector<Level> stack_;
   std::vector<std::pair<uint8_t, uint32_t>> found_;
+  std::vector<uint32_t> list_;  // of make()
 };
 
 }  // namespace deepinfer::grammar
