@@ -1,6 +1,7 @@
-// MB/s of one thread of the tokenizer, cold (empty word cache) and warm, beside Hugging Face tokenizers on the same
-// texts. Texts: bench/tokenizer_texts.h. Vocabulary: DeepSeek's full-size one if tools/fetch_test_tokenizer.sh can have
-// it; the bundled one in the cases that say so.
+// MB/s of one thread of the tokenizer, cold (empty word cache) and warm (same text again), beside Hugging Face
+// tokenizers on the same texts (bench/tokenizer_texts.h), all in thread CPU time, taking turns. Vocabulary: DeepSeek's
+// full-size one if tools/fetch_test_tokenizer.sh can have it; the bundled one, which cuts text into 1.4 (English) to 4
+// (Chinese) times as many tokens, in the cases that say so.
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
