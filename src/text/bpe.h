@@ -88,7 +88,7 @@ class Bpe {
   };
 
   // Pieces of at most this many bytes and units (characters, or bytes of characters that are no token) count as short.
-  static constexpr size_t kShortBytes = 96, kShortUnits = 32, kLanes = 16;
+  static constexpr size_t kShortBytes = 96, kShortUnits = 32, kLanes = 32;
   struct Lane;
 
   size_t encode_long(std::string_view piece, Scratch* scratch, TokenId* ids) const;

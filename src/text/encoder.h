@@ -36,7 +36,7 @@ class Encoder {
 
  private:
   // Pieces are handled in groups: first all table lines are asked for, then they are read.
-  static constexpr size_t kGroup = 64;
+  static constexpr size_t kGroup = 128;
   TokenId* encode_group(const char* base, const uint32_t* starts, size_t count, Scratch* scratch, TokenId* out) const;
 
   Bpe bpe_;
