@@ -20,12 +20,12 @@ void OpenPlan::clear() {
 
 bool Scheduler::Impl::wants_prefill(const Sequence& s) const {
   const int64_t need = s.known() + s.ahead - s.planned;
-  return s.phase == Phase::kRunning && (need > 1 || s.planned < s.state.prompt_tokens);
+  return s.phase == Phase::kRunning && !s.paused && (need > 1 || s.planned < s.state.prompt_tokens);
 }
 
 // With drafts in an open plan `planned` is beyond the one token that is sure to come, so nothing is wanted until its commit.
 bool Scheduler::Impl::wants_decode(const Sequence& s) const {
-  if (s.phase != Phase::kRunning || s.planned < s.state.prompt_tokens || s.in_plan == current().plan.step.step) return false;
+  if (s.phase != Phase::kRunning || s.paused || s.planned < s.state.prompt_tokens || s.in_plan == current().plan.step.step) return false;
   return s.known() + s.ahead - s.planned == 1 && s.outputs() + s.ahead < s.max_output;
 }
 

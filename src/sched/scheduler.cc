@@ -210,6 +210,10 @@ void Scheduler::cancel(int64_t id) {
   impl_->retire_ended();
 }
 
+void Scheduler::pause(int64_t id, bool paused) {
+  if (Sequence* s = impl_->find(id); s != nullptr) s->paused = paused;
+}
+
 Status Scheduler::set_drafts(int64_t id, std::span<const int32_t> drafts) {
   if (static_cast<int>(drafts.size()) > impl_->config.drafts_max) {
     return impl_->refuse(Limit::kDrafts, fmt::format("{} drafts are over drafts_max = {}", drafts.size(), impl_->config.drafts_max));

@@ -121,6 +121,8 @@ class Scheduler {
   Result<int64_t> submit(Request request, double now_s);
   // Ends one sequence in any state; of a prompt that has not forked yet, that sample. Unknown or ended ids are ignored.
   void cancel(int64_t id);
+  // While paused, none of its rows are planned; its memory stays, unless others need it. For a reader that is behind.
+  void pause(int64_t id, bool paused);
   // Tokens to verify behind the sequence's last token in the next plan; ids or device references. Dropped if they do not fit.
   Status set_drafts(int64_t id, std::span<const int32_t> drafts);
   void set_cost(const StepCost& cost);

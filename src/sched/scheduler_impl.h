@@ -30,6 +30,7 @@ struct Sequence {
   Phase phase = Phase::kWaiting;
   EndReason end = EndReason::kStop;
   int skips = 0;
+  bool paused = false;
 
   // Device memory.
   int slot = -1;

@@ -9,6 +9,7 @@ std::unique_ptr<Ops> make_reference_ops(ReferenceMode mode, int threads) {
   Capabilities c;
   c.backend = "reference";
   c.numeric_class = exact ? "reference-exact-1" : "reference-off-1";
+  c.host_memory = true;
   // The open half group keeps double precision: rounded to fp32 it would make a chunk border visible.
   c.kv_format = {exact ? KvFormat::Records::kPacked : KvFormat::Records::kRaw, sizeof(double)};
   return std::make_unique<cpu::Backend<double>>(std::move(c), exact, threads);
@@ -18,6 +19,7 @@ std::unique_ptr<Ops> make_plain_ops(int threads) {
   Capabilities c;
   c.backend = "plain";
   c.numeric_class = "plain-fp32-1";
+  c.host_memory = true;
   c.kv_format = {KvFormat::Records::kPacked, sizeof(float)};
   return std::make_unique<cpu::Backend<float>>(std::move(c), true, threads);
 }

@@ -1,0 +1,105 @@
+#include "engine/answer.h"
+
+#include <algorithm>
+
+namespace deepinfer::engine {
+
+class Answer::Text : public recipe::OutputSink {
+ public:
+  void on_reasoning(std::string_view text, recipe::SourceRange) override { pending += text; }
+  void on_content(std::string_view text, recipe::SourceRange) override { pending += text; }
+  void on_call_begin(int, std::string_view) override {}
+  void on_call_arguments(int, std::string_view) override {}
+  void on_call_end(int, bool) override {}
+
+  std::string pending;
+};
+
+Answer::Answer(Live& l, int i, int vocab_size, const recipe::OutputVocabulary* vocabulary) : live(l), index(i) {
+  const Request& r = live.request;
+  usage.prompt_tokens = static_cast<int32_t>(r.prompt.size());
+  if (r.sampling.has_penalties()) {
+    history_.emplace(vocab_size);
+    history_->add_prompt(r.prompt);
+  }
+  if (r.grammar) matcher_.emplace(r.grammar);
+  if (vocabulary == nullptr) return;
+  recipe::ParserOptions options;
+  options.initial = recipe::InitialStage::kContent;
+  options.markers = true;
+  options.plain = true;
+  options.stop_sequences = r.stop;
+  text_ = std::make_unique<Text>();
+  output_ = std::make_unique<recipe::TokenOutput>(options, vocabulary, text_.get(), false);
+}
+
+Answer::~Answer() = default;
+
+std::span<const uint32_t> Answer::allowed_bits(std::span<uint32_t> mask, Status* status) {
+  if (!matcher_) return live.allowed;
+  std::ranges::fill(mask, 0);
+  *status = matcher_->fill_mask(mask.first(live.request.grammar->vocabulary().mask_words()));
+  for (size_t i = 0; i < live.allowed.size(); ++i) mask[i] &= live.allowed[i];
+  return mask;
+}
+
+Result<int32_t> Answer::draw(ops::Sampler& sampler, std::span<const float> logits, int32_t position,
+                             std::span<uint32_t> mask) {
+  const Request& r = live.request;
+  const auto drawn = static_cast<size_t>(usage.output_tokens);
+  const int32_t forced = drawn < r.forced_tokens.size() ? r.forced_tokens[drawn] : -1;
+  int32_t token = forced;
+  if (forced < 0) {
+    Status status;
+    ops::SampleRow row{.logits = logits,
+                       .params = &r.sampling,
+                       .place = {live.seed, static_cast<uint32_t>(position), static_cast<uint32_t>(index)},
+                       .history = history_ ? &*history_ : nullptr,
+                       .allowed = allowed_bits(mask, &status)};
+    DI_RETURN_IF_ERROR(status);
+    if (usage.output_tokens < r.min_tokens) row.forbidden = live.end_tokens;
+    token = sampler.sample(row);
+    // A grammar that is complete leaves nothing but the end: it goes before min_tokens.
+    if (token < 0 && matcher_ && !row.forbidden.empty()) {
+      row.forbidden = {};
+      token = sampler.sample(row);
+    }
+    if (token < 0 && (matcher_ || !live.allowed.empty())) {
+      return Status(Code::kFailedPrecondition, "No token is left that the grammar and allowed_tokens permit.");
+    }
+    if (token < 0) {
+      return Status(Code::kDataLoss, "The model gave no finite logit. Its weights may be damaged; try --backend reference.");
+    }
+  }
+  if (matcher_ && !matcher_->accept(static_cast<uint32_t>(token))) {
+    DI_RETURN_IF_ERROR(matcher_->status());
+    return make_error(Code::kInvalidArgument, "forced_tokens[{}] = {} does not fit the grammar.", drawn, token);
+  }
+  return token;
+}
+
+bool Answer::take(int32_t token, Event* event) {
+  ++usage.output_tokens;
+  event->token = token;
+  if (history_) history_->add_output(token);
+  if (std::ranges::find(live.end_tokens, token) != live.end_tokens.end() || (matcher_ && matcher_->is_ended())) {
+    event->ends_answer = true;
+    reason_ = FinishReason::kStopToken;
+    return true;
+  }
+  if (!output_) return false;
+  output_->push_ids({&token, 1});
+  event->text.swap(text_->pending);
+  text_->pending.clear();
+  if (!output_->stopped()) return false;
+  reason_ = FinishReason::kStopText;
+  return true;
+}
+
+std::string Answer::finish_text() {
+  if (!output_) return {};
+  output_->finish(recipe::FinishReason::kStop);
+  return std::move(text_->pending);
+}
+
+}  // namespace deepinfer::engine

@@ -1,0 +1,92 @@
+// The running engine: many requests at once on one model, each getting exactly the tokens that it would get alone.
+//
+//   DI_ASSIGN_OR_RETURN(auto executor, ModelExecutor::create(checkpoint, ops::make_plain_ops(threads), {}));
+//   DI_ASSIGN_OR_RETURN(auto engine, Engine::create(std::move(executor), tokenizer, {.end_tokens = {eos}}));
+//   DI_ASSIGN_OR_RETURN(std::unique_ptr<Stream> stream, engine->submit({.prompt = ids, .max_tokens = 100}));
+//   for (Event e; stream->next(&e);) std::cout << e.text;             // engine/stream.h
+//
+// One thread of the engine's own runs plan -> forward -> sample -> commit -> stream (sched/scheduler.h decides the plan);
+// all other calls may come from any thread and only put a message into its mailbox. Prompts share KV through the prefix cache,
+// n answers to one prompt through forks. Determinism: docs/determinism.md.
+//
+// Failures. A request that cannot run is refused by submit(). If a step fails, its sequences run again one by one: those that
+// fail alone end with kFailed, the others go on. Where the device may have overwritten what a prompt's rows need
+// (more rows than `backtrack` and a failure after the start), that sequence ends with kFailed as well.
+//
+// Limits: waiting_max and those of engine/request.h. Destroying the engine ends all answers with kCancelled; drain() lets
+// them end first.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "engine/executor.h"
+#include "engine/request.h"
+#include "engine/stream.h"
+#include "sched/scheduler.h"
+#include "text/tokenizer.h"
+
+namespace deepinfer::engine {
+
+struct EngineOptions {
+  std::vector<int32_t> end_tokens;       // end every answer, unless ignore_end
+  uint64_t seed = 0;                     // from which requests without a seed get theirs
+  int keep_extra = 12;                   // KEEP = window + this: prompt tokens that the decoder half reads
+  uint64_t host_bytes_max = 256u << 20;  // window snapshots and preempted sequences
+  bool prefix_cache = true;
+  bool bounded_replay = false;           // approximate hits (design.md 6); answers then depend on what is cached
+  bool spill = true;                     // preemption to host memory; else by computing again
+  int waiting_max = 4096;                // requests that wait or run, beside those that fit at once
+  int samples_max = 16;
+  int queue_events = 256;                // of one request's stream
+  double step_target_s = 0;              // prefill beside decode is cut to keep a step below; needs step_cost
+  sched::StepCost step_cost;
+};
+
+// Seconds since the start, summed over steps.
+struct StepTimes {
+  double plan = 0, forward = 0, sample = 0, commit = 0, stream = 0;
+};
+
+struct EngineStats {
+  sched::SchedulerStats scheduler;
+  StepTimes times;
+  int64_t steps = 0;        // with rows
+  int64_t failed_steps = 0;
+  int64_t output_tokens = 0;
+  int live = 0;             // requests
+};
+
+class Engine {
+ public:
+  static Result<std::unique_ptr<Engine>> create(std::unique_ptr<StepExecutor> executor,
+                                                std::optional<text::Tokenizer> tokenizer, const EngineOptions& options);
+  ~Engine();
+
+  // kInvalidArgument names the parameter and its range; kResourceExhausted: too many requests are waiting; kUnavailable:
+  // the engine is draining.
+  Result<std::unique_ptr<Stream>> submit(Request request);
+  RequestLimits limits() const;
+  const ExecutorInfo& info() const;
+
+  // A namespace of the prefix cache with a share of the engine; the number for Request::tenant.
+  Result<int32_t> add_tenant(const std::string& name, double weight);
+  EngineStats stats();
+  // Refuses new requests and waits until all have ended, at most timeout_s (then kDeadlineExceeded).
+  Status drain(double timeout_s);
+  // Whether every block, slot and host entry is back or cached; only meaningful when nothing runs.
+  Status check_accounting();
+  // Forgets all cached prefixes.
+  void clear_cache();
+
+ private:
+  struct Impl;
+  explicit Engine(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace deepinfer::engine

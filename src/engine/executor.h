@@ -1,0 +1,58 @@
+// What the engine needs of a device: run the copies and rows of a plan, give the logits back. ModelExecutor
+// (engine/model_executor.h) is the real one; tests and benchmarks bring models of their own.
+//
+//   DI_RETURN_IF_ERROR(executor.copy(plan.before, host));
+//   DI_RETURN_IF_ERROR(executor.forward(plan.step));
+//   DI_ASSIGN_OR_RETURN(std::span<const float> logits, executor.logits(outputs));   // [outputs, vocab], valid until the next
+//   forward()
+//
+// Errors. forward() refuses a plan before anything of it has run; logits() reports what failed while it ran. A row's bits
+// may depend on its sequence only. One thread uses an executor.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "base/status.h"
+#include "kv/host_store.h"
+#include "model/step.h"
+#include "sched/plan.h"
+
+namespace deepinfer::engine {
+
+// Sizes of the memory and shape of the model behind an executor; the scheduler's configuration comes from it.
+struct ExecutorInfo {
+  int vocab_size = 0;
+  int context_max = 0;    // positions of a sequence
+  int rows_max = 0;       // rows of a step
+  int sequences_max = 0;  // of a step
+  int outputs_max = 0;    // logits rows of a step
+  int blocks = 0;         // KV blocks of kv::kBlockTokens tokens
+  int slots = 0;
+  size_t block_bytes = 0, slot_bytes = 0;
+  size_t windows_bytes = 0;  // encoder windows before a border; 0: no snapshots
+  int window = 0;
+  int encoder_layers = 0;
+  int ring_slots = 0;  // rows that a window ring holds
+  int backtrack = 0;
+  int history_tokens = 0;     // tokens before a row that a plan names
+  std::string checkpoint;     // digest
+  std::string layout;         // name and version of the page and slot layout
+  std::string kv_dtype;
+  std::string numeric_class;  // backend and summation trees
+};
+
+class StepExecutor {
+ public:
+  virtual ~StepExecutor() = default;
+  virtual const ExecutorInfo& info() const = 0;
+  // Runs the copies in order; kSeal seals the host entry.
+  virtual Status copy(std::span<const sched::MemoryOp> ops, kv::HostStore& host) = 0;
+  virtual Status forward(const model::StepPlan& plan) = 0;
+  // Waits for the forward. `rows` logits rows in the plan's order.
+  virtual Result<std::span<const float>> logits(int rows) = 0;
+};
+
+}  // namespace deepinfer::engine

@@ -1,0 +1,50 @@
+#include "engine/logprobs.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace deepinfer::engine {
+
+LogSoftmax::LogSoftmax(std::span<const float> logits) : logits_(logits) {
+  float max = -std::numeric_limits<float>::infinity();
+  for (float x : logits) max = x > max ? x : max;  // false for NaN
+  double sum = 0;
+  for (float x : logits) {
+    if (x == x) sum += std::exp(static_cast<double>(x) - static_cast<double>(max));
+  }
+  log_sum_ = static_cast<double>(max) + std::log(sum);
+}
+
+double LogSoftmax::of(int32_t token) const {
+  const double p = static_cast<double>(logits_[static_cast<size_t>(token)]) - log_sum_;
+  return p >= kLogprobFloor ? p : kLogprobFloor;
+}
+
+void LogSoftmax::top(int count, std::vector<TokenLogprob>* out) const {
+  out->clear();
+  const auto wanted = std::min<size_t>(static_cast<size_t>(std::max(count, 0)), logits_.size());
+  if (wanted == 0) return;
+  const auto better = [this](int32_t a, int32_t b) {
+    const float x = logits_[static_cast<size_t>(a)], y = logits_[static_cast<size_t>(b)];
+    if (x == y) return a < b;
+    return x > y || (y != y && (x == x || a < b));  // NaN last
+  };
+  // A heap of the best so far, the worst of them in front.
+  std::vector<int32_t> best;
+  best.reserve(wanted);
+  for (int32_t t = 0; t < static_cast<int32_t>(logits_.size()); ++t) {
+    if (best.size() == wanted && !better(t, best.front())) continue;
+    if (best.size() == wanted) {
+      std::pop_heap(best.begin(), best.end(), better);
+      best.back() = t;
+    } else {
+      best.push_back(t);
+    }
+    std::push_heap(best.begin(), best.end(), better);
+  }
+  std::sort_heap(best.begin(), best.end(), better);
+  for (int32_t t : best) out->push_back({t, of(t), {}});
+}
+
+}  // namespace deepinfer::engine

@@ -1,0 +1,281 @@
+#include <algorithm>
+
+#include "engine/engine_impl.h"
+
+namespace deepinfer::engine {
+namespace {
+
+constexpr double kIdleWaitS = 3600, kPausedWaitS = 0.05, kExpiryS = 60;
+
+// SplitMix64's finaliser: neighbouring inputs give unrelated seeds.
+uint64_t mix(uint64_t x) {
+  x += 0x9e3779b97f4a7c15;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+  return x ^ (x >> 31);
+}
+
+FinishReason finish_reason(sched::EndReason end, const Answer& a) {
+  switch (end) {
+    case sched::EndReason::kStop: return a.reason();
+    case sched::EndReason::kMaxTokens: return FinishReason::kMaxTokens;
+    case sched::EndReason::kContextFull: return FinishReason::kContextFull;
+    case sched::EndReason::kKvFull: return FinishReason::kKvFull;
+    case sched::EndReason::kCancelled: return FinishReason::kCancelled;
+    case sched::EndReason::kDeadline: return FinishReason::kTimeout;
+    case sched::EndReason::kFailed: return FinishReason::kFailed;
+  }
+  return FinishReason::kFailed;
+}
+
+}  // namespace
+
+sched::SchedulerConfig scheduler_config(const ExecutorInfo& info, const EngineOptions& options) {
+  sched::SchedulerConfig c;
+  c.blocks = info.blocks;
+  c.slots = info.slots;
+  c.block_bytes = info.block_bytes;
+  c.slot_bytes = info.slot_bytes;
+  c.snapshot_bytes = info.windows_bytes;
+  c.host_bytes_max = options.host_bytes_max;
+  c.window = info.window;
+  c.encoder_layers = info.encoder_layers;
+  c.ring_slots = info.ring_slots;
+  c.backtrack = info.backtrack;
+  c.history_tokens = info.history_tokens;
+  c.keep = info.window + options.keep_extra;
+  c.rows_max = info.rows_max;
+  c.sequences_max = info.sequences_max;
+  c.outputs_max = info.outputs_max;
+  c.context_max = info.context_max;
+  c.waiting_max = options.waiting_max + info.sequences_max;
+  c.samples_max = std::min(options.samples_max, info.sequences_max);
+  c.step_target_s = options.step_target_s;
+  c.spill = options.spill;
+  c.prefix_cache = options.prefix_cache;
+  c.scope = {.checkpoint = info.checkpoint,
+             .layout = info.layout,
+             .kv_dtype = info.kv_dtype,
+             .numeric_class = info.numeric_class,
+             .replay = options.bounded_replay ? kv::Replay::kBounded : kv::Replay::kExact};
+  return c;
+}
+
+Engine::Impl::Impl(std::unique_ptr<StepExecutor> e, std::unique_ptr<sched::Scheduler> s,
+                   std::optional<text::Tokenizer> t, const EngineOptions& o)
+    : options(o),
+      executor(std::move(e)),
+      scheduler(std::move(s)),
+      tokenizer(std::move(t)),
+      sampler(executor->info().vocab_size),
+      mask((static_cast<size_t>(executor->info().vocab_size) + 31) / 32) {
+  if (tokenizer) vocabulary = recipe::OutputVocabulary(*tokenizer);
+  limits.vocab_size = executor->info().vocab_size;
+  limits.context_max = executor->info().context_max;
+  limits.samples_max = std::min(options.samples_max, executor->info().sequences_max);
+  limits.has_text = tokenizer.has_value();
+  scheduler->set_cost(options.step_cost);
+}
+
+Engine::Impl::~Impl() {
+  if (!thread.joinable()) return;
+  {
+    const std::lock_guard<std::mutex> lock(mailbox->mutex);
+    mailbox->stopping = true;
+    mailbox->rung = true;
+  }
+  mailbox->changed.notify_one();
+  thread.join();
+}
+
+Status Engine::Impl::check_end_tokens() const {
+  for (int32_t t : options.end_tokens) {
+    if (t < 0 || t >= limits.vocab_size) {
+      return make_error(Code::kInvalidArgument, "The end token {} is outside the vocabulary of {}.", t, limits.vocab_size);
+    }
+  }
+  return Status();
+}
+
+double Engine::Impl::now() const {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+void Engine::Impl::start() {
+  thread = std::thread([this] { loop(); });
+}
+
+void Engine::Impl::loop() {
+  while (read_mail()) {
+    resume_read_streams();
+    if (now() >= next_expiry_s) {
+      scheduler->expire(now());
+      next_expiry_s = now() + kExpiryS;
+    }
+    if (!scheduler->has_work()) {
+      wait_for_mail(kIdleWaitS);
+    } else if (!step()) {
+      wait_for_mail(kPausedWaitS);
+    }
+  }
+  for (const std::unique_ptr<Live>& l : live) {
+    for (const std::unique_ptr<Answer>& a : l->answers) scheduler->cancel(a->id);
+  }
+  collect_ends();
+}
+
+void Engine::Impl::wait_for_mail(double seconds) {
+  std::unique_lock<std::mutex> lock(mailbox->mutex);
+  mailbox->changed.wait_for(lock, std::chrono::duration<double>(seconds), [this] { return mailbox->rung.load(); });
+}
+
+bool Engine::Impl::read_mail() {
+  if (!mailbox->rung.load()) return true;
+  bool stopping = false;
+  {
+    const std::lock_guard<std::mutex> lock(mailbox->mutex);
+    mailbox->rung = false;
+    new_submissions.swap(mailbox->submissions);
+    new_cancels.swap(mailbox->cancels);
+    new_jobs.swap(mailbox->jobs);
+    stopping = mailbox->stopping;
+    loop_ended = stopping;
+  }
+  for (Submission& s : new_submissions) add(std::move(s));
+  for (const auto& c : new_cancels) cancel(*c);
+  for (const auto& j : new_jobs) j();
+  new_submissions.clear();
+  new_cancels.clear();
+  new_jobs.clear();
+  collect_ends();
+  return !stopping;
+}
+
+void Engine::Impl::on_loop(std::function<void()> job) {
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool done = false;
+  {
+    const std::lock_guard<std::mutex> lock(mailbox->mutex);
+    if (loop_ended) return;
+    mailbox->jobs.push_back([&] {
+      job();
+      const std::lock_guard<std::mutex> done_lock(mutex);
+      done = true;
+      changed.notify_one();
+    });
+    mailbox->rung = true;
+  }
+  mailbox->changed.notify_one();
+  std::unique_lock<std::mutex> lock(mutex);
+  changed.wait(lock, [&] { return done; });
+}
+
+void Engine::Impl::add(Submission&& submission) {
+  auto l = std::make_unique<Live>();
+  l->request = std::move(submission.request);
+  l->stream = std::move(submission.stream);
+  l->submitted_s = submission.at_s;
+  Request& r = l->request;
+  l->seed = r.seed ? *r.seed : mix(options.seed + mix(requests));
+  ++requests;
+  if (!r.ignore_end) l->end_tokens = options.end_tokens;
+  l->end_tokens.insert(l->end_tokens.end(), r.stop_tokens.begin(), r.stop_tokens.end());
+  if (!r.allowed_tokens.empty()) {
+    l->allowed.assign(mask.size(), 0);
+    for (int32_t t : r.allowed_tokens) l->allowed[static_cast<size_t>(t) / 32] |= 1u << (t % 32);
+  }
+  if (r.prompt_logprobs) l->stream->prompt_logprobs.resize(r.prompt.size());
+  const recipe::OutputVocabulary* words = tokenizer && r.text ? &vocabulary : nullptr;
+  for (int i = 0; i < r.n; ++i) l->answers.push_back(std::make_unique<Answer>(*l, i, limits.vocab_size, words));
+  l->open = r.n;
+
+  sched::Request s;
+  s.prompt = r.prompt;
+  s.max_tokens = r.max_tokens;
+  s.samples = r.n;
+  s.seed = l->seed;
+  s.tenant = r.tenant;
+  s.priority = r.priority;
+  s.prefill = r.full_prefill || r.prompt_logprobs ? sched::Prefill::kFull : sched::Prefill::kTail;
+  s.prompt_outputs = r.prompt_logprobs;
+  s.cache = r.cache;
+  if (r.timeout_s > 0) s.deadline_s = l->submitted_s + r.timeout_s;
+  const Result<int64_t> id = scheduler->submit(std::move(s), now());
+  live.push_back(std::move(l));
+  Live& added = *live.back();
+  for (int i = 0; i < added.request.n; ++i) {
+    Answer& a = *added.answers[static_cast<size_t>(i)];
+    a.id = id.ok() ? id.value() + i : -1;
+    if (id.ok()) by_id[a.id] = &a;
+  }
+  if (id.ok()) return;
+  for (int i = 0; i < added.request.n; ++i) {  // the last one takes the Live with it
+    Answer& a = *added.answers[static_cast<size_t>(i)];
+    a.error = id.status();
+    end_answer(a, FinishReason::kFailed);
+  }
+  collect_ends();
+}
+
+void Engine::Impl::cancel(const StreamState& stream) {
+  const auto it = std::ranges::find_if(live, [&](const auto& l) { return l->stream.get() == &stream; });
+  if (it == live.end()) return;
+  for (const std::unique_ptr<Answer>& a : (*it)->answers) {
+    if (!a->ended) scheduler->cancel(a->id);
+  }
+}
+
+void Engine::Impl::resume_read_streams() {
+  std::erase_if(paused, [this](Live* l) {
+    if (l->stream->queue.free_slots() < l->stream->queue.capacity() / 2) return false;
+    l->paused = false;
+    l->stream->paused = false;
+    for (const std::unique_ptr<Answer>& a : l->answers) scheduler->pause(a->id, false);
+    return true;
+  });
+}
+
+void Engine::Impl::collect_ends() {
+  ends.clear();
+  scheduler->take_ended(&ends);
+  for (const sched::Ended& e : ends) {
+    if (Answer* a = find(e.id); a != nullptr) end_answer(*a, finish_reason(e.reason, *a));
+  }
+  for (Live* l : touched) l->stream->added();
+  touched.clear();
+  std::erase_if(live, [this](const std::unique_ptr<Live>& l) {
+    if (l->open > 0) return false;
+    std::erase(paused, l.get());
+    request_ended();
+    return true;
+  });
+}
+
+void Engine::Impl::end_answer(Answer& a, FinishReason reason) {
+  Live& l = a.live;
+  a.ended = true;
+  by_id.erase(a.id);
+  --l.open;
+  Event& e = l.stream->queue.slot();
+  e = Event();
+  e.sample = a.index;
+  e.finished = true;
+  e.reason = reason;
+  e.text = a.finish_text();
+  if (reason == FinishReason::kStopText) e.stop_text = a.stop_text();
+  e.error = a.error;
+  if (reason == FinishReason::kFailed && e.error.ok()) e.error = Status(Code::kInternal, "The step of this request failed.");
+  e.usage = a.usage;
+  e.usage.total_s = now() - l.submitted_s;
+  l.stream->queue.push();
+  touched.push_back(&l);
+}
+
+void Engine::Impl::request_ended() {
+  if (live_count.fetch_sub(1) != 1) return;
+  { const std::lock_guard<std::mutex> lock(ended_mutex); }
+  all_ended.notify_all();
+}
+
+}  // namespace deepinfer::engine

@@ -1,0 +1,368 @@
+#include "engine/engine.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <thread>
+
+#include "tests/unit/engine/fake_executor.h"
+
+namespace deepinfer::engine {
+namespace {
+
+constexpr int32_t kEnd = 1;
+
+struct Got {
+  std::vector<Event> events;
+  std::vector<int32_t> tokens;
+  FinishReason reason = FinishReason::kFailed;
+  Status error;
+  Usage usage;
+};
+
+Got read(Stream& stream, int sample = 0) {
+  Got g;
+  for (Event e; stream.next(&e);) {
+    if (e.sample != sample) continue;
+    if (e.token >= 0) g.tokens.push_back(e.token);
+    if (e.finished) {
+      g.reason = e.reason;
+      g.error = e.error;
+      g.usage = e.usage;
+    }
+    g.events.push_back(e);
+  }
+  return g;
+}
+
+struct Fixture {
+  FakeExecutor* device = nullptr;  // the engine's
+  std::unique_ptr<Engine> engine;
+
+  explicit Fixture(EngineOptions options = {}, int sequences = 8) {
+    auto executor = std::make_unique<FakeExecutor>(sequences);
+    device = executor.get();
+    options.end_tokens = {kEnd};
+    options.prefix_cache = false;  // the fake has no KV
+    options.spill = false;
+    auto made = Engine::create(std::move(executor), std::nullopt, options);
+    EXPECT_TRUE(made.ok()) << made.status().message();
+    engine = std::move(made).value();
+  }
+  Got run(const Request& r, int sample = 0) {
+    auto stream = engine->submit(r);
+    EXPECT_TRUE(stream.ok()) << stream.status().message();
+    return read(*stream.value(), sample);
+  }
+};
+
+Request greedy(std::vector<int32_t> prompt, int max_tokens) {
+  Request r;
+  r.prompt = std::move(prompt);
+  r.sampling.temperature = 0;
+  r.max_tokens = max_tokens;
+  r.ignore_end = true;
+  return r;
+}
+
+TEST(Engine, EndsAtMaxTokensContextAndStopTokens) {
+  Fixture f;
+  const Got all = f.run(greedy({3, 4, 5}, 20));
+  EXPECT_EQ(all.reason, FinishReason::kMaxTokens);
+  ASSERT_EQ(all.tokens.size(), 20u);
+  EXPECT_EQ(all.usage.output_tokens, 20);
+  EXPECT_EQ(all.usage.prompt_tokens, 3);
+  EXPECT_GT(all.usage.first_token_s, 0);
+
+  Request r = greedy({3, 4, 5}, 20);
+  r.stop_tokens = {all.tokens[7]};
+  const auto first = static_cast<size_t>(std::ranges::find(all.tokens, all.tokens[7]) - all.tokens.begin());
+  const Got stopped = f.run(r);
+  EXPECT_EQ(stopped.reason, FinishReason::kStopToken);
+  EXPECT_EQ(stopped.tokens, std::vector<int32_t>(all.tokens.begin(), all.tokens.begin() + static_cast<long>(first) + 1));
+  EXPECT_TRUE(stopped.events[first].ends_answer);
+
+  const Got full = f.run(greedy(std::vector<int32_t>(500, 7), 0));
+  EXPECT_EQ(full.reason, FinishReason::kContextFull);
+  EXPECT_EQ(full.tokens.size(), 12u);
+}
+
+TEST(Engine, SeedsAndSamples) {
+  Fixture f;
+  Request r = greedy({3, 4, 5}, 16);
+  r.sampling.temperature = 1.5;
+  r.seed = 11;
+  const std::vector<int32_t> one = f.run(r).tokens;
+  EXPECT_EQ(f.run(r).tokens, one);
+  r.n = 3;
+  EXPECT_EQ(f.run(r, 0).tokens, one);
+  const std::vector<int32_t> second = f.run(r, 1).tokens;
+  EXPECT_NE(second, one);
+  EXPECT_EQ(f.run(r, 1).tokens, second);
+  r.n = 1;
+  r.seed = 12;
+  EXPECT_NE(f.run(r).tokens, one);
+  r.seed.reset();  // without a seed every request has its own
+  const std::vector<int32_t> a = f.run(r).tokens;
+  EXPECT_NE(f.run(r).tokens, a);
+  Fixture g;  // and the same engine seed gives the same ones again
+  for (int i = 0; i < 6; ++i) g.run(greedy({9}, 1));
+  EXPECT_EQ(g.run(r).tokens, a);
+}
+
+TEST(Engine, MinTokensAllowedForcedAndBias) {
+  Fixture f;
+  f.device->on_row = [](int64_t, int, int32_t, std::span<float> x) { x[kEnd] = 100; };
+  Request r = greedy({3}, 10);
+  r.ignore_end = false;
+  EXPECT_EQ(f.run(r).tokens, std::vector<int32_t>{kEnd});
+  r.min_tokens = 5;
+  const Got g = f.run(r);
+  EXPECT_EQ(g.tokens.size(), 6u);
+  EXPECT_EQ(std::ranges::count(g.tokens, kEnd), 1);
+  EXPECT_EQ(g.tokens.back(), kEnd);
+
+  r = greedy({3}, 30);
+  r.allowed_tokens = {7, 33, 40};
+  for (int32_t t : f.run(r).tokens) EXPECT_TRUE(t == 7 || t == 33 || t == 40);
+  r.sampling.logit_bias = {{33, 100.0f}};
+  EXPECT_EQ(f.run(r).tokens, std::vector<int32_t>(30, 33));
+  r.forced_tokens = {5, -1, 6};
+  const std::vector<int32_t> forced = f.run(r).tokens;
+  EXPECT_EQ(std::vector<int32_t>(forced.begin(), forced.begin() + 4), (std::vector<int32_t>{5, 33, 6, 33}));
+  r.allowed_tokens = {kEnd};
+  r.forced_tokens.clear();
+  r.ignore_end = false;
+  r.min_tokens = 2;
+  const Got none = f.run(r);
+  EXPECT_EQ(none.reason, FinishReason::kFailed);
+  EXPECT_NE(none.error.message().find("allowed_tokens"), std::string::npos);
+  EXPECT_TRUE(none.tokens.empty());
+  EXPECT_EQ(f.run(greedy({3}, 4)).reason, FinishReason::kMaxTokens);
+}
+
+TEST(Engine, Logprobs) {
+  Fixture f;
+  std::vector<std::vector<float>> rows;
+  f.device->on_row = [&](int64_t, int, int32_t, std::span<float> x) { rows.emplace_back(x.begin(), x.end()); };
+  Request r = greedy({3, 9, 4}, 3);
+  r.logprobs = true;
+  r.top_logprobs = 4;
+  r.sampling.temperature = 0.3;  // they are the model's own, whatever the sampling
+  r.sampling.presence_penalty = 2;
+  const auto check = [](const std::vector<float>& row, const TokenLogprob& got) {
+    double sum = 0;
+    for (float x : row) sum += std::exp(static_cast<double>(x));
+    EXPECT_NEAR(got.logprob, row[static_cast<size_t>(got.token)] - std::log(sum), 1e-6);
+  };
+  const Got g = f.run(r);
+  ASSERT_EQ(rows.size(), 3u);
+  for (size_t i = 0; i < 3; ++i) {
+    ASSERT_TRUE(g.events[i].has_logprob);
+    check(rows[i], g.events[i].logprob);
+    ASSERT_EQ(g.events[i].top.size(), 4u);
+    EXPECT_EQ(g.events[i].top[0].token, std::ranges::max_element(rows[i]) - rows[i].begin());
+    for (size_t k = 0; k < 4; ++k) {
+      check(rows[i], g.events[i].top[k]);
+      if (k > 0) {
+        EXPECT_GE(g.events[i].top[k - 1].logprob, g.events[i].top[k].logprob);
+      }
+    }
+  }
+  rows.clear();
+  r.prompt = std::vector<int32_t>(100);
+  for (int i = 0; i < 100; ++i) r.prompt[static_cast<size_t>(i)] = (i * 7) % 64;
+  r.prompt_logprobs = true;
+  auto stream = f.engine->submit(r).value();
+  read(*stream);
+  ASSERT_EQ(stream->prompt_logprobs().size(), 100u);
+  for (size_t i = 1; i < 100; ++i) {
+    EXPECT_EQ(stream->prompt_logprobs()[i].token.token, r.prompt[i]);
+    check(rows[i - 1], stream->prompt_logprobs()[i].token);
+    EXPECT_EQ(stream->prompt_logprobs()[i].top.size(), 4u);
+  }
+}
+
+// A step fails whenever the culprit is in it: only the culprit ends, the others get the tokens that they get alone.
+TEST(Engine, AFailedStepEndsTheCulpritOnly) {
+  for (const bool late : {false, true}) {
+    Fixture quiet, f;
+    std::vector<std::vector<int32_t>> want;
+    for (int i = 0; i < 5; ++i) want.push_back(quiet.run(greedy({10 + i, 3}, 12)).tokens);
+    const auto fails = [](const model::StepPlan& plan) {
+      for (const model::StepSequence& s : plan.sequences) {
+        if (s.id == 3 && s.first_position >= 6) return Status(Code::kInternal, "row check failed");
+      }
+      return Status();
+    };
+    (late ? f.device->on_logits : f.device->on_forward) = fails;
+    std::vector<std::unique_ptr<Stream>> streams;
+    for (int i = 0; i < 5; ++i) streams.push_back(f.engine->submit(greedy({10 + i, 3}, 12)).value());
+    for (int i = 0; i < 5; ++i) {
+      const Got g = read(*streams[static_cast<size_t>(i)]);
+      if (i == 2) {
+        EXPECT_EQ(g.reason, FinishReason::kFailed);
+        EXPECT_EQ(g.error.message(), "row check failed");
+        EXPECT_LT(g.tokens.size(), 12u);
+      } else {
+        EXPECT_EQ(g.reason, FinishReason::kMaxTokens) << g.error.message();
+        EXPECT_EQ(g.tokens, want[static_cast<size_t>(i)]);
+      }
+    }
+    EXPECT_GT(f.engine->stats().failed_steps, 0);
+    EXPECT_TRUE(f.engine->drain(10).ok());
+    EXPECT_TRUE(f.engine->check_accounting().ok());
+  }
+}
+
+TEST(Engine, DamagedLogitsEndOneAnswer) {
+  Fixture f;
+  f.device->on_row = [](int64_t id, int position, int32_t, std::span<float> x) {
+    if (id == 1 && position == 5) std::ranges::fill(x, std::numeric_limits<float>::quiet_NaN());
+  };
+  auto bad = f.engine->submit(greedy({3, 4}, 10)).value();
+  auto good = f.engine->submit(greedy({3, 4}, 10)).value();
+  const Got b = read(*bad);
+  EXPECT_EQ(b.reason, FinishReason::kFailed);
+  EXPECT_EQ(b.error.code(), Code::kDataLoss);
+  EXPECT_EQ(b.tokens.size(), 4u);
+  EXPECT_EQ(read(*good).tokens.size(), 10u);
+}
+
+// fixtures/bugs 22: readers that vanish in the middle.
+TEST(Engine, CancelAndDroppedStreams) {
+  Fixture f;
+  for (int i = 0; i < 30; ++i) {
+    Request r = greedy({i, 2, 3}, 400);
+    r.n = 1 + i % 3;
+    auto stream = f.engine->submit(r).value();
+    Event e;
+    for (int k = 0; k < i % 4; ++k) stream->next(&e);
+    if (i % 2 == 0) {
+      stream->cancel();
+      const Got g = read(*stream);
+      EXPECT_EQ(g.reason, FinishReason::kCancelled);
+    }
+  }
+  EXPECT_EQ(f.run(greedy({5}, 5)).tokens.size(), 5u);
+  ASSERT_TRUE(f.engine->drain(20).ok());
+  EXPECT_TRUE(f.engine->check_accounting().ok());
+  EXPECT_EQ(f.engine->submit(greedy({5}, 5)).status().code(), Code::kUnavailable);
+}
+
+TEST(Engine, ASlowReaderPausesOnlyItself) {
+  EngineOptions options;
+  options.queue_events = 8;
+  Fixture f(options);
+  auto slow = f.engine->submit(greedy({3, 4}, 200)).value();
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(f.run(greedy({5, i}, 100)).tokens.size(), 100u);
+  const int64_t before = f.engine->stats().output_tokens;
+  EXPECT_LE(before, 2000 + 8);
+  const Got g = read(*slow);
+  EXPECT_EQ(g.tokens.size(), 200u);
+  EXPECT_EQ(g.reason, FinishReason::kMaxTokens);
+  Fixture quick;
+  EXPECT_EQ(g.tokens, quick.run(greedy({3, 4}, 200)).tokens);
+}
+
+TEST(Engine, TimeoutsAndTheEndOfTheEngine) {
+  Fixture f;
+  f.device->on_forward = [](const model::StepPlan&) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    return Status();
+  };
+  Request r = greedy({3, 4}, 400);
+  r.timeout_s = 0.05;
+  const Got g = f.run(r);
+  EXPECT_EQ(g.reason, FinishReason::kTimeout);
+  EXPECT_LT(g.tokens.size(), 400u);
+  r.timeout_s = 0;
+  r.n = 2;
+  auto left = f.engine->submit(r).value();
+  f.engine.reset();
+  EXPECT_EQ(read(*left).reason, FinishReason::kCancelled);
+}
+
+TEST(Engine, RefusesMoreThanMayWait) {
+  EngineOptions options;
+  options.waiting_max = 2;
+  Fixture f(options, 1);
+  f.device->on_forward = [](const model::StepPlan&) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return Status();
+  };
+  std::vector<std::unique_ptr<Stream>> streams;
+  for (int i = 0; i < 3; ++i) streams.push_back(f.engine->submit(greedy({3}, 50)).value());
+  EXPECT_EQ(f.engine->submit(greedy({3}, 50)).status().code(), Code::kResourceExhausted);
+  for (auto& s : streams) EXPECT_EQ(read(*s).tokens.size(), 50u);
+  EXPECT_TRUE(f.engine->submit(greedy({3}, 5)).ok());
+}
+
+TEST(Engine, NotifiesItsReader) {
+  Fixture f;
+  std::atomic<int> calls{0};
+  auto stream = f.engine->submit(greedy({3}, 5)).value();
+  stream->on_events([&] { ++calls; });
+  while (!stream->done()) {
+    const int seen = calls;
+    Event e;
+    while (stream->try_next(&e)) {
+    }
+    if (!stream->done() && calls == seen) std::this_thread::yield();
+  }
+  EXPECT_GT(calls, 0);
+}
+
+// fixtures/bugs 12 and every other parameter out of range: refused by name, and the engine goes on.
+TEST(Engine, NamesParametersThatAreOutOfRange) {
+  Fixture f;
+  const auto refused = [&](std::string_view name, auto change) {
+    Request r = greedy({3, 4}, 5);
+    change(r);
+    const auto stream = f.engine->submit(r);
+    EXPECT_FALSE(stream.ok()) << name;
+    EXPECT_TRUE(stream.status().code() == Code::kInvalidArgument || stream.status().code() == Code::kUnsupported);
+    EXPECT_NE(stream.status().message().find(name), std::string::npos) << stream.status().message();
+    EXPECT_EQ(f.run(greedy({3, 4}, 2)).tokens.size(), 2u);
+  };
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const auto nanf = static_cast<float>(nan);
+  refused("logit_bias", [](Request& r) { r.sampling.logit_bias = {{9999999, -100}}; });
+  refused("logit_bias", [](Request& r) { r.sampling.logit_bias = {{-1, 5}}; });
+  refused("logit_bias", [](Request& r) { r.sampling.logit_bias = {{7, 1e9f}}; });
+  refused("logit_bias", [=](Request& r) { r.sampling.logit_bias = {{7, nanf}}; });
+  refused("temperature", [](Request& r) { r.sampling.temperature = -0.1; });
+  refused("temperature", [=](Request& r) { r.sampling.temperature = nan; });
+  refused("top_p", [](Request& r) { r.sampling.top_p = 0; });
+  refused("top_p", [=](Request& r) { r.sampling.top_p = nan; });
+  refused("top_k", [](Request& r) { r.sampling.top_k = 0; });
+  refused("min_p", [](Request& r) { r.sampling.min_p = 1.5; });
+  refused("repetition_penalty", [](Request& r) { r.sampling.repetition_penalty = 0; });
+  refused("frequency_penalty", [](Request& r) { r.sampling.frequency_penalty = 1000; });
+  refused("presence_penalty", [=](Request& r) { r.sampling.presence_penalty = nanf; });
+  refused("prompt", [](Request& r) { r.prompt.clear(); });
+  refused("prompt[1]", [](Request& r) { r.prompt[1] = 64; });
+  refused("512", [](Request& r) { r.prompt.resize(512, 3); });
+  refused("n is 0", [](Request& r) { r.n = 0; });
+  refused("n is 9", [](Request& r) { r.n = 9; });
+  refused("max_tokens", [](Request& r) { r.max_tokens = -1; });
+  refused("min_tokens", [](Request& r) { r.min_tokens = 6; });
+  refused("stop_tokens", [](Request& r) { r.stop_tokens = {64}; });
+  refused("stop needs", [](Request& r) { r.stop = {"x"}; });
+  refused("top_logprobs", [](Request& r) { r.top_logprobs = 3; });
+  refused("top_logprobs", [](Request& r) { r.logprobs = true, r.top_logprobs = 1001; });
+  refused("allowed_tokens", [](Request& r) { r.allowed_tokens = {-1}; });
+  refused("forced_tokens", [](Request& r) { r.forced_tokens = {1, -2}; });
+  refused("priority", [](Request& r) { r.priority = 9; });
+  refused("timeout_s", [](Request& r) { r.timeout_s = -1; });
+  Request r = greedy({3}, 2);
+  r.tenant = 5;
+  const Got g = f.run(r);
+  EXPECT_EQ(g.reason, FinishReason::kFailed);
+  EXPECT_NE(g.error.message().find("tenant"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace deepinfer::engine
