@@ -368,35 +368,34 @@ __global__ __launch_bounds__((kRowGroups + 1) * kWarpgroup, 1) void rows_kernel(
     if (!kCluster && lane < 2) barrier_arrive_remote(barrier, lane);
   };
   Operand<kFormat> even, odd;
-  int stage = 0, phase = 0, in_quarter = 0;
-  bool first_quarter = true;
-  for (int chunk = first; chunk < last; ++chunk) {
-    // The tensor cores work on one half while the other is expanded.
-    const uint8_t* tokens = shared + stage * kStageBytes;
-    const uint32_t weights = shared_address(tokens) + kTokenBytes;
-    barrier_wait(full + stage, phase);
-    even.template expand<kRows>(weights, row_in_tile, quad, 0);
-    multiply_half<kFormat, kTokens>(even, 0, tokens, in_quarter == 0, acc);
-    wgmma_wait<1>();
-    odd.keep_alive();
-    if (in_quarter > 0) release(empty + (stage == 0 ? kStages - 1 : stage - 1));
-    odd.template expand<kRows>(weights, row_in_tile, quad, 1);
-    multiply_half<kFormat, kTokens>(odd, 1, tokens, false, acc);
-    wgmma_wait<1>();
-    even.keep_alive();
-    ++in_quarter;
-    if (in_quarter == (kCluster ? last - first : p.quarter) || chunk + 1 == last) {
-      wgmma_wait<0>();
+  int stage = 0, phase = 0;
+  const int step = kCluster ? last - first : p.quarter;
+  for (int begin = first; begin < last; begin += step) {
+    // One quarter. The tensor cores work on one half of a chunk while the other is expanded; sums are not touched in between, or
+    // the compiler would wait for them every time.
+    const int end = min(last, begin + step);
+    for (int chunk = begin; chunk < end; ++chunk) {
+      const uint8_t* tokens = shared + stage * kStageBytes;
+      const uint32_t weights = shared_address(tokens) + kTokenBytes;
+      barrier_wait(full + stage, phase);
+      even.template expand<kRows>(weights, row_in_tile, quad, 0);
+      multiply_half<kFormat, kTokens>(even, 0, tokens, chunk == begin, acc);
+      wgmma_wait<1>();
       odd.keep_alive();
-      release(empty + stage);
-      if constexpr (!kCluster) {
-#pragma unroll
-        for (int x = 0; x < kTokens / 2; ++x) total[x] = first_quarter ? acc[x] : total[x] + acc[x];
-        first_quarter = false;
-      }
-      in_quarter = 0;
+      if (chunk > begin) release(empty + (stage == 0 ? kStages - 1 : stage - 1));
+      odd.template expand<kRows>(weights, row_in_tile, quad, 1);
+      multiply_half<kFormat, kTokens>(odd, 1, tokens, false, acc);
+      wgmma_wait<1>();
+      even.keep_alive();
+      if (++stage == kStages) stage = 0, phase ^= 1;
     }
-    if (++stage == kStages) stage = 0, phase ^= 1;
+    wgmma_wait<0>();
+    odd.keep_alive();
+    release(empty + (stage == 0 ? kStages - 1 : stage - 1));
+    if constexpr (!kCluster) {
+#pragma unroll
+      for (int x = 0; x < kTokens / 2; ++x) total[x] = begin == first ? acc[x] : total[x] + acc[x];
+    }
   }
   if constexpr (kCluster) {
     float* partial = reinterpret_cast<float*>(shared);  // [token][kRows]; no copy is in flight any more
