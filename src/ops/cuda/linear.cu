@@ -91,7 +91,7 @@ template <WeightFormat kFormat, int kRows>
 struct WeightStage {
   using F = Fragment<kFormat>;
   static constexpr int kCodeBytes = kRows * F::kRowBytes;
-  static constexpr int kScaleRows = F::kScaleRows == 0 ? 0 : kRows / F::kScaleRows;
+  static constexpr int kScaleRows = kRows / (F::kScaleRows == 0 ? 2 * kRows : F::kScaleRows);
   static constexpr int kBytes = kCodeBytes + (kScaleRows * 4 + 127) / 128 * 128;
   static constexpr int kRowVectors = F::kRowBytes / 16;
 
