@@ -91,7 +91,7 @@ template <WeightFormat kFormat, int kRows>
 struct WeightStage {
   using F = Fragment<kFormat>;
   static constexpr int kCodeBytes = kRows * F::kRowBytes;
-  static constexpr int kScaleRows = kRows / (F::kScaleRows == 0 ? 2 * kRows : F::kScaleRows);
+  static constexpr int kScaleRows = F::kScaleRows == 0 ? 0 : kRows / std::max(F::kScaleRows, 1);
   static constexpr int kBytes = kCodeBytes + (kScaleRows * 4 + 127) / 128 * 128;
   static constexpr int kRowVectors = F::kRowBytes / 16;
 
@@ -108,7 +108,8 @@ struct WeightStage {
       const int at = i * kWarpgroup + thread, row = at / kRowVectors, v = at % kRowVectors;
       async_load<16>(stage + place(row, v), codes + min(row0 + row, n - 1) * row_stride + static_cast<int64_t>(chunk) * F::kRowBytes + v * 16);
     }
-    if (thread < kScaleRows) {
+    if constexpr (kScaleRows > 0) {
+      if (thread >= kScaleRows) return;
       const int64_t row = min(row0 + thread * F::kScaleRows, n - 1) / F::kScaleRows;
       async_load<4>(stage + kCodeBytes + thread * 4, scales + row * (k / 32) + chunk * 4);
     }
