@@ -1,6 +1,10 @@
 // Masks, positions, rollback, fork, saved states, forced text, limits; on the bundled vocabulary.
 #include "grammar/matcher.h"
 
+#include <algorithm>
+#include <atomic>
+#include <thread>
+
 #include "grammar/regex.h"
 #include "tests/unit/grammar/grammar_testing.h"
 
@@ -248,6 +252,81 @@ TEST(Matcher, AmbiguousAndRightRecursiveRulesStayQuick) {
     for (int i = 0; i < 500; ++i) ASSERT_TRUE(m.accept_bytes("a")) << grammar << " at " << i << ": " << m.status().to_string();
     EXPECT_TRUE(m.is_complete()) << grammar;
     mask_of(m);
+  }
+}
+
+// Bug case 3: all escapes can be written under a length bound, and each counts as one character.
+TEST(Matcher, EscapesUnderALengthBound) {
+  const auto compiled = compile({ConstraintKind::kJsonSchema, R"({"type": "string", "maxLength": 4})"});
+  Matcher m(compiled);
+  ASSERT_TRUE(m.accept_bytes("\""));
+  const auto allows = [&](const char* bytes) {
+    if (!m.accept_bytes(bytes)) return false;
+    m.rollback(1);
+    return true;
+  };
+  EXPECT_TRUE(allows("\\"));
+  for (const char* escape : {"\\n", "\\\"", "\\\\", "\\u", "\\/", "\\b", "\\f", "\\r", "\\t", "\\ud83d\\ude00"}) EXPECT_TRUE(allows(escape)) << escape;
+  const auto& tokenizer = bundled_tokenizer();
+  const auto mask = mask_of(m);
+  EXPECT_TRUE(has_bit(mask, static_cast<uint32_t>(*tokenizer.find_ordinary("\\"))));
+  EXPECT_TRUE(matches(compiled, "\"\\n\\\"\\\\\\ud83d\\ude00\""));
+  EXPECT_FALSE(matches(compiled, "\"\\n\\\"\\\\\\ud83d\\ude00x\""));
+  EXPECT_FALSE(matches(compiled, "\"abcde\""));
+}
+
+TEST(Matcher, ThreadsShareACompiledGrammar) {
+  const auto shared = compile({ConstraintKind::kJsonSchema, kSchema}), own = compile({ConstraintKind::kJsonSchema, kSchema});
+  std::mt19937_64 random(9);
+  std::vector<Walk> walks;
+  std::vector<std::vector<std::vector<uint32_t>>> masks;
+  for (int i = 0; i < 24; ++i) {
+    walks.push_back(random_walk(own, random, 20, 80));
+    Matcher m(own);
+    auto& list = masks.emplace_back();
+    for (uint32_t t : walks.back().tokens) {
+      list.push_back(mask_of(m));
+      ASSERT_TRUE(m.accept(t));
+    }
+  }
+  std::atomic<int> wrong{0};
+  std::vector<std::thread> threads;
+  for (size_t k = 0; k < 4; ++k) {
+    threads.emplace_back([&, k] {
+      std::vector<uint32_t> mask(bundled_vocabulary()->mask_words());
+      for (size_t i = k % 2; i < walks.size(); i += 2) {
+        Matcher m(shared);
+        for (size_t n = 0; n < walks[i].tokens.size(); ++n) {
+          if (!m.fill_mask(mask).ok() || mask != masks[i][n] || !m.accept(walks[i].tokens[n])) ++wrong;
+        }
+      }
+    });
+  }
+  for (std::thread& t : threads) t.join();
+  EXPECT_EQ(wrong, 0);
+}
+
+TEST(Matcher, RandomSourcesNeverCrash) {
+  std::mt19937_64 random(10);
+  const std::string letters = "ab01(){}[]|*+?^$\\.,:=\"'#<>-_ \nudpxkrot\xc3\xa9\xff";
+  for (int i = 0; i < 4000; ++i) {
+    std::string source = i % 3 == 0 ? "root ::= " : "";
+    for (size_t n = random() % 30; n > 0; --n) source += letters[random() % letters.size()];
+    for (ConstraintKind kind : {ConstraintKind::kRegex, ConstraintKind::kEbnf, ConstraintKind::kTags, ConstraintKind::kTools,
+                                ConstraintKind::kJsonSchema}) {
+      auto r = compile_constraint({kind, source}, bundled_vocabulary());
+      if (!r.ok()) {
+        EXPECT_FALSE(r.status().message().empty());
+        EXPECT_NE(r.status().code(), Code::kInternal) << source;
+        continue;
+      }
+      Matcher m(r.value());
+      const auto mask = mask_of(m);
+      const bool some = std::any_of(mask.begin(), mask.end(), [](uint32_t w) { return w != 0; });
+      EXPECT_TRUE(some) << source;
+    }
+    (void)parse_so_args(source);
+    (void)Matcher::restore(compile({ConstraintKind::kRegex, "a*"}), source);
   }
 }
 
