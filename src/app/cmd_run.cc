@@ -227,7 +227,8 @@ void setup_run(CLI::App& app, Run* run) {
   app.add_option("--prefill", flags->prefill,
                  "tail (default): the decoder half reads only the prompt's end; full: all of it")
       ->check(CLI::IsMember({"tail", "full"}));
-  app.add_option("--backend", o.backend, "plain (default) or reference")->check(CLI::IsMember({"plain", "reference"}));
+  app.add_option("--backend", o.backend, "plain (default), reference, or cuda on a Hopper GPU")
+      ->check(CLI::IsMember({"plain", "reference", "cuda"}));
   app.add_option("--threads", o.threads, "Default: all cores")->check(CLI::Range(1, 1024));
   app.add_flag("--json", o.json, "Print the answer, its reasoning and figures as one JSON object");
   app.add_flag("-q,--quiet", o.quiet, "No figures at the end");

@@ -17,6 +17,7 @@
 #include "checkpoint/safetensors.h"
 #include "engine/single_sequence.h"
 #include "ops/cpu/cpu_ops.h"
+#include "ops/cuda_backend.h"
 
 namespace deepinfer::app {
 namespace {
@@ -109,11 +110,18 @@ void read_ahead(const checkpoint::Checkpoint& checkpoint, LoadingBar& bar, const
   (void)sink;
 }
 
+// The CUDA backend's shared object lies beside the program.
+std::string program_directory() {
+  std::error_code error;
+  return std::filesystem::read_symlink("/proc/self/exe", error).parent_path();
+}
+
 Result<std::unique_ptr<ops::Ops>> make_ops(const RunOptions& options) {
   const int threads = options.threads > 0 ? options.threads : available_cores();
   if (options.backend == "plain") return ops::make_plain_ops(threads);
   if (options.backend == "reference") return ops::make_reference_ops(ops::ReferenceMode::kExact, threads);
-  return make_error(Code::kInvalidArgument, "There is no backend \"{}\"; there are plain and reference.",
+  if (options.backend == "cuda") return ops::open_cuda_ops(0, program_directory());
+  return make_error(Code::kInvalidArgument, "There is no backend \"{}\"; there are plain, reference and cuda.",
                     options.backend);
 }
 
