@@ -97,12 +97,13 @@ Times run(sched::Scheduler& s, int steps, int ready, bool decode_only) {
     const double d = bench::thread_cpu_seconds();
     ended.clear();
     s.take_ended(&ended);
+    const int64_t committed = g_allocations - before_commit;
     if (!counts) continue;
     ++t.steps;
     t.rows += static_cast<int64_t>(plan.step.tokens.size());
     t.plan_us.push_back(1e6 * (b - a));
     t.commit_us.push_back(1e6 * (d - c));
-    t.allocations += planned + g_allocations - before_commit;
+    t.allocations += planned + committed;
   }
   s.commit(results[(n - 1) % 2], now);
   return t;

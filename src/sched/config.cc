@@ -22,6 +22,9 @@ Status check(const SchedulerConfig& c) {
   if (c.sequences_max < 1 || c.rows_max < c.sequences_max || c.outputs_max < c.sequences_max) {
     return make_error(Code::kInvalidArgument, "scheduler: a step of {} rows and {} logits rows is too small for {} sequences", c.rows_max, c.outputs_max, c.sequences_max);
   }
+  if (c.blocks_per_step_max > 0 && c.blocks_per_step_max < (c.context_max + c.block_tokens - 1) / c.block_tokens) {
+    return make_error(Code::kInvalidArgument, "scheduler: {} block ids a step are too few for one sequence of context_max = {} tokens", c.blocks_per_step_max, c.context_max);
+  }
   if (c.drafts_max < 0 || c.waiting_max < 1 || c.tenants_max < 1 || c.samples_max < 1 || c.prefill_rows_min < 1) return bad("a limit is out of range");
   if (c.skip_ahead_max < 0 || c.skips_max < 0 || c.preemptions_max < 0) return bad("a policy value is negative");
   return {};

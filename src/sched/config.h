@@ -39,7 +39,9 @@ struct SchedulerConfig {
   // Model.
   int window = 128;
   int encoder_layers = 20;
-  int ring_slots = 134;              // rows that a window ring holds
+  // Rows that a window ring holds. Snapshots need window + keep + block_tokens + backtrack + 1 of them, so that the last border
+  // that is KEEP behind the end is still there when the end is known; smaller rings go without (snapshots_skipped counts).
+  int ring_slots = 134;
   int backtrack = 6;                 // rows that a sequence may be stepped back
   int history_tokens = 3;            // tokens before a row that Engram needs
   int keep = 140;                    // prompt rows that the decoder half runs: window + 12
@@ -48,7 +50,7 @@ struct SchedulerConfig {
   int rows_max = 512;
   int sequences_max = 1;             // sequences of a step, and running sequences
   int outputs_max = 1;               // rows with logits
-  int blocks_per_step_max = 0;       // block ids of a step; 0: no limit
+  int blocks_per_step_max = 0;       // block ids of a step, at least those of one whole context; 0: no limit
 
   // Limits of requests.
   int context_max = 4096;            // prompt and output together

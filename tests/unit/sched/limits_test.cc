@@ -32,6 +32,7 @@ TEST(Config, SizesThatCannotWorkAreRefused) {
   EXPECT_TRUE(refused([](SchedulerConfig& c) { c.ring_slots = 5; }));
   EXPECT_TRUE(refused([](SchedulerConfig& c) { c.context_max = 1; }));
   EXPECT_TRUE(refused([](SchedulerConfig& c) { c.skips_max = -1; }));
+  EXPECT_TRUE(refused([](SchedulerConfig& c) { c.blocks_per_step_max = 31; }));
 }
 
 TEST(Submit, NamesTheLimitAndCountsIt) {
