@@ -64,6 +64,7 @@ class FakeTier : public Tier {
     return n;
   }
   void cancel(Ticket ticket) override { jobs_.erase(ticket); }
+  size_t jobs() const { return jobs_.size(); }
 
  private:
   struct Job {
@@ -131,6 +132,7 @@ TierReaderCounters read_all(TierFaults faults, unsigned seed) {
   }
   EXPECT_EQ(ended.size(), blocks.size());
   EXPECT_EQ(reader.in_flight(), 0);
+  EXPECT_EQ(tier.jobs(), 0u) << "a get that took too long was not cancelled: it may still write into a reused buffer";
   return reader.counters();
 }
 

@@ -35,6 +35,19 @@ TEST(Shares, AFloodDelaysNobodyElse) {
   EXPECT_LE(place, 2) << "it is next, behind the one that runs";
 }
 
+TEST(Shares, IdlingEarnsNothing) {
+  Driver d(one_at_a_time());
+  const int32_t busy = d.s->add_tenant("busy", 1).value(), idle = d.s->add_tenant("idle", 1).value();
+  std::map<int64_t, int32_t> owner;
+  for (int i = 0; i < 60; ++i) owner[d.submit({.prompt = prompt_of(10, 20 * i), .max_tokens = 2, .tenant = busy})] = busy;
+  while (d.order.size() < 30) d.step();
+  for (int i = 0; i < 30; ++i) owner[d.submit({.prompt = prompt_of(10, 5000 + 20 * i), .max_tokens = 2, .tenant = idle})] = idle;
+  d.drain();
+  int served = 0;
+  for (int i = 30; i < 50; ++i) served += owner[d.order[i]] == busy;
+  EXPECT_NEAR(served, 10, 2) << "the newcomer does not catch up on what it did not use";
+}
+
 TEST(Shares, APriorityDoublesThem) {
   Driver d(one_at_a_time());
   std::map<int64_t, int> priority;
@@ -118,6 +131,24 @@ TEST(Preemption, RecomputingKeepsDecoderBeginAndRunsEveryRowFromThere) {
   EXPECT_TRUE(again);
 }
 
+TEST(Preemption, WhoWasPreemptedOftenIsPreemptedNoMore) {
+  SchedulerConfig c = small_config();
+  c.blocks = 12;
+  c.preemptions_max = 2;
+  c.prefix_cache = false;
+  Driver d(c);
+  const int64_t low = d.submit({.prompt = prompt_of(20), .max_tokens = 60, .priority = -1});
+  int worst = 0;
+  for (int i = 0; i < 600 && !d.ended.contains(low); ++i) {
+    if (d.s->stats().waiting < 2) d.submit({.prompt = prompt_of(20, 100 * i), .max_tokens = 20, .priority = 0});
+    d.step();
+    worst = std::max(worst, d.s->progress(low).preemptions);
+  }
+  EXPECT_TRUE(d.ended.contains(low));
+  EXPECT_EQ(worst, 3) << "once more than preemptions_max";
+  d.drain();
+}
+
 TEST(Ends, CancelInEveryState) {
   for (int at = 0; at < 40; ++at) {
     for (bool async : {false, true}) {
@@ -193,9 +224,21 @@ TEST(Ends, AFailedSequenceEndsAloneAndIsNotCached) {
   d.drain();
   EXPECT_EQ(d.ended[bad], EndReason::kFailed);
   EXPECT_EQ(d.ended[good], EndReason::kMaxTokens);
-  const int64_t again = d.submit({.prompt = prompt_of(24), .max_tokens = 1});
+  const int64_t again = d.submit({.prompt = prompt_of(24), .max_tokens = 2});
   d.step();
   EXPECT_EQ(d.s->progress(again).cached_tokens, 0);
+  d.drain();
+  // A prompt whose first answer was cancelled only carries the others; when it fails, they fail and nothing is cached either.
+  const int64_t carrier = d.submit({.prompt = prompt_of(24, 500), .max_tokens = 5, .samples = 2});
+  d.s->cancel(carrier);
+  d.s->plan(100);
+  d.s->commit({.samples = {{}, {}}, .failed = {carrier}}, 100);
+  d.drain();
+  EXPECT_EQ(d.ended[carrier], EndReason::kCancelled);
+  EXPECT_EQ(d.ended[carrier + 1], EndReason::kFailed);
+  const int64_t last = d.submit({.prompt = prompt_of(24, 500), .max_tokens = 2});
+  d.step();
+  EXPECT_EQ(d.s->progress(last).cached_tokens, 0);
   d.drain();
 }
 

@@ -141,6 +141,24 @@ TEST(Steps, DraftRowsAreVerifiedAndRolledBack) {
   EXPECT_EQ(d.ended[id], EndReason::kMaxTokens);
 }
 
+TEST(Steps, DraftsDoNotCrowdOutPrompts) {
+  SchedulerConfig c = small_config();
+  c.drafts_max = 3;
+  c.rows_max = 8;
+  Driver d(c);
+  const int64_t a = d.submit({.prompt = prompt_of(4), .max_tokens = 100}), b = d.submit({.prompt = prompt_of(4, 50), .max_tokens = 100});
+  d.step();
+  const int64_t prompt = d.submit({.prompt = prompt_of(12, 100), .max_tokens = 1});
+  for (int i = 0; i < 5 && !d.ended.contains(prompt); ++i) {
+    for (int64_t id : {a, b}) ASSERT_TRUE(d.s->set_drafts(id, std::vector<int32_t>{1, 2, 3}).ok());
+    d.step();
+  }
+  EXPECT_TRUE(d.ended.contains(prompt));
+  d.s->cancel(a);
+  d.s->cancel(b);
+  d.drain();
+}
+
 TEST(Steps, AnswersToOnePromptForkBehindIt) {
   Driver d(small_config());
   const int64_t id = d.submit({.prompt = prompt_of(20), .max_tokens = 3, .samples = 3, .cache = false});
