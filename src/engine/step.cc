@@ -179,6 +179,8 @@ void Engine::Impl::stream_tokens(const Plan& plan, std::span<const float> logits
     e.ends_answer = e.finished = e.has_logprob = false;
     e.text.clear();
     e.top.clear();
+    e.stop_text.clear();
+    if (!e.error.ok()) e.error = Status();
     result.samples[i].stop = a.take(drawn[i], &e);
     result.samples[i].tokens.push_back(drawn[i]);
     if (l.request.logprobs) fill_logprobs(l, logits.subspan(static_cast<size_t>(row.logits_row) * vocab, vocab), &e);
@@ -189,6 +191,7 @@ void Engine::Impl::stream_tokens(const Plan& plan, std::span<const float> logits
     }
     a.usage.replayed_tokens = progress.replayed_rows;
     a.usage.preemptions = progress.preemptions;
+    e.usage = a.usage;
     queue.push();
     ++stats.output_tokens;
     touched.push_back(&l);

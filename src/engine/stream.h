@@ -61,7 +61,7 @@ struct Event {
   FinishReason reason = FinishReason::kStopToken;
   std::string stop_text;            // that ended the answer
   Status error;
-  Usage usage;                      // with `finished`
+  Usage usage;                      // so far; total_s with `finished`
 };
 
 // Log-probabilities of one prompt position; the first position has none.

@@ -1,5 +1,6 @@
 // A cached prefix gives the same tokens and the same logits as a cold prompt, whatever the length of its new part.
 #include <algorithm>
+#include <cstdlib>
 #include <thread>
 
 #include "tests/engine/support.h"
@@ -44,28 +45,29 @@ class Cached : public ::testing::TestWithParam<std::tuple<const char*, bool>> {
 TEST_P(Cached, NewPartsOfEveryKind) {
   const auto engine = testing::make_engine(setup());
   const int keep = engine->info().window + kWindowExtra;
+  std::vector<int> parts = {1, 5, keep - 1, keep, keep + 1, 127, 128, 129, 300};
+  if (setup().model == "tiny-trained" && std::getenv("DEEPINFER_TEST_ALL") == nullptr) parts = {1, keep, 129};
   int hits = 0;
-  for (const int base : {384, 511}) {
+  for (const int part : parts) {
+    const int base = hits % 2 == 0 ? 384 : 511;
     const std::vector<int32_t> prefix = testing::random_prompt(base, static_cast<uint32_t>(base));
-    for (const int part : {1, 5, keep - 1, keep, keep + 1, 127, 128, 129, 300}) {
-      SCOPED_TRACE(::testing::Message() << base << " tokens and " << part << " new ones");
-      std::vector<int32_t> prompt = prefix;
-      const std::vector<int32_t> tail = testing::random_prompt(part, static_cast<uint32_t>(10000 + part));
-      prompt.insert(prompt.end(), tail.begin(), tail.end());
-      engine->clear_cache();
-      const Collected cold = testing::run(*engine, make_request(prompt, false))[0];
-      EXPECT_EQ(cold.usage.cached_tokens, 0);
-      testing::run(*engine, make_request(prefix, true));
-      const Collected warm = testing::run(*engine, make_request(prompt, true))[0];
-      EXPECT_EQ(warm.usage.cached_tokens, base / 128 * 128);
-      expect_equal(warm, cold);
-      const Collected again = testing::run(*engine, make_request(prompt, true))[0];
-      EXPECT_GE(again.usage.cached_tokens, base / 128 * 128);
-      expect_equal(again, cold);
-      ++hits;
-    }
+    SCOPED_TRACE(::testing::Message() << base << " tokens and " << part << " new ones");
+    std::vector<int32_t> prompt = prefix;
+    const std::vector<int32_t> tail = testing::random_prompt(part, static_cast<uint32_t>(10000 + part));
+    prompt.insert(prompt.end(), tail.begin(), tail.end());
+    engine->clear_cache();
+    const Collected cold = testing::run(*engine, make_request(prompt, false))[0];
+    EXPECT_EQ(cold.usage.cached_tokens, 0);
+    testing::run(*engine, make_request(prefix, true));
+    const Collected warm = testing::run(*engine, make_request(prompt, true))[0];
+    EXPECT_EQ(warm.usage.cached_tokens, base / 128 * 128);
+    expect_equal(warm, cold);
+    const Collected again = testing::run(*engine, make_request(prompt, true))[0];
+    EXPECT_GE(again.usage.cached_tokens, base / 128 * 128);
+    expect_equal(again, cold);
+    ++hits;
   }
-  EXPECT_EQ(hits, 18);
+  EXPECT_EQ(hits, static_cast<int>(parts.size()));
   const engine::EngineStats stats = engine->stats();
   if (setup().snapshots) {
     EXPECT_GT(stats.scheduler.snapshots_used, 0);
@@ -79,7 +81,7 @@ TEST_P(Cached, NewPartsOfEveryKind) {
 // fixtures/bugs 18: the same long prompt with others between, so that rings and blocks are used by others.
 TEST_P(Cached, SamePromptBetweenOthers) {
   const auto engine = testing::make_engine(setup());
-  const std::vector<int32_t> prompt = testing::random_prompt(900, 1);
+  const std::vector<int32_t> prompt = testing::random_prompt(600, 1);
   Request r = make_request(prompt, true);
   r.sampling.temperature = 0;
   r.max_tokens = 24;
@@ -90,10 +92,10 @@ TEST_P(Cached, SamePromptBetweenOthers) {
     const Collected got = testing::run(*engine, r)[0];
     expect_equal(got, want);
     if (round > 0) {
-      EXPECT_EQ(got.usage.cached_tokens, 896);
+      EXPECT_EQ(got.usage.cached_tokens, 512);
     }
     std::vector<std::unique_ptr<engine::Stream>> others;
-    for (int i = 0; i < 8; ++i) {
+    for (int i = 0; i < 6; ++i) {
       others.push_back(engine->submit(make_request(testing::random_prompt(60 + 9 * i, static_cast<uint32_t>(100 * round + i)), true)).value());
     }
     for (auto& o : others) testing::collect(*o, 1);
@@ -104,10 +106,10 @@ TEST_P(Cached, SamePromptBetweenOthers) {
 TEST_P(Cached, ConversationTurns) {
   const auto engine = testing::make_engine(setup());
   std::vector<int32_t> text = testing::random_prompt(290, 9);
-  for (int turn = 0; turn < 4; ++turn) {
+  for (int turn = 0; turn < 3; ++turn) {
     SCOPED_TRACE(turn);
     Request r = make_request(text, true);
-    r.max_tokens = 50;
+    r.max_tokens = 40;
     Request cold = r;
     cold.cache = false;
     const Collected want = testing::run(*engine, cold)[0];

@@ -106,7 +106,7 @@ std::vector<Variant> variants() {
   v[4].name = "bundled";
   v[4].setup.model = "tiny-trained";
   v[4].setup.blocks = 16;
-  v[4].count = 20;
+  v[4].count = 14;
   for (Variant& variant : v) variant.setup.options.queue_events = 8;
   return v;
 }

@@ -127,22 +127,27 @@ Result<std::unique_ptr<ops::Ops>> make_ops(const RunOptions& options) {
 
 }  // namespace
 
-Result<LoadedModel> load_model(const std::string& dir, const RunOptions& options, const std::atomic<bool>* stop) {
+Result<ModelParts> load_parts(const std::string& dir, const RunOptions& options, const std::atomic<bool>* stop) {
   LoadingBar bar(weight_bytes(dir));
   DI_ASSIGN_OR_RETURN(checkpoint::Checkpoint opened, checkpoint::Checkpoint::open(dir));
   auto checkpoint = std::make_shared<const checkpoint::Checkpoint>(std::move(opened));
-  const checkpoint::ModelConfig& config = checkpoint->config();
   const std::string tokenizer_path = dir + "/tokenizer.json";
   DI_ASSIGN_OR_RETURN(text::Tokenizer tokenizer, text::Tokenizer::load(tokenizer_path));
-  DI_RETURN_IF_ERROR(check_tokenizer(tokenizer, config, tokenizer_path));
+  DI_RETURN_IF_ERROR(check_tokenizer(tokenizer, checkpoint->config(), tokenizer_path));
   DI_ASSIGN_OR_RETURN(std::unique_ptr<ops::Ops> ops, make_ops(options));
-  const int64_t context =
-      options.context > 0 ? options.context : std::min(kContextDefault, config.max_position_embeddings);
-  DI_ASSIGN_OR_RETURN(std::unique_ptr<engine::SequenceModel> model,
-                      engine::SingleSequence::create(checkpoint, std::move(ops), context));
   read_ahead(*checkpoint, bar, stop);
   if (stop->load()) return Status(Code::kCancelled, "Stopped while loading.");
-  return LoadedModel{std::move(checkpoint), std::move(tokenizer), std::move(model)};
+  return ModelParts{std::move(checkpoint), std::move(tokenizer), std::move(ops)};
+}
+
+Result<LoadedModel> load_model(const std::string& dir, const RunOptions& options, const std::atomic<bool>* stop) {
+  DI_ASSIGN_OR_RETURN(ModelParts parts, load_parts(dir, options, stop));
+  const int64_t context = options.context > 0
+                              ? options.context
+                              : std::min(kContextDefault, parts.checkpoint->config().max_position_embeddings);
+  DI_ASSIGN_OR_RETURN(std::unique_ptr<engine::SequenceModel> model,
+                      engine::SingleSequence::create(parts.checkpoint, std::move(parts.ops), context));
+  return LoadedModel{std::move(parts.checkpoint), std::move(parts.tokenizer), std::move(model)};
 }
 
 }  // namespace deepinfer::app

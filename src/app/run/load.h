@@ -20,7 +20,20 @@ namespace deepinfer::checkpoint {
 class Checkpoint;
 }
 
+namespace deepinfer::ops {
+class Ops;
+}
+
 namespace deepinfer::app {
+
+// An opened model that nothing runs on yet.
+struct ModelParts {
+  std::shared_ptr<const checkpoint::Checkpoint> checkpoint;
+  text::Tokenizer tokenizer;
+  std::unique_ptr<ops::Ops> ops;
+};
+
+Result<ModelParts> load_parts(const std::string& dir, const RunOptions& options, const std::atomic<bool>* stop);
 
 struct LoadedModel {
   std::shared_ptr<const checkpoint::Checkpoint> checkpoint;

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include <fmt/format.h>
 
@@ -25,8 +26,13 @@ std::string duration_text(double seconds) {
 
 }  // namespace
 
-ProgressBar::ProgressBar(std::string label, std::chrono::milliseconds show_after)
-    : label_(std::move(label)), terminal_(is_terminal(STDERR_FILENO)), show_at_(begin_ + show_after) {}
+ProgressBar::ProgressBar(std::string label, std::chrono::milliseconds show_after, Unit unit)
+    : label_(std::move(label)), unit_(unit), terminal_(is_terminal(STDERR_FILENO)), show_at_(begin_ + show_after) {}
+
+std::string ProgressBar::amount(double n) const {
+  if (unit_ == Unit::kBytes) return format_bytes(static_cast<uint64_t>(n));
+  return n < 10 && n != std::floor(n) ? fmt::format("{:.1f}", n) : fmt::format("{:.0f}", n);
+}
 
 void ProgressBar::update(uint64_t done, uint64_t total, std::string_view note) {
   const auto now = Clock::now();
@@ -37,9 +43,10 @@ void ProgressBar::update(uint64_t done, uint64_t total, std::string_view note) {
   const double seconds = std::chrono::duration<double>(now - begin_).count();
   const double rate = seconds > 0 && done > first_done_ ? static_cast<double>(done - first_done_) / seconds : 0;
   const double part = total > 0 ? std::min(1.0, static_cast<double>(done) / static_cast<double>(total)) : 0;
-  std::string line = fmt::format("{:3.0f} %  {} of {}", part * 100, format_bytes(done), format_bytes(total));
+  std::string line = fmt::format("{:3.0f} %  {} of {}", part * 100, amount(static_cast<double>(done)),
+                                 amount(static_cast<double>(total)));
   if (rate > 0) {
-    line += fmt::format("  {}/s", format_bytes(static_cast<uint64_t>(rate)));
+    line += fmt::format("  {}/s", amount(rate));
     if (done < total) line += fmt::format("  {} left", duration_text(static_cast<double>(total - done) / rate));
   }
   if (!note.empty()) line += fmt::format("  {}", note);

@@ -1,4 +1,4 @@
-// A progress bar on standard error for work measured in bytes: one line that is redrawn on a terminal, a plain line now
+// A progress bar on standard error for work measured in bytes or items: one line that is redrawn on a terminal, a plain line now
 // and then elsewhere.
 //
 //   ProgressBar bar("Fetching", 1000ms);     // shown only if the work takes longer than that
@@ -15,7 +15,8 @@ namespace deepinfer::app {
 
 class ProgressBar {
  public:
-  ProgressBar(std::string label, std::chrono::milliseconds show_after);
+  enum class Unit : uint8_t { kBytes, kItems };
+  ProgressBar(std::string label, std::chrono::milliseconds show_after, Unit unit = Unit::kBytes);
   ~ProgressBar() { finish(); }
 
   void update(uint64_t done, uint64_t total, std::string_view note);
@@ -24,7 +25,10 @@ class ProgressBar {
  private:
   using Clock = std::chrono::steady_clock;
 
+  std::string amount(double n) const;
+
   std::string label_;
+  Unit unit_;
   bool terminal_;
   bool drawn_ = false;
   Clock::time_point begin_ = Clock::now(), show_at_, last_drawn_{};

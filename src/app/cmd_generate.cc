@@ -1,0 +1,140 @@
+// deepinfer generate FILE.jsonl -o OUT.jsonl: many requests, one a line, answered together.
+#include <signal.h>
+#include <unistd.h>
+
+#include <chrono>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include "app/commands.h"
+#include "app/generate/job.h"
+#include "app/run/find_model.h"
+#include "app/run/load.h"
+#include "app/terminal/interrupt.h"
+#include "app/terminal/progress_bar.h"
+#include "app/terminal/terminal.h"
+#include "checkpoint/checkpoint.h"
+#include "engine/model_executor.h"
+#include "ops/ops.h"
+#include "recipe/output_vocabulary.h"
+
+namespace deepinfer::app {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr int kExitInterrupted = 130;
+constexpr int64_t kContextDefault = 8192;
+
+struct GenerateFlags {
+  std::string input, output, model, order = "input";
+  RunOptions run;
+  int sequences = 16;
+  int rows = 256;
+  uint64_t seed = 0;
+  int64_t cache_mb = 256;
+  bool resume = false, quiet = false, no_cache = false;
+};
+
+int fail(const Status& status) {
+  if (status.code() == Code::kCancelled) return kExitInterrupted;
+  const int code = app::fail(status.message());
+  return status.code() == Code::kInternal ? kExitFailure : code;
+}
+
+Result<std::unique_ptr<engine::Engine>> make_engine(const GenerateFlags& flags, ModelParts& parts, int64_t context) {
+  engine::ModelExecutorOptions sizes;
+  sizes.context_max = context;
+  sizes.sequences_max = flags.sequences;
+  sizes.rows_max = std::max(flags.rows, flags.sequences);
+  DI_ASSIGN_OR_RETURN(std::unique_ptr<engine::ModelExecutor> executor,
+                      engine::ModelExecutor::create(parts.checkpoint, std::move(parts.ops), sizes));
+  engine::EngineOptions options;
+  const auto& ends = parts.checkpoint->generation().eos_token_ids;
+  options.end_tokens.assign(ends.begin(), ends.end());
+  if (options.end_tokens.empty()) options.end_tokens = {static_cast<int32_t>(parts.checkpoint->config().eos_token_id)};
+  options.prefix_cache = !flags.no_cache;
+  options.host_bytes_max = static_cast<uint64_t>(flags.cache_mb) << 20;
+  return engine::Engine::create(std::move(executor), parts.tokenizer, options);
+}
+
+std::string summary(const JobResult& r, double seconds) {
+  std::string text = fmt::format("{} answers, {} errors", r.answered, r.failed);
+  if (r.skipped > 0) text += fmt::format(", {} were there already", r.skipped);
+  const double rate = seconds > 0 ? static_cast<double>(r.output_tokens) / seconds : 0;
+  return text + fmt::format("; {} prompt tokens ({} cached), {} answer tokens at {:.1f}/s\n", r.prompt_tokens,
+                            r.cached_tokens, r.output_tokens, rate);
+}
+
+int generate(GenerateFlags& flags) {
+  ::signal(SIGXFSZ, SIG_IGN);  // a file size limit shows as a failed write, which has a message
+  const Result<int64_t> total = count_lines(flags.input);
+  if (!total.ok()) return fail(total.status());
+  Result<std::unique_ptr<OutputFile>> output = OutputFile::open(flags.output, flags.resume);
+  if (!output.ok()) return fail(output.status());
+  const Result<std::string> dir = find_model(flags.model);
+  if (!dir.ok()) return fail(dir.status());
+  Interrupt interrupt;
+  Result<ModelParts> parts = load_parts(dir.value(), flags.run, &interrupt.flag());
+  if (!parts.ok()) return fail(parts.status());
+  const int64_t context = flags.run.context > 0
+                              ? flags.run.context
+                              : std::min(kContextDefault, parts->checkpoint->config().max_position_embeddings);
+  const recipe::OutputVocabulary vocabulary(parts->tokenizer);
+  const auto created = std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch());
+  Result<std::unique_ptr<LineReader>> reader = LineReader::create(
+      parts->tokenizer,
+      {.context_max = context, .seed = flags.seed, .model_name = "deepseek-v4.1-flash", .created = created.count()});
+  if (!reader.ok()) return fail(reader.status());
+  Result<std::unique_ptr<engine::Engine>> engine = make_engine(flags, parts.value(), context);
+  if (!engine.ok()) return fail(engine.status());
+
+  const auto begin = std::chrono::steady_clock::now();
+  const auto seconds = [begin] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(); };
+  Result<JobResult> result = Status(Code::kInternal, "not run");
+  {
+    ProgressBar bar("Generating", 1000ms, ProgressBar::Unit::kItems);
+    const auto on_progress = [&](const JobResult& r, int64_t done) {
+      if (flags.quiet) return;
+      bar.update(static_cast<uint64_t>(done), static_cast<uint64_t>(total.value()),
+                 fmt::format("{:.1f} tokens/s", static_cast<double>(r.output_tokens) / std::max(seconds(), 1e-9)));
+    };
+    Job job(*engine.value(), *reader.value(), vocabulary, *output.value(),
+            {.in_order = flags.order == "input", .in_work_max = 4 * flags.sequences});
+    result = job.run(flags.input, on_progress, &interrupt.flag());
+  }
+  if (!result.ok()) return fail(result.status());
+  if (const Status status = output.value()->close(); !status.ok()) return fail(status);
+  if (!flags.quiet) write_out(STDERR_FILENO, summary(result.value(), seconds()));
+  return result->failed > 0 ? kExitFailure : kExitOk;
+}
+
+void setup_generate(CLI::App& app, Run* run) {
+  auto flags = std::make_shared<GenerateFlags>();
+  app.option_defaults()->take_last();
+  app.add_option("file", flags->input, "Requests, one JSON object a line: prompt, messages or token_ids, or OpenAI's batch form")
+      ->required();
+  app.add_option("-o,--output", flags->output, "Where the answers go, one a line")->required();
+  app.add_option("--model", flags->model, "Folder or name of a model; default: as deepinfer run");
+  app.add_flag("--resume", flags->resume, "Continue a job that was ended: what OUT has is not done again");
+  app.add_option("--order", flags->order, "input (default): answers in the order of the requests; done: as they come")
+      ->check(CLI::IsMember({"input", "done"}));
+  app.add_option("--sequences", flags->sequences, "Answers in work at once")->check(CLI::Range(1, 4096));
+  app.add_option("--rows", flags->rows, "Tokens of a step")->check(CLI::Range(1, 1 << 20));
+  app.add_option("--context", flags->run.context, "Tokens that prompt and answer may have together")
+      ->check(CLI::Range(int64_t{2}, int64_t{1} << 30));
+  app.add_option("--seed", flags->seed, "Of lines without a seed, each with its own; the same job gives the same answers");
+  app.add_option("--cache-mb", flags->cache_mb, "Host memory for window snapshots and waiting sequences")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 30));
+  app.add_flag("--no-cache", flags->no_cache, "Do not share beginnings of prompts");
+  app.add_option("--backend", flags->run.backend, "plain (default) or reference")->check(CLI::IsMember({"plain", "reference"}));
+  app.add_option("--threads", flags->run.threads, "Default: all cores")->check(CLI::Range(1, 1024));
+  app.add_flag("-q,--quiet", flags->quiet, "No progress and no figures");
+  *run = [flags] { return generate(*flags); };
+}
+
+const Command kGenerate("generate", "Answer a file of requests", &setup_generate);
+
+}  // namespace
+}  // namespace deepinfer::app

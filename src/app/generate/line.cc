@@ -1,0 +1,224 @@
+#include "app/generate/line.h"
+
+#include <charconv>
+#include <cmath>
+
+#include "grammar/constraint.h"
+#include "recipe/constants.h"
+#include "recipe/render.h"
+
+namespace deepinfer::app {
+namespace {
+
+using recipe::Json;
+
+Status bad_kind(std::string_view name, const Json& value, std::string_view wanted) {
+  return make_error(Code::kInvalidArgument, "{} must be {}, not {}.", name, wanted, value.kind_name());
+}
+
+bool is_set(const Json* value) { return value != nullptr && !value->is_null(); }
+
+template <class T>
+Status read_number(const Json& body, std::string_view name, T* out) {
+  const Json* value = body.find(name);
+  if (!is_set(value)) return Status();
+  if (!value->is_number()) return bad_kind(name, *value, "a number");
+  *out = static_cast<T>(value->as_double());
+  return Status();
+}
+
+Status read_integer(const Json& body, std::string_view name, int32_t* out) {
+  const Json* value = body.find(name);
+  if (!is_set(value)) return Status();
+  const std::optional<int64_t> n = value->is_integer() ? value->to_int64() : std::nullopt;
+  if (!n || *n < INT32_MIN || *n > INT32_MAX) return bad_kind(name, *value, "a 32-bit integer");
+  *out = static_cast<int32_t>(*n);
+  return Status();
+}
+
+Status read_flag(const Json& body, std::string_view name, bool* out) {
+  const Json* value = body.find(name);
+  if (!is_set(value)) return Status();
+  if (!value->is_bool()) return bad_kind(name, *value, "true or false");
+  *out = value->as_bool();
+  return Status();
+}
+
+Status read_ids(const Json& body, std::string_view name, std::vector<int32_t>* out) {
+  const Json* value = body.find(name);
+  if (!is_set(value)) return Status();
+  if (!value->is_array()) return bad_kind(name, *value, "a list of token ids");
+  for (const Json& item : value->as_array()) {
+    const std::optional<int64_t> n = item.is_integer() ? item.to_int64() : std::nullopt;
+    if (!n || *n < INT32_MIN || *n > INT32_MAX) return bad_kind(name, item, "a list of token ids");
+    out->push_back(static_cast<int32_t>(*n));
+  }
+  return Status();
+}
+
+Status read_logit_bias(const Json& body, std::vector<ops::LogitBias>* out) {
+  const Json* value = body.find("logit_bias");
+  if (!is_set(value)) return Status();
+  if (!value->is_object()) return bad_kind("logit_bias", *value, "an object of token ids and numbers");
+  for (const recipe::JsonMember& m : value->as_object()) {
+    int32_t token = 0;
+    const auto [end, error] = std::from_chars(m.key.data(), m.key.data() + m.key.size(), token);
+    if (error != std::errc() || end != m.key.data() + m.key.size()) {
+      return make_error(Code::kInvalidArgument, "logit_bias has the key \"{}\", which is no token id.", m.key);
+    }
+    if (!m.value.is_number()) return bad_kind("logit_bias", m.value, "an object of token ids and numbers");
+    out->push_back({token, static_cast<float>(m.value.as_double())});
+  }
+  return Status();
+}
+
+// SplitMix64's finaliser.
+uint64_t mix(uint64_t x) {
+  x += 0x9e3779b97f4a7c15;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+  return x ^ (x >> 31);
+}
+
+Result<recipe::Protocol> protocol_of(const Json& root) {
+  const Json* url = root.find("url");
+  if (!is_set(url) || !url->is_string()) return Status(Code::kInvalidArgument, "The line has a body, but no url.");
+  const Json* method = root.find("method");
+  if (is_set(method) && !(method->is_string() && method->as_string() == "POST")) {
+    return Status(Code::kInvalidArgument, "method must be \"POST\".");
+  }
+  if (url->as_string() == "/v1/chat/completions") return recipe::Protocol::kChat;
+  if (url->as_string() == "/v1/completions") return recipe::Protocol::kCompletions;
+  return make_error(Code::kUnsupported, "url is {}; /v1/chat/completions and /v1/completions are possible.",
+                    url->as_string());
+}
+
+}  // namespace
+
+Result<std::unique_ptr<LineReader>> LineReader::create(const text::Tokenizer& tokenizer, LineOptions options) {
+  DI_ASSIGN_OR_RETURN(const recipe::SpecialIds specials, recipe::SpecialIds::find(tokenizer, recipe::Version::kV41));
+  std::unique_ptr<LineReader> self(new LineReader(tokenizer, std::move(options)));
+  self->encoder_ = std::make_unique<recipe::PromptEncoder>(tokenizer, specials, recipe::PromptEncoder::Options());
+  return self;
+}
+
+Status LineReader::read(std::string_view text, int64_t number, Line* line) {
+  if (text.size() > kLineBytesMax) {
+    return make_error(Code::kResourceExhausted, "The line has {} bytes; at most {} are possible.", text.size(),
+                      kLineBytesMax);
+  }
+  DI_ASSIGN_OR_RETURN(Json root, recipe::parse_json(text, {.bytes_max = kLineBytesMax}));
+  if (!root.is_object()) return make_error(Code::kInvalidArgument, "The line must be a JSON object, not {}.", root.kind_name());
+  line->batch = root.find("custom_id") != nullptr || root.find("body") != nullptr;
+  if (const Json* id = root.find(line->batch ? "custom_id" : "id")) line->id = *id;
+  line->request.seed = mix(options_.seed + mix(static_cast<uint64_t>(number)));
+  line->answer.id = fmt::format("gen-{}", number);
+  if (!line->batch) {
+    const bool chat = is_set(root.find("messages"));
+    const int kinds = chat + is_set(root.find("prompt")) + is_set(root.find("token_ids"));
+    if (kinds != 1) return Status(Code::kInvalidArgument, "The line must have one of prompt, messages and token_ids.");
+    return read_body(std::move(root), chat ? recipe::Protocol::kChat : recipe::Protocol::kCompletions, line);
+  }
+  DI_ASSIGN_OR_RETURN(const recipe::Protocol protocol, protocol_of(root));
+  Json* body = root.find("body");
+  if (body == nullptr || !body->is_object()) return Status(Code::kInvalidArgument, "body must be a JSON object.");
+  return read_body(std::move(*body), protocol, line);
+}
+
+Status LineReader::read_body(Json body, recipe::Protocol protocol, Line* line) {
+  const bool ids = is_set(body.find("token_ids"));
+  if (ids) body.set("prompt", " ");  // what the converter sees of a prompt that is tokens already
+  if (!is_set(body.find("model"))) body.set("model", options_.model_name);
+  if (const Json* stream = body.find("stream"); stream != nullptr && stream->is_bool() && stream->as_bool()) {
+    return Status(Code::kInvalidArgument, "stream must be false: answers of a batch come whole.");
+  }
+  recipe::RequestOptions options;
+  options.models = {{options_.model_name, recipe::Version::kV41}};
+  options.accept_any_model = true;
+  options.limits.max_tokens_max = options_.context_max;
+  recipe::Request request;
+  if (const auto error = recipe::parse_request(protocol, recipe::to_compact_json(body), options, request)) {
+    return make_error(Code::kInvalidArgument, "{}{}{}", error->param, error->param.empty() ? "" : ": ", error->message);
+  }
+  engine::Request& r = line->request;
+  DI_RETURN_IF_ERROR(read_prompt(request, body, line));
+  DI_RETURN_IF_ERROR(read_parameters(body, &r));
+  DI_RETURN_IF_ERROR(read_constraint(request, &r));
+  int64_t max_tokens = 0;
+  if (const auto error = recipe::resolve_max_tokens(request, static_cast<int64_t>(r.prompt.size()), options_.context_max, max_tokens)) {
+    return Status(Code::kInvalidArgument, error->message);
+  }
+  r.max_tokens = static_cast<int32_t>(max_tokens);
+  r.sampling.temperature = request.inference.temperature;
+  r.sampling.top_p = request.inference.top_p;
+  r.n = request.inference.n;
+  r.logprobs = request.inference.logprobs;
+  r.top_logprobs = request.inference.top_logprobs.value_or(0);
+  if (request.inference.seed) r.seed = static_cast<uint64_t>(*request.inference.seed);
+  r.text = false;  // the answer's builder makes text, and looks for stop texts
+  const std::string id = line->answer.id;
+  line->answer = recipe::make_stream_options(request);
+  line->answer.id = id;
+  line->answer.model = request.model;
+  line->answer.stream = false;
+  line->answer.created = options_.created;
+  return Status();
+}
+
+Status LineReader::read_prompt(const recipe::Request& request, const Json& body, Line* line) {
+  std::vector<int32_t>& ids = line->request.prompt;
+  if (is_set(body.find("token_ids"))) {
+    DI_RETURN_IF_ERROR(read_ids(body, "token_ids", &ids));
+    return ids.empty() ? Status(Code::kInvalidArgument, "token_ids is empty.") : Status();
+  }
+  const recipe::Prompt prompt = recipe::render_request(request);
+  if (!prompt.images.empty()) return Status(Code::kUnsupported, "Images are not possible in a batch file yet.");
+  DI_ASSIGN_OR_RETURN(recipe::EncodedPrompt encoded, encoder_->encode(prompt));
+  ids = std::move(encoded.ids);
+  return Status();
+}
+
+Status LineReader::read_parameters(const Json& body, engine::Request* r) const {
+  DI_RETURN_IF_ERROR(read_integer(body, "min_tokens", &r->min_tokens));
+  DI_RETURN_IF_ERROR(read_integer(body, "top_k", &r->sampling.top_k));
+  DI_RETURN_IF_ERROR(read_number(body, "min_p", &r->sampling.min_p));
+  DI_RETURN_IF_ERROR(read_number(body, "repetition_penalty", &r->sampling.repetition_penalty));
+  DI_RETURN_IF_ERROR(read_number(body, "frequency_penalty", &r->sampling.frequency_penalty));
+  DI_RETURN_IF_ERROR(read_number(body, "presence_penalty", &r->sampling.presence_penalty));
+  DI_RETURN_IF_ERROR(read_logit_bias(body, &r->sampling.logit_bias));
+  DI_RETURN_IF_ERROR(read_ids(body, "stop_token_ids", &r->stop_tokens));
+  DI_RETURN_IF_ERROR(read_ids(body, "allowed_token_ids", &r->allowed_tokens));
+  DI_RETURN_IF_ERROR(read_flag(body, "full_prefill", &r->full_prefill));
+  return read_flag(body, "ignore_eos", &r->ignore_end);
+}
+
+Status LineReader::read_constraint(const recipe::Request& request, engine::Request* r) {
+  const recipe::OutputConstraint& wanted = request.inference.constraint;
+  grammar::Constraint c;
+  switch (wanted.kind) {
+    case recipe::ConstraintKind::kNone:
+    case recipe::ConstraintKind::kToolCall:
+      return Status();
+    case recipe::ConstraintKind::kToolCallRequired:
+      return Status(Code::kUnsupported, "tool_choice \"required\" is not possible in a batch file yet.");
+    case recipe::ConstraintKind::kJson:
+      c.kind = wanted.schema.empty() ? grammar::ConstraintKind::kJsonObject : grammar::ConstraintKind::kJsonSchema;
+      break;
+    case recipe::ConstraintKind::kRegex:
+      c.kind = grammar::ConstraintKind::kRegex;
+      break;
+  }
+  if (request.conversation.thinking) {
+    return Status(Code::kUnsupported,
+                  "response_format is only possible without thinking in a batch file; set \"thinking\": {\"type\": "
+                  "\"disabled\"}.");
+  }
+  c.source = wanted.schema;
+  if (!vocabulary_) {
+    DI_ASSIGN_OR_RETURN(vocabulary_, grammar::Vocabulary::from_tokenizer(tokenizer_));
+  }
+  DI_ASSIGN_OR_RETURN(r->grammar, grammar::compile_constraint(c, vocabulary_));
+  return Status();
+}
+
+}  // namespace deepinfer::app
