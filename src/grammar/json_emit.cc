@@ -6,7 +6,8 @@
 
 namespace deepinfer::grammar {
 
-JsonParts::JsonParts(GrammarBuilder& builder, const JsonSchemaOptions& options) : b_(builder), any_order_(options.any_order) {
+JsonParts::JsonParts(GrammarBuilder& builder, const JsonSchemaOptions& options)
+    : b_(builder), any_order_(options.any_order) {
   Expr space = options.compact || options.dumps_style ? b_.empty() : b_.whitespace();
   Expr after = options.dumps_style ? b_.literal(" ") : space;
   comma_ = b_.sequence({space, b_.literal(","), after});
@@ -28,7 +29,8 @@ Expr JsonParts::any_value() {
   Rule value = b_.new_rule("any JSON value");
   any_ = b_.ref(value);
   const std::string words[] = {"null", "true", "false"};
-  b_.define(value, b_.choice({any_object(), any_array(), b_.json_string(b_.any_text()), b_.json_number(), b_.literals(words)}));
+  b_.define(value, b_.choice({any_object(), any_array(), b_.json_string(b_.any_text()), b_.json_number(),
+                              b_.literals(words)}));
   return *any_;
 }
 
@@ -36,7 +38,9 @@ Expr JsonParts::any_array() {
   if (any_array_) return *any_array_;
   Rule rule = b_.new_rule("any JSON array");
   any_array_ = b_.ref(rule);
-  b_.define(rule, array(b_.optional(b_.sequence({any_value(), b_.repeat(b_.sequence({comma_, any_value()}), 0, kUnbounded)}))));
+  b_.define(
+      rule,
+      array(b_.optional(b_.sequence({any_value(), b_.repeat(b_.sequence({comma_, any_value()}), 0, kUnbounded)}))));
   return *any_array_;
 }
 
@@ -174,7 +178,8 @@ Expr JsonEmitter::numbers(const NormalForm& form) {
     if (s.type != TypeClass::kNumber) continue;
     if (is_plain_number(s.number)) {
       if (s.number.types & kFraction) return b_.json_number();
-      if (std::none_of(form.shapes.begin(), form.shapes.end(), [&](const Shape& o) { return &o != &s && o.type == TypeClass::kNumber; })) {
+      if (std::none_of(form.shapes.begin(), form.shapes.end(),
+                       [&](const Shape& o) { return &o != &s && o.type == TypeClass::kNumber; })) {
         return b_.json_integer();
       }
     }

@@ -43,7 +43,8 @@ class JsonEmitter {
   JsonEmitter(Normaliser& normal, const JsonSchemaOptions& options);
   Result<Expr> run(SchemaId root);
 
-  // A value of a conjunction in two: its strings, as a set, and everything else, as JSON. For writers that spell strings otherwise.
+  // A value of a conjunction in two: its strings, as a set, and everything else, as JSON. For writers that spell
+  // strings otherwise.
   struct Split {
     Text strings;
     Expr others;
@@ -64,7 +65,9 @@ class JsonEmitter {
   Expr numbers(const NormalForm& form);
   void define(ConjId conj, Rule rule);
   Expr array(const ArrayShape& shape);
-  void refuse(SchemaId node, std::string_view keyword, std::string_view why) { normal_.fail(normal_.refusal(node, keyword, why)); }
+  void refuse(SchemaId node, std::string_view keyword, std::string_view why) {
+    normal_.fail(normal_.refusal(node, keyword, why));
+  }
 
   Normaliser& normal_;
   GrammarBuilder& b_;
@@ -88,8 +91,8 @@ class ObjectEmitter {
   };
   struct Alternative {
     std::vector<Slot> slots;
-    // Behind the slots, in any order: members that only negations and dependencies name, witnesses of rules that must be broken,
-    // and others.
+    // Behind the slots, in any order: members that only negations and dependencies name, witnesses of rules that must
+    // be broken, and others.
     std::vector<Expr> free;
     std::vector<bool> free_required;
     Expr others;
@@ -101,7 +104,8 @@ class ObjectEmitter {
   using Witnessed = std::vector<const ObjectShape::Some*>;
   Alternative alternative(const ObjectShape& shape);
   // The ways to share the rules that must be broken among witnesses.
-  void add_witnesses(const ObjectShape& shape, Alternative a, std::vector<Witnessed> groups, size_t next, std::vector<Alternative>& out);
+  void add_witnesses(const ObjectShape& shape, Alternative a, std::vector<Witnessed> groups, size_t next,
+                     std::vector<Alternative>& out);
   Expr other_members(const ObjectShape& shape, const Witnessed& some);
   static bool is_closed(const ObjectShape& shape);
   // The set of names that the shape's rules about names allow (kAnything: all), with those that a witness breaks.

@@ -17,7 +17,8 @@ uint32_t clipped(int64_t n) { return n >= kUnbounded ? kUnbounded : static_cast<
 
 class ArrayEmitter {
  public:
-  ArrayEmitter(JsonEmitter& emitter, const ArrayShape& shape) : e_(emitter), normal_(emitter.normal_), b_(emitter.b_), a_(shape) {}
+  ArrayEmitter(JsonEmitter& emitter, const ArrayShape& shape)
+      : e_(emitter), normal_(emitter.normal_), b_(emitter.b_), a_(shape) {}
 
   Expr run() {
     if (a_.unique != kNoNode && !(a_.max && *a_.max <= 1)) return unique();
@@ -30,14 +31,16 @@ class ArrayEmitter {
   }
 
  private:
-  using State = std::vector<int64_t>;  // items written, then how many of each `contains`; both stop where more make no difference
+  using State =
+      std::vector<int64_t>;  // items written, then how many of each `contains`; both stop where more make no difference
 
   Expr rest_of(int64_t low, std::optional<int64_t> high, bool first) {
     if (high && *high < low) return b_.none();
     Expr item = e_.value(a_.rest), more = b_.sequence({e_.parts_.comma(), item});
     if (!first) return b_.repeat(more, clipped(low), high ? clipped(*high) : kUnbounded);
     if (high && *high == 0) return b_.empty();
-    Expr some = b_.sequence({item, b_.repeat(more, clipped(std::max<int64_t>(low, 1) - 1), high ? clipped(*high - 1) : kUnbounded)});
+    Expr some = b_.sequence(
+        {item, b_.repeat(more, clipped(std::max<int64_t>(low, 1) - 1), high ? clipped(*high - 1) : kUnbounded)});
     return low == 0 ? b_.optional(some) : some;
   }
 
@@ -65,7 +68,8 @@ class ArrayEmitter {
     if (!values) return refuse("is supported only for items that are one of at most 64 listed values");
     std::vector<Expr> items;
     for (const JsonValue* v : *values) items.push_back(e_.parts_.listed(*v));
-    return b_.any_order(items, std::vector<bool>(items.size()), e_.parts_.comma(), b_.none(), clipped(a_.min), a_.max ? clipped(*a_.max) : kUnbounded);
+    return b_.any_order(items, std::vector<bool>(items.size()), e_.parts_.comma(), b_.none(), clipped(a_.min),
+                        a_.max ? clipped(*a_.max) : kUnbounded);
   }
 
   Expr counted() {

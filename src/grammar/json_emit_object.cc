@@ -1,4 +1,5 @@
-// Objects: named members in order, each optional or not, then others; alternatives that agree in their names share states.
+// Objects: named members in order, each optional or not, then others; alternatives that agree in their names share
+// states.
 #include <algorithm>
 
 #include "grammar/json_emit.h"
@@ -53,8 +54,11 @@ Expr ObjectEmitter::run(const std::vector<const ObjectShape*>& shapes) {
 }
 
 bool ObjectEmitter::mergeable(const Alternative& a, const Alternative& b) {
-  if (a.free != b.free || a.free_required != b.free_required || a.others != b.others || a.min != b.min || a.max != b.max) return false;
-  return std::equal(a.slots.begin(), a.slots.end(), b.slots.begin(), b.slots.end(), [](const Slot& x, const Slot& y) { return x.name == y.name; });
+  if (a.free != b.free || a.free_required != b.free_required || a.others != b.others || a.min != b.min ||
+      a.max != b.max)
+    return false;
+  return std::equal(a.slots.begin(), a.slots.end(), b.slots.begin(), b.slots.end(),
+                    [](const Slot& x, const Slot& y) { return x.name == y.name; });
 }
 
 ObjectEmitter::Alternative ObjectEmitter::alternative(const ObjectShape& shape) {
@@ -127,8 +131,8 @@ Text ObjectEmitter::names_text(ConjId names) {
 
 // A member that is none of the shape's named ones, and of which every one of `some` speaks.
 //
-// Every pattern, and every name that a rule excludes, is a question about a name; each way to answer all of them is a class of
-// names with one value.
+// Every pattern, and every name that a rule excludes, is a question about a name; each way to answer all of them is a
+// class of names with one value.
 Expr ObjectEmitter::other_members(const ObjectShape& shape, const Witnessed& some) {
   if (is_closed(shape)) return b_.none();
   std::vector<ObjectShape::Rule> rules = shape.rules;
@@ -178,7 +182,8 @@ Expr ObjectEmitter::other_members(const ObjectShape& shape, const Witnessed& som
   size_t classes = 0;
   std::vector<bool> answers;
   auto visit = [&](auto& self, std::vector<Text> parts) -> void {
-    if (++classes > kNameClassesMax) e_.refuse(shape.node, "patternProperties", "the patterns overlap in too many ways");
+    if (++classes > kNameClassesMax)
+      e_.refuse(shape.node, "patternProperties", "the patterns overlap in too many ways");
     if (!normal_.status().ok() || !b_.ok()) return;
     if (answers.size() == patterns.size()) {
       return add(b_.all_of(parts), [&](const ObjectShape::Rule& r) {
@@ -218,7 +223,8 @@ Expr ObjectEmitter::any_order(const Alternative& a) {
     e_.refuse(a.node, "properties", "members in any order are supported for at most 64 named members");
     return b_.none();
   }
-  return b_.any_order(items, required, e_.parts_.comma(), a.others, clipped(a.min), a.max ? clipped(*a.max) : kUnbounded);
+  return b_.any_order(items, required, e_.parts_.comma(), a.others, clipped(a.min),
+                      a.max ? clipped(*a.max) : kUnbounded);
 }
 
 uint32_t ObjectEmitter::suffix_of(const Alternative& a) {
@@ -245,17 +251,20 @@ Expr ObjectEmitter::rest(const Alternative& a, int64_t count) {
   Expr more = b_.sequence({e_.parts_.comma(), a.others});
   if (count > 0) return b_.repeat(more, clipped(low), high ? clipped(*high) : kUnbounded);
   if (high && *high == 0) return b_.empty();
-  Expr some = b_.sequence({a.others, b_.repeat(more, clipped(std::max<int64_t>(low, 1) - 1), high ? clipped(*high - 1) : kUnbounded)});
+  Expr some = b_.sequence(
+      {a.others, b_.repeat(more, clipped(std::max<int64_t>(low, 1) - 1), high ? clipped(*high - 1) : kUnbounded)});
   return low == 0 ? b_.optional(some) : some;
 }
 
 Expr ObjectEmitter::free_rest(const Alternative& a, int64_t low, std::optional<int64_t> high, bool first) {
   auto some = [&](int64_t least) {
-    return b_.any_order(a.free, a.free_required, e_.parts_.comma(), a.others, clipped(least), high ? clipped(*high) : kUnbounded);
+    return b_.any_order(a.free, a.free_required, e_.parts_.comma(), a.others, clipped(least),
+                        high ? clipped(*high) : kUnbounded);
   };
   if (first) return some(low);
   Expr written = b_.sequence({e_.parts_.comma(), some(std::max<int64_t>(low, 1))});
-  const bool may_be_empty = low == 0 && std::none_of(a.free_required.begin(), a.free_required.end(), [](bool r) { return r; });
+  const bool may_be_empty =
+      low == 0 && std::none_of(a.free_required.begin(), a.free_required.end(), [](bool r) { return r; });
   return may_be_empty ? b_.optional(written) : written;
 }
 
@@ -266,7 +275,11 @@ Expr ObjectEmitter::members(const Alternative& a, size_t i, std::vector<uint32_t
   if (set.size() == 1 && !counted) return straight(a, i, set[0], count == 0);
   if (i == a.slots.size()) return rest(a, count);
   if (memo_.size() > kStatesMax || a.slots.size() > kSlotsMax) {
-    e_.refuse(a.node, a.max ? "maxProperties" : counted ? "minProperties" : "anyOf", "this object has too many combinations of members and counts");
+    e_.refuse(a.node,
+              a.max     ? "maxProperties"
+              : counted ? "minProperties"
+                        : "anyOf",
+              "this object has too many combinations of members and counts");
     return b_.none();
   }
   auto key = std::make_tuple(i, set, count);

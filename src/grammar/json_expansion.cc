@@ -34,7 +34,9 @@ Expansion::Place Expansion::place_below(Place place, uint8_t step, uint32_t inde
   // Below a few hundred references in a row the order of members is as it comes.
   constexpr size_t kLongest = 768;
   if (places_[place].size() > kLongest) {
-    if (track_) refuse(0, "$ref", "so many references in a row are not supported beside unevaluatedProperties or unevaluatedItems");
+    if (track_)
+      refuse(0, "$ref",
+             "so many references in a row are not supported beside unevaluatedProperties or unevaluatedItems");
     return place;
   }
   std::string key = places_[place];
@@ -68,7 +70,8 @@ void Expansion::run(Branch b) {
       out_.shapes.size() > normal_.limits_.alternatives_max || depth_ > kChoicesMax) {
     const Choice& why = b.choices.empty() ? choices_.back() : choices_[b.choices[0]];
     refuse(why.node, why.keyword,
-           "the alternatives that have to be combined here are too many; make them differ in a required property or state fewer",
+           "the alternatives that have to be combined here are too many; make them differ in a required property or "
+           "state fewer",
            Code::kResourceExhausted);
     return;
   }
@@ -111,7 +114,8 @@ bool Expansion::choose(Branch& b, Choice choice) {
 }
 
 bool Expansion::take(Branch& b, Todo todo) {
-  return todo.literal.negated() ? take_negation(b, todo.literal, todo.place) : take_node(b, todo.literal.index(), todo.place);
+  return todo.literal.negated() ? take_negation(b, todo.literal, todo.place)
+                                : take_node(b, todo.literal.index(), todo.place);
 }
 
 void Expansion::take_values(const JsonValue* first, uint32_t n) {
@@ -182,8 +186,9 @@ bool Expansion::take_string(Branch& b, SchemaId id) {
   if (k.max_length) raise(s.max, *k.max_length);
   auto pattern = [&](std::string_view source, bool format) {
     StringShape::Pattern p{source, format, false, id};
-    bool known = std::any_of(s.patterns.begin(), s.patterns.end(),
-                             [&](const StringShape::Pattern& q) { return q.source == source && q.format == format && !q.negated; });
+    bool known = std::any_of(s.patterns.begin(), s.patterns.end(), [&](const StringShape::Pattern& q) {
+      return q.source == source && q.format == format && !q.negated;
+    });
     if (!known) s.patterns.push_back(p);
   };
   if (k.pattern) pattern(*k.pattern, false);
@@ -209,11 +214,15 @@ bool Expansion::take_array(Branch& b, SchemaId id) {
   return !a.max || a.min <= *a.max;
 }
 
-ObjectShape::Member& Expansion::member(ObjectShape& o, std::string_view name, uint8_t order_class, Place place, uint32_t index) {
+ObjectShape::Member& Expansion::member(ObjectShape& o, std::string_view name, uint8_t order_class, Place place,
+                                       uint32_t index) {
   for (ObjectShape::Member& m : o.members) {
     if (m.name != name) continue;
-    auto key = [&](uint8_t c, Place p, uint32_t i) { return std::tuple<uint8_t, const std::string&, uint32_t>(c, places_[p], i); };
-    if (key(order_class, place, index) < key(m.order_class, m.place, m.index)) m.order_class = order_class, m.place = place, m.index = index;
+    auto key = [&](uint8_t c, Place p, uint32_t i) {
+      return std::tuple<uint8_t, const std::string&, uint32_t>(c, places_[p], i);
+    };
+    if (key(order_class, place, index) < key(m.order_class, m.place, m.index))
+      m.order_class = order_class, m.place = place, m.index = index;
     return m;
   }
   o.members.push_back({name, kAnything, Presence::kOptional, order_class, place, index});
@@ -255,12 +264,15 @@ bool Expansion::take_object(Branch& b, SchemaId id, Place place) {
   for (const NameList& d : k.dependent_required) {
     Option with{{.op = Atom::kRequire, .text = d.name}};
     for (std::string_view name : d.names) with.push_back({.op = Atom::kRequire, .text = name});
-    if (!choose(b, {{{{.op = Atom::kForbid, .text = d.name}}, std::move(with)}, place, id, "dependentRequired"})) return false;
+    if (!choose(b, {{{{.op = Atom::kForbid, .text = d.name}}, std::move(with)}, place, id, "dependentRequired"}))
+      return false;
   }
   for (uint32_t i = 0; i < k.dependent_schemas.size(); ++i) {
     const NamedNode& d = k.dependent_schemas[i];
-    Option with{{.op = Atom::kRequire, .text = d.name}, {.op = Atom::kLiteral, .literal = positive(d.node), .n = i, .step = kStepDependent}};
-    if (!choose(b, {{{{.op = Atom::kForbid, .text = d.name}}, std::move(with)}, place, id, "dependentSchemas"})) return false;
+    Option with{{.op = Atom::kRequire, .text = d.name},
+                {.op = Atom::kLiteral, .literal = positive(d.node), .n = i, .step = kStepDependent}};
+    if (!choose(b, {{{{.op = Atom::kForbid, .text = d.name}}, std::move(with)}, place, id, "dependentSchemas"}))
+      return false;
   }
   return !o.max || o.min <= *o.max;
 }
@@ -289,8 +301,10 @@ bool Expansion::take_applicators(Branch& b, SchemaId id, Place place) {
   if (a.condition != kNoNode && (track_ || a.consequence != kNoNode || a.alternative != kNoNode)) {
     Option yes{{.op = Atom::kLiteral, .literal = positive(a.condition), .step = kStepIf}};
     Option no{{.op = Atom::kLiteral, .literal = negative(a.condition), .step = kStepIf}};
-    if (a.consequence != kNoNode) yes.push_back({.op = Atom::kLiteral, .literal = positive(a.consequence), .step = kStepThen});
-    if (a.alternative != kNoNode) no.push_back({.op = Atom::kLiteral, .literal = positive(a.alternative), .step = kStepElse});
+    if (a.consequence != kNoNode)
+      yes.push_back({.op = Atom::kLiteral, .literal = positive(a.consequence), .step = kStepThen});
+    if (a.alternative != kNoNode)
+      no.push_back({.op = Atom::kLiteral, .literal = positive(a.alternative), .step = kStepElse});
     if (!choose(b, {{std::move(yes), std::move(no)}, place, id, "if"})) return false;
   }
   return true;
@@ -396,7 +410,8 @@ bool Expansion::apply_object(Branch& b, const Atom& atom, Place place, uint32_t 
       if (atom.op == Atom::kMember) {
         ConjId before = m.value;
         m.value = normal_.conj_and(m.value, atom.literal);
-        if (m.value == kNothing || (before != kAnything && m.value != before && normal_.surely_empty(m.value))) return false;
+        if (m.value == kNothing || (before != kAnything && m.value != before && normal_.surely_empty(m.value)))
+          return false;
       }
       return true;
     }
@@ -487,7 +502,9 @@ void Expansion::resolve_some(Shape shape, size_t next) {
     if (m.presence == Presence::kForbidden) continue;
     ConjId value = m.value;
     if (some.name) {
-      if (normal_.validator_.is_valid(some.name->index(), JsonValue::of_text(JsonKind::kString, m.name)) == some.name->negated()) continue;
+      if (normal_.validator_.is_valid(some.name->index(), JsonValue::of_text(JsonKind::kString, m.name)) ==
+          some.name->negated())
+        continue;
     } else {
       if (!normal_.rule_covers(some.rule, m.name)) continue;
       value = normal_.conj_and(value, some.rule.value);
@@ -508,7 +525,8 @@ void Expansion::sort_members(ObjectShape& o) const {
     if (a.place != b.place) return places_[a.place] < places_[b.place];
     return a.index < b.index;
   };
-  if (!std::is_sorted(o.members.begin(), o.members.end(), less)) std::stable_sort(o.members.begin(), o.members.end(), less);
+  if (!std::is_sorted(o.members.begin(), o.members.end(), less))
+    std::stable_sort(o.members.begin(), o.members.end(), less);
 }
 
 }  // namespace deepinfer::grammar

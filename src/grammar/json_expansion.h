@@ -1,5 +1,5 @@
-// One run of Normaliser::expand for one type of value (private to the room): a tableau. A branch takes its literals apart;
-// what has several ways to hold is put off as a choice, so that everything certain can rule ways out first.
+// One run of Normaliser::expand for one type of value (private to the room): a tableau. A branch takes its literals
+// apart; what has several ways to hold is put off as a choice, so that everything certain can rule ways out first.
 #pragma once
 
 #include <deque>
@@ -12,11 +12,22 @@
 namespace deepinfer::grammar {
 
 // The parts of a schema in the order in which they write their members (README of the structured fixtures).
-enum Step : uint8_t { kStepRef = 1, kStepAllOf, kStepAnyOf, kStepOneOf, kStepIf, kStepThen, kStepElse, kStepDependent, kStepNot };
+enum Step : uint8_t {
+  kStepRef = 1,
+  kStepAllOf,
+  kStepAnyOf,
+  kStepOneOf,
+  kStepIf,
+  kStepThen,
+  kStepElse,
+  kStepDependent,
+  kStepNot
+};
 
 class Expansion {
  public:
-  Expansion(Normaliser& normal, ConjId conj, TypeClass type, NormalForm& out) : normal_(normal), conj_(conj), type_(type), out_(out) {}
+  Expansion(Normaliser& normal, ConjId conj, TypeClass type, NormalForm& out)
+      : normal_(normal), conj_(conj), type_(type), out_(out) {}
   void run();
 
  private:
@@ -26,8 +37,27 @@ class Expansion {
   // One thing that must hold.
   struct Atom {
     enum Op : uint8_t {
-      kLiteral, kTypes, kLow, kHigh, kNotMultiple, kMinLength, kMaxLength, kNotPattern, kExclude,
-      kMinItems, kMaxItems, kItem, kEveryItem, kSomeItem, kRequire, kForbid, kMember, kMinMembers, kMaxMembers, kSome, kSomeName,
+      kLiteral,
+      kTypes,
+      kLow,
+      kHigh,
+      kNotMultiple,
+      kMinLength,
+      kMaxLength,
+      kNotPattern,
+      kExclude,
+      kMinItems,
+      kMaxItems,
+      kItem,
+      kEveryItem,
+      kSomeItem,
+      kRequire,
+      kForbid,
+      kMember,
+      kMinMembers,
+      kMaxMembers,
+      kSome,
+      kSomeName,
     };
     Op op;
     Literal literal = {};

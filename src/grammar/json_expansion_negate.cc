@@ -36,7 +36,8 @@ std::optional<std::vector<Expansion::Option>> Expansion::negation(Literal litera
     for (uint32_t i = 0; i < node.choices->size(); ++i) {
       const JsonValue& v = (*node.choices)[i];
       if (v.is_array() || v.is_object()) {
-        none_of_them.push_back({.op = Atom::kLiteral, .literal = Literal::not_value(normal_.value_index(v)), .step = kStepNot});
+        none_of_them.push_back(
+            {.op = Atom::kLiteral, .literal = Literal::not_value(normal_.value_index(v)), .step = kStepNot});
       } else if (auto options = negation_of_value(v); !options) {
         possible = false;
       } else if (!options->front().empty()) {
@@ -86,7 +87,8 @@ std::optional<std::vector<Expansion::Option>> Expansion::negation_of_value(const
       for (uint32_t i = 0; i < value.size(); ++i) {
         const JsonMember& m = value.members()[i];
         out.push_back({{.op = Atom::kForbid, .text = m.name}});
-        out.push_back({{.op = Atom::kMember, .literal = Literal::not_value(normal_.value_index(m.value)), .text = m.name}});
+        out.push_back(
+            {{.op = Atom::kMember, .literal = Literal::not_value(normal_.value_index(m.value)), .text = m.name}});
       }
       return out;
   }
@@ -157,16 +159,19 @@ void Expansion::negate_object(const ObjectKeywords& k, SchemaId id, std::vector<
   }
   if (can_fail(k.names)) out.push_back({{.op = Atom::kSomeName, .literal = negative(k.names), .node = id}});
   if (k.min_properties && *k.min_properties > 0) out.push_back({{.op = Atom::kMaxMembers, .n = *k.min_properties - 1}});
-  if (k.max_properties && *k.max_properties < INT64_MAX) out.push_back({{.op = Atom::kMinMembers, .n = *k.max_properties + 1}});
+  if (k.max_properties && *k.max_properties < INT64_MAX)
+    out.push_back({{.op = Atom::kMinMembers, .n = *k.max_properties + 1}});
   for (const NameList& d : k.dependent_required) {
     for (std::string_view name : d.names) {
       if (name != d.name) out.push_back({{.op = Atom::kRequire, .text = d.name}, {.op = Atom::kForbid, .text = name}});
     }
   }
   for (const NamedNode& d : k.dependent_schemas) {
-    out.push_back({{.op = Atom::kRequire, .text = d.name}, {.op = Atom::kLiteral, .literal = negative(d.node), .step = kStepNot}});
+    out.push_back({{.op = Atom::kRequire, .text = d.name},
+                   {.op = Atom::kLiteral, .literal = negative(d.node), .step = kStepNot}});
   }
-  if (can_fail(k.unevaluated)) refuse(id, "unevaluatedProperties", "the negation of unevaluatedProperties is not supported");
+  if (can_fail(k.unevaluated))
+    refuse(id, "unevaluatedProperties", "the negation of unevaluatedProperties is not supported");
 }
 
 void Expansion::negate_applicators(const Applicators& a, SchemaId id, std::vector<Option>& out) {
@@ -181,13 +186,15 @@ void Expansion::negate_applicators(const Applicators& a, SchemaId id, std::vecto
     out.push_back(std::move(none));
   }
   if (!a.one_of.empty()) {
-    if (a.one_of.size() > kOneOfNegatedMax) refuse(id, "oneOf", "the negation of so many alternatives is not supported", Code::kResourceExhausted);
+    if (a.one_of.size() > kOneOfNegatedMax)
+      refuse(id, "oneOf", "the negation of so many alternatives is not supported", Code::kResourceExhausted);
     Option none;
     for (uint32_t i = 0; i < a.one_of.size(); ++i) none.push_back(literal(a.one_of[i], true, i));
     out.push_back(std::move(none));
     for (uint32_t i = 0; i < a.one_of.size() && normal_.status_.ok(); ++i) {
       for (uint32_t k = i + 1; k < a.one_of.size(); ++k) {
-        if (!normal_.disjoint(a.one_of[i], a.one_of[k], type_)) out.push_back({literal(a.one_of[i], false, i), literal(a.one_of[k], false, k)});
+        if (!normal_.disjoint(a.one_of[i], a.one_of[k], type_))
+          out.push_back({literal(a.one_of[i], false, i), literal(a.one_of[k], false, k)});
       }
     }
   }

@@ -1,5 +1,5 @@
-// unevaluatedProperties and unevaluatedItems. Which parts of a schema hold decides what counts as evaluated, so a branch settles for
-// every alternative whether it holds; then the rest is a plain rule about further members or items.
+// unevaluatedProperties and unevaluatedItems. Which parts of a schema hold decides what counts as evaluated, so a
+// branch settles for every alternative whether it holds; then the rest is a plain rule about further members or items.
 #include <algorithm>
 #include <set>
 
@@ -64,7 +64,10 @@ bool Expansion::choose_any_of_exactly(Branch& b, SchemaId id, Place place) {
     Option option;
     for (size_t i = 0; i < live.size(); ++i) {
       const bool holds = set >> i & 1;
-      option.push_back({.op = Atom::kLiteral, .literal = Literal::of_node(live[i].first, !holds), .n = live[i].second, .step = holds ? kStepAnyOf : kStepNot});
+      option.push_back({.op = Atom::kLiteral,
+                        .literal = Literal::of_node(live[i].first, !holds),
+                        .n = live[i].second,
+                        .step = holds ? kStepAnyOf : kStepNot});
     }
     choice.options.push_back(std::move(option));
   }
@@ -73,7 +76,8 @@ bool Expansion::choose_any_of_exactly(Branch& b, SchemaId id, Place place) {
 
 bool Expansion::apply_unevaluated(Branch& b) {
   for (const auto& [id, place] : std::vector<std::pair<SchemaId, Place>>(b.applied)) {
-    if (asks(normal_.model(), normal_.model().node(id), type_) && !apply_unevaluated(b, id, places_[place])) return false;
+    if (asks(normal_.model(), normal_.model().node(id), type_) && !apply_unevaluated(b, id, places_[place]))
+      return false;
   }
   return true;
 }
@@ -100,7 +104,8 @@ bool Expansion::apply_unevaluated(Branch& b, SchemaId id, std::string_view place
     std::sort(scope->names.begin(), scope->names.end());
     scope->names.erase(std::unique(scope->names.begin(), scope->names.end()), scope->names.end());
     normal_.more_scopes_.push_back(std::move(scope));
-    b.shape.object->rules.push_back({std::nullopt, normal_.more_scopes_.back().get(), normal_.of_node(self.object->unevaluated)});
+    b.shape.object->rules.push_back(
+        {std::nullopt, normal_.more_scopes_.back().get(), normal_.of_node(self.object->unevaluated)});
     return true;
   }
   size_t from = 0;

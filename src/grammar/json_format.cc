@@ -6,7 +6,8 @@
 namespace deepinfer::grammar {
 namespace {
 
-constexpr std::array<std::string_view, 10> kNames{"date-time", "date", "time", "duration", "email", "hostname", "ipv4", "ipv6", "uri", "uuid"};
+constexpr std::array<std::string_view, 10> kNames{"date-time", "date", "time", "duration", "email",
+                                                  "hostname",  "ipv4", "ipv6", "uri",      "uuid"};
 
 bool digit(char c) { return c >= '0' && c <= '9'; }
 bool alpha(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
@@ -254,13 +255,14 @@ bool uuid(std::string_view s) {
   return true;
 }
 
-#define DI_DATE                                                                                                          \
-  "(?:[0-9]{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)|"                 \
+#define DI_DATE                                                                                         \
+  "(?:[0-9]{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)|" \
   "02-(?:0[1-9]|1[0-9]|2[0-8]))|(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)-02-29)"
-#define DI_TIME                                                                                                          \
-  "(?:(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\\.[0-9]+)?(?:[Zz]|[+\\-](?:[01][0-9]|2[0-3]):[0-5][0-9])|"          \
+#define DI_TIME                                                                                                \
+  "(?:(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\\.[0-9]+)?(?:[Zz]|[+\\-](?:[01][0-9]|2[0-3]):[0-5][0-9])|" \
   "23:59:60(?:\\.[0-9]+)?(?:[Zz]|[+\\-]00:00))"
-#define DI_HOSTNAME "[A-Za-z0-9](?:[A-Za-z0-9\\-]{0,61}[A-Za-z0-9])?(?:\\.[A-Za-z0-9](?:[A-Za-z0-9\\-]{0,61}[A-Za-z0-9])?)*"
+#define DI_HOSTNAME \
+  "[A-Za-z0-9](?:[A-Za-z0-9\\-]{0,61}[A-Za-z0-9])?(?:\\.[A-Za-z0-9](?:[A-Za-z0-9\\-]{0,61}[A-Za-z0-9])?)*"
 #define DI_OCTET "(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
 #define DI_IPV4 DI_OCTET "(?:\\." DI_OCTET "){3}"
 #define DI_H16 "[0-9A-Fa-f]{1,4}"
@@ -278,20 +280,29 @@ constexpr std::array<FormatRegex, 10> kRegexes{{
     {DI_DATE "[Tt]" DI_TIME, -1, false},
     {DI_DATE},
     {DI_TIME, -1, false},
-    {"P(?:[0-9]+W|(?:[0-9]+Y(?:[0-9]+M(?:[0-9]+D)?)?|[0-9]+M(?:[0-9]+D)?|[0-9]+D)?(?:T(?:[0-9]+H(?:[0-9]+M(?:[0-9]+S)?)?|[0-9]+M(?:[0-9]+S)?|[0-9]+S))|"
+    {"P(?:[0-9]+W|(?:[0-9]+Y(?:[0-9]+M(?:[0-9]+D)?)?|[0-9]+M(?:[0-9]+D)?|[0-9]+D)?(?:T(?:[0-9]+H(?:[0-9]+M(?:[0-9]+S)?)"
+     "?|[0-9]+M(?:[0-9]+S)?|[0-9]+S))|"
      "[0-9]+Y(?:[0-9]+M(?:[0-9]+D)?)?|[0-9]+M(?:[0-9]+D)?|[0-9]+D)"},
-    // The domain's own bound of 253 characters is left to the automaton's user: none of the texts that models write gets there.
-    {"(?:" DI_ATOM "(?:\\." DI_ATOM ")*|\"(?:[ !#-\\[\\]-~]|\\\\[ -~])*\")@(?:" DI_HOSTNAME "|\\[(?:" DI_IPV4 "|IPv6:" DI_IPV6 ")\\])", -1, false},
+    // The domain's own bound of 253 characters is left to the automaton's user: none of the texts that models write
+    // gets there.
+    {"(?:" DI_ATOM "(?:\\." DI_ATOM ")*|\"(?:[ !#-\\[\\]-~]|\\\\[ -~])*\")@(?:" DI_HOSTNAME "|\\[(?:" DI_IPV4
+     "|IPv6:" DI_IPV6 ")\\])",
+     -1, false},
     {DI_HOSTNAME, 253},
     {DI_IPV4},
     {DI_IPV6},
-    {"[A-Za-z][A-Za-z0-9+.\\-]*:(?://(?:" DI_UCHAR(":") "@)?(?:\\[(?:" DI_IPV6 "|[vV][0-9A-Fa-f]+\\.[A-Za-z0-9\\-._~!$&'()*+,;=:]+)\\]|" DI_UCHAR("")
-     ")(?::[0-9]*)?(?:/" DI_UCHAR(":@/") ")?|/?(?:" "(?:[A-Za-z0-9\\-._~!$&'()*+,;=:@]|%[0-9A-Fa-f]{2})" DI_UCHAR(":@/") ")?)(?:\\?" DI_UCHAR(":@/?")
-     ")?(?:#" DI_UCHAR(":@/?") ")?"},
+    {"[A-Za-z][A-Za-z0-9+.\\-]*:(?://(?:" DI_UCHAR(
+        ":") "@)?(?:\\[(?:" DI_IPV6
+             "|[vV][0-9A-Fa-f]+\\.[A-Za-z0-9\\-._~!$&'()*+,;=:]+)\\]|" DI_UCHAR("") ")(?::[0-9]*)?(?:/" DI_UCHAR(
+                 ":@/") ")?|/?(?:"
+                        "(?:[A-Za-z0-9\\-._~!$&'()*+,;=:@]|%[0-9A-Fa-f]{2})" DI_UCHAR(":@/") ")?)(?:\\?" DI_UCHAR(
+                            ":@/?") ")?(?:#" DI_UCHAR(":@/?") ")?"},
     {"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}"},
 }};
 
-size_t index_of(std::string_view name) { return static_cast<size_t>(std::find(kNames.begin(), kNames.end(), name) - kNames.begin()); }
+size_t index_of(std::string_view name) {
+  return static_cast<size_t>(std::find(kNames.begin(), kNames.end(), name) - kNames.begin());
+}
 
 }  // namespace
 

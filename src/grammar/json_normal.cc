@@ -45,8 +45,12 @@ SchemaId Normaliser::canonical(SchemaId id) const {
   for (;;) {
     const SchemaNode& n = model_->node(id);
     const Applicators* a = n.applicators.get();
-    if (!a || a->ref == kNoNode || n.types != kAllTypes || n.constant || n.choices || n.number || n.string || n.array || n.object) return id;
-    if (!a->all_of.empty() || !a->any_of.empty() || !a->one_of.empty() || a->negated != kNoNode || a->condition != kNoNode) return id;
+    if (!a || a->ref == kNoNode || n.types != kAllTypes || n.constant || n.choices || n.number || n.string || n.array ||
+        n.object)
+      return id;
+    if (!a->all_of.empty() || !a->any_of.empty() || !a->one_of.empty() || a->negated != kNoNode ||
+        a->condition != kNoNode)
+      return id;
     id = a->ref;
   }
 }
@@ -70,8 +74,10 @@ ConjId Normaliser::conj_and(ConjId conj, Literal literal) {
   }
   const std::vector<Literal>& have = literals(conj);
   if (std::find(have.begin(), have.end(), literal) != have.end()) return conj;
-  if (std::find(have.begin(), have.end(), Literal{literal.code ^ 1}) != have.end() && !literal.is_value()) return kNothing;
-  // The first literal leads (its members are written first); the others are sorted, so that their order makes no new conjunctions.
+  if (std::find(have.begin(), have.end(), Literal{literal.code ^ 1}) != have.end() && !literal.is_value())
+    return kNothing;
+  // The first literal leads (its members are written first); the others are sorted, so that their order makes no new
+  // conjunctions.
   std::vector<Literal> key;
   key.reserve(have.size() + 1);
   key = have;
@@ -80,7 +86,8 @@ ConjId Normaliser::conj_and(ConjId conj, Literal literal) {
   if (fresh) {
     conjunctions_.emplace_back().literals = it->first;
     if (conjunctions_.size() > limits_.conjunctions_max) {
-      fail(make_error(Code::kResourceExhausted, "the JSON Schema combines its subschemas in more than {} ways; simplify its allOf, oneOf and not",
+      fail(make_error(Code::kResourceExhausted,
+                      "the JSON Schema combines its subschemas in more than {} ways; simplify its allOf, oneOf and not",
                       limits_.conjunctions_max));
     }
   }
@@ -122,7 +129,8 @@ const NameScope* Normaliser::scope_of(SchemaId id) {
 bool Normaliser::holds(ConjId conj, const JsonValue& value) {
   if (conj == kNothing) return false;
   for (Literal l : literals(conj)) {
-    bool good = l.is_value() ? !json_equal(*values_[static_cast<size_t>(l.index())], value) : validator_.is_valid(l.index(), value) != l.negated();
+    bool good = l.is_value() ? !json_equal(*values_[static_cast<size_t>(l.index())], value)
+                             : validator_.is_valid(l.index(), value) != l.negated();
     if (!validator_.status().ok()) fail(validator_.status());
     if (!good) return false;
   }
@@ -134,7 +142,8 @@ Result<const NormalForm*> Normaliser::expand(ConjId conj) {
   if (c.form) return c.form.get();
   c.open = true;
   auto form = std::make_unique<NormalForm>();
-  for (int t = 0; t < kTypeClasses && status_.ok() && conj != kNothing; ++t) Expansion(*this, conj, static_cast<TypeClass>(t), *form).run();
+  for (int t = 0; t < kTypeClasses && status_.ok() && conj != kNothing; ++t)
+    Expansion(*this, conj, static_cast<TypeClass>(t), *form).run();
   c.open = false;
   c.form = std::move(form);
   if (status_.ok()) status_ = builder_.status();
@@ -176,8 +185,9 @@ bool Normaliser::surely_empty(const Shape& s) {
       }
       return false;
     case TypeClass::kObject:
-      return std::any_of(s.object->members.begin(), s.object->members.end(),
-                         [&](const ObjectShape::Member& m) { return m.presence == Presence::kRequired && surely_empty(m.value); });
+      return std::any_of(s.object->members.begin(), s.object->members.end(), [&](const ObjectShape::Member& m) {
+        return m.presence == Presence::kRequired && surely_empty(m.value);
+      });
     default:
       return false;
   }

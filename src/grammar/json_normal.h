@@ -1,8 +1,9 @@
-// Brings what a JSON Schema says about one value into a normal form (private to the room): a union of shapes, each about
-// values of one type, each a plain conjunction without allOf, anyOf, oneOf, not, if, references or dependencies.
+// Brings what a JSON Schema says about one value into a normal form (private to the room): a union of shapes, each
+// about values of one type, each a plain conjunction without allOf, anyOf, oneOf, not, if, references or dependencies.
 //
-// A *literal* is a schema node or its negation (or "not equal to this value"); a *conjunction* is an interned list of literals
-// that one value must satisfy. Shapes name the conjunctions of their members and items, so that recursion is a finite graph:
+// A *literal* is a schema node or its negation (or "not equal to this value"); a *conjunction* is an interned list of
+// literals that one value must satisfy. Shapes name the conjunctions of their members and items, so that recursion is a
+// finite graph:
 //
 //   ConjId root = normal.of_node(model.root());
 //   for (const Shape& s : normal.expand(root).shapes) ...     // s.object.members[i].value is a ConjId again
@@ -79,8 +80,8 @@ struct ArrayShape {
   SchemaId unique = kNoNode;  // the node that asks for it
 };
 
-// Members that `properties` declares come first, then those that only `required` lists; those that only negations and dependencies
-// mention have no place of their own.
+// Members that `properties` declares come first, then those that only `required` lists; those that only negations and
+// dependencies mention have no place of their own.
 enum OrderClass : uint8_t { kDeclared, kOnlyRequired, kUnplaced };
 
 enum class Presence : uint8_t { kOptional, kRequired, kForbidden };

@@ -93,7 +93,8 @@ std::optional<int64_t> Decimal::to_int64() const {
   if (!is_integer() || exponent_ > 19) return std::nullopt;
   unsigned __int128 magnitude = 0;
   for (int64_t i = 0; i < exponent_; ++i) {
-    magnitude = magnitude * 10 + (i < static_cast<int64_t>(digits_.size()) ? static_cast<unsigned>(digits_[i] - '0') : 0);
+    magnitude =
+        magnitude * 10 + (i < static_cast<int64_t>(digits_.size()) ? static_cast<unsigned>(digits_[i] - '0') : 0);
   }
   if (magnitude > static_cast<unsigned __int128>(INT64_MAX)) return std::nullopt;
   int64_t v = static_cast<int64_t>(magnitude);

@@ -15,14 +15,17 @@ std::string digit_range(char first, char last) {
   return std::string("[") + first + "-" + last + "]";
 }
 
-std::string times(std::string_view what, size_t n) { return n == 0 ? "" : std::string(what) + "{" + std::to_string(n) + "}"; }
+std::string times(std::string_view what, size_t n) {
+  return n == 0 ? "" : std::string(what) + "{" + std::to_string(n) + "}";
+}
 
 // Integer parts with exactly as many digits as `s` and above it, nested so that the length stays linear.
 std::string same_length_above(const std::string& s) {
   std::string out, close;
   for (size_t j = 0; j < s.size(); ++j) {
     bool last = j + 1 == s.size();
-    std::string more = s[j] < '9' ? digit_range(static_cast<char>(s[j] + 1), '9') + times("[0-9]", s.size() - j - 1) : "";
+    std::string more =
+        s[j] < '9' ? digit_range(static_cast<char>(s[j] + 1), '9') + times("[0-9]", s.size() - j - 1) : "";
     if (last) {
       out += more.empty() ? "[]" : more;
     } else {
@@ -38,7 +41,8 @@ std::string same_length_below(const std::string& s) {
   for (size_t j = 0; j < s.size(); ++j) {
     bool last = j + 1 == s.size();
     char least = j == 0 && s.size() > 1 ? '1' : '0';
-    std::string less = s[j] > least ? digit_range(least, static_cast<char>(s[j] - 1)) + times("[0-9]", s.size() - j - 1) : "";
+    std::string less =
+        s[j] > least ? digit_range(least, static_cast<char>(s[j] - 1)) + times("[0-9]", s.size() - j - 1) : "";
     if (last) {
       out += less.empty() ? "[]" : less;
     } else {
@@ -49,11 +53,15 @@ std::string same_length_below(const std::string& s) {
   return out + close;
 }
 
-std::string int_above(const std::string& s) { return "(?:" + same_length_above(s) + "|[1-9][0-9]{" + std::to_string(s.size()) + ",})"; }
+std::string int_above(const std::string& s) {
+  return "(?:" + same_length_above(s) + "|[1-9][0-9]{" + std::to_string(s.size()) + ",})";
+}
 
 std::string int_below(const std::string& s) {
   if (s == "0") return "[]";
-  std::string shorter = s.size() == 1 ? "" : s.size() == 2 ? "|[0-9]" : "|0|[1-9][0-9]{0," + std::to_string(s.size() - 2) + "}";
+  std::string shorter = s.size() == 1   ? ""
+                        : s.size() == 2 ? "|[0-9]"
+                                        : "|0|[1-9][0-9]{0," + std::to_string(s.size() - 2) + "}";
   return "(?:" + same_length_below(s) + shorter + ")";
 }
 
@@ -119,7 +127,8 @@ std::string at_most(const Decimal& bound, bool open, bool integer) {
 
 class NumberTexts {
  public:
-  NumberTexts(GrammarBuilder& b, const NumberShape& s) : b_(b), s_(s), integer_(!(s.types & kFraction)), fraction_(!(s.types & kInteger)) {}
+  NumberTexts(GrammarBuilder& b, const NumberShape& s)
+      : b_(b), s_(s), integer_(!(s.types & kFraction)), fraction_(!(s.types & kInteger)) {}
 
   Text all() {
     std::vector<Text> signs;
@@ -150,13 +159,15 @@ class NumberTexts {
   }
 
   // Texts without sign, of numbers between two bounds that are not negative.
-  Text magnitudes(const std::optional<Decimal>& low, bool low_open, const std::optional<Decimal>& high, bool high_open, bool negative) {
+  Text magnitudes(const std::optional<Decimal>& low, bool low_open, const std::optional<Decimal>& high, bool high_open,
+                  bool negative) {
     bool conditions = !s_.multiples.empty() || !s_.not_multiples.empty() || !s_.excluded.empty() || fraction_;
     bool above_zero = low && low->is_zero() && low_open;
     bool exponents = !integer_ && !conditions;
     std::vector<Text> parts;
     if (exponents && !high && (!low || low->is_zero())) {
-      std::string mantissa = above_zero ? "(?:0\\.[0-9]*[1-9][0-9]*|[1-9][0-9]*" + std::string(kFrac) + ")" : std::string(kInt) + std::string(kFrac);
+      std::string mantissa = above_zero ? "(?:0\\.[0-9]*[1-9][0-9]*|[1-9][0-9]*" + std::string(kFrac) + ")"
+                                        : std::string(kInt) + std::string(kFrac);
       return regex(mantissa + std::string(kExp));
     }
     if (low && (above_zero || !low->is_zero())) parts.push_back(regex(at_least(*low, low_open, integer_)));
@@ -226,7 +237,8 @@ class NumberTexts {
         uint64_t next = phase == 0 ? 0 : phase + 1;
         if (phase == 0 && places > 0) s.edges.push_back({'.', '.', state(1, r)});
         for (uint64_t d = 0; d < 10; ++d) {
-          s.edges.push_back({static_cast<uint8_t>('0' + d), static_cast<uint8_t>('0' + d), state(next, (r * 10 + d) % m)});
+          s.edges.push_back(
+              {static_cast<uint8_t>('0' + d), static_cast<uint8_t>('0' + d), state(next, (r * 10 + d) % m)});
         }
       }
     }
@@ -249,7 +261,8 @@ uint64_t divisor_states(const Decimal& divisor) {
 }
 
 bool is_plain_number(const NumberShape& s) {
-  return !s.low && !s.high && s.multiples.empty() && s.not_multiples.empty() && s.excluded.empty() && (s.types & kInteger);
+  return !s.low && !s.high && s.multiples.empty() && s.not_multiples.empty() && s.excluded.empty() &&
+         (s.types & kInteger);
 }
 
 Text number_text(GrammarBuilder& builder, const NumberShape& shape) { return NumberTexts(builder, shape).all(); }

@@ -1,9 +1,9 @@
 // The texts of numbers that satisfy a NumberShape, as a set of strings (private to the room).
 //
-// Every text in the set is a JSON number of the shape. Left out are other spellings of the same values: exponents and ".0"
-// for integers, "-0" where negative numbers are out of range, and, where a bound other than 0, a divisor or an excluded
-// value speaks about the number, exponents (but numbers in scientific form that lie beyond every bound are taken, because
-// programs write very small and very large values that way).
+// Every text in the set is a JSON number of the shape. Left out are other spellings of the same values: exponents and
+// ".0" for integers, "-0" where negative numbers are out of range, and, where a bound other than 0, a divisor or an
+// excluded value speaks about the number, exponents (but numbers in scientific form that lie beyond every bound are
+// taken, because programs write very small and very large values that way).
 #pragma once
 
 #include <cstdint>

@@ -21,14 +21,19 @@ Result<Grammar> compile_json_schema(std::string_view schema, const JsonSchemaOpt
   DI_ASSIGN_OR_RETURN(Expr root, add_json_schema(builder, schema, options));
   auto grammar = builder.finish(root);
   if (!grammar.ok() && grammar.status().code() == Code::kInvalidArgument) {
-    return make_error(Code::kInvalidArgument, "the JSON Schema has no valid document: its keywords contradict each other ({})",
+    return make_error(Code::kInvalidArgument,
+                      "the JSON Schema has no valid document: its keywords contradict each other ({})",
                       grammar.status().message());
   }
   return grammar;
 }
 
-Expr any_json(GrammarBuilder& builder, const JsonSchemaOptions& options) { return JsonParts(builder, options).any_value(); }
+Expr any_json(GrammarBuilder& builder, const JsonSchemaOptions& options) {
+  return JsonParts(builder, options).any_value();
+}
 
-Expr any_json_object(GrammarBuilder& builder, const JsonSchemaOptions& options) { return JsonParts(builder, options).any_object(); }
+Expr any_json_object(GrammarBuilder& builder, const JsonSchemaOptions& options) {
+  return JsonParts(builder, options).any_object();
+}
 
 }  // namespace deepinfer::grammar

@@ -1,20 +1,21 @@
 // JSON Schema into a grammar: what the grammar accepts is exactly what the schema allows, or the schema is refused.
 //
-//   DI_ASSIGN_OR_RETURN(Grammar g, compile_json_schema(R"({"type": "object", "properties": {"n": {"type": "integer"}}})"));
+//   DI_ASSIGN_OR_RETURN(Grammar g, compile_json_schema(R"({"type": "object", "properties": {"n": {"type":
+//   "integer"}}})"));
 //
-// Meaning: drafts 2020-12 and 7 (json_schema_model.h), known formats enforced (json_format.h), `pattern` searches, lengths count
-// code points, numbers are exact. A keyword that cannot be obeyed exactly is refused with its name and JSON pointer, never
-// dropped; so is a schema without any valid document. Refused today: uniqueItems unless the items are one of at most 64 known
-// values, unevaluatedItems beside contains, the negations of uniqueItems, unevaluated* and counted contains, and products of
-// alternatives beyond the limits of NormalLimits.
+// Meaning: drafts 2020-12 and 7 (json_schema_model.h), known formats enforced (json_format.h), `pattern` searches,
+// lengths count code points, numbers are exact. A keyword that cannot be obeyed exactly is refused with its name and
+// JSON pointer, never dropped; so is a schema without any valid document. Refused today: uniqueItems unless the items
+// are one of at most 64 known values, unevaluatedItems beside contains, the negations of uniqueItems, unevaluated* and
+// counted contains, and products of alternatives beyond the limits of NormalLimits.
 //
-// Member order: the order of `properties`; then names that only `required` lists; then others. A schema's own properties come
-// before those of $ref, allOf, anyOf, oneOf, if, then/else, dependentSchemas, in this order. `any_order` lifts that for objects
-// of at most 64 named members. A named member occurs at most once.
+// Member order: the order of `properties`; then names that only `required` lists; then others. A schema's own
+// properties come before those of $ref, allOf, anyOf, oneOf, if, then/else, dependentSchemas, in this order.
+// `any_order` lifts that for objects of at most 64 named members. A named member occurs at most once.
 //
-// White space: at most kMaxWhitespace characters (grammar.h) before and after each of { } [ ] : , inside the document, and none
-// around it; `compact` allows none at all. Names and listed values are written in one spelling, json.dumps(ensure_ascii=False);
-// integers without fraction and exponent. Free strings may use every escape.
+// White space: at most kMaxWhitespace characters (grammar.h) before and after each of { } [ ] : , inside the document,
+// and none around it; `compact` allows none at all. Names and listed values are written in one spelling,
+// json.dumps(ensure_ascii=False); integers without fraction and exponent. Free strings may use every escape.
 //
 // JsonValidator (json_validate.h) checks finished documents against the same schemas.
 #pragma once

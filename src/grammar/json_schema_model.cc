@@ -27,7 +27,8 @@ std::string SchemaModel::path(SchemaId id) const {
 
 Result<SchemaModel> SchemaModel::parse(std::string_view text, const SchemaLimits& limits) {
   if (text.size() > limits.bytes_max) {
-    return make_error(Code::kResourceExhausted, "the JSON Schema has {} bytes; the limit is {}", text.size(), limits.bytes_max);
+    return make_error(Code::kResourceExhausted, "the JSON Schema has {} bytes; the limit is {}", text.size(),
+                      limits.bytes_max);
   }
   auto document = JsonDocument::parse(text, {limits.bytes_max, limits.depth_max});
   if (!document.ok()) return document.status().with_context("JSON Schema");

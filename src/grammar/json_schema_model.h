@@ -33,7 +33,15 @@ using SchemaId = int32_t;
 inline constexpr SchemaId kNoNode = -1;
 
 // The shapes that a value can have; "number" of the keyword `type` is kInteger | kFraction.
-enum TypeBit : uint8_t { kNull = 1, kBoolean = 2, kInteger = 4, kFraction = 8, kString = 16, kArray = 32, kObject = 64 };
+enum TypeBit : uint8_t {
+  kNull = 1,
+  kBoolean = 2,
+  kInteger = 4,
+  kFraction = 8,
+  kString = 16,
+  kArray = 32,
+  kObject = 64
+};
 inline constexpr uint8_t kAllTypes = 127;
 
 struct NumberKeywords {
@@ -99,7 +107,8 @@ struct SchemaNode {
 
   // True when every value is valid, as far as this node alone shows.
   bool trivial() const {
-    return !never && types == kAllTypes && !constant && !choices && !number && !string && !array && !object && !applicators;
+    return !never && types == kAllTypes && !constant && !choices && !number && !string && !array && !object &&
+           !applicators;
   }
 };
 

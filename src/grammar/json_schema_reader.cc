@@ -71,12 +71,14 @@ Status SchemaReader::run() {
   return refuse_cycles();
 }
 
-Result<SchemaId> SchemaReader::read(const JsonValue& value, SchemaId parent, std::string step, const JsonValue* resource) {
+Result<SchemaId> SchemaReader::read(const JsonValue& value, SchemaId parent, std::string step,
+                                    const JsonValue* resource) {
   auto [slot, fresh] = node_of_.try_emplace(&value, static_cast<SchemaId>(model_.nodes_.size()));
   if (!fresh) return slot->second;
   SchemaId id = slot->second;
   if (model_.nodes_.size() >= limits_.nodes_max) {
-    return make_error(Code::kResourceExhausted, "the JSON Schema has more than {} subschemas; split it", limits_.nodes_max);
+    return make_error(Code::kResourceExhausted, "the JSON Schema has more than {} subschemas; split it",
+                      limits_.nodes_max);
   }
   SchemaNode& n = model_.nodes_.emplace_back();
   n.source = &value;
@@ -88,7 +90,8 @@ Result<SchemaId> SchemaReader::read(const JsonValue& value, SchemaId parent, std
     return id;
   }
   if (!value.is_object()) {
-    return make_error(Code::kInvalidArgument, "JSON Schema at {}: a schema must be an object, true or false", model_.path(id));
+    return make_error(Code::kInvalidArgument, "JSON Schema at {}: a schema must be an object, true or false",
+                      model_.path(id));
   }
   if (resolver_.starts_resource(value)) n.resource = &value;
   DI_RETURN_IF_ERROR(read_keywords(id));
@@ -125,8 +128,8 @@ Status SchemaReader::read_keyword(SchemaId id, std::string_view name, const Json
     return {};
   }
   handled = false;
-  for (auto reader : {&SchemaReader::read_object, &SchemaReader::read_string, &SchemaReader::read_array, &SchemaReader::read_number,
-                      &SchemaReader::read_applicator}) {
+  for (auto reader : {&SchemaReader::read_object, &SchemaReader::read_string, &SchemaReader::read_array,
+                      &SchemaReader::read_number, &SchemaReader::read_applicator}) {
     DI_RETURN_IF_ERROR((this->*reader)(id, name, value, handled));
     if (handled) return {};
   }
@@ -156,7 +159,8 @@ Status SchemaReader::read_type(SchemaId id, const JsonValue& value) {
   } else {
     good = add(value);
   }
-  if (!good) return bad(id, "type", "must be null, boolean, integer, number, string, array or object, or an array of these");
+  if (!good)
+    return bad(id, "type", "must be null, boolean, integer, number, string, array or object, or an array of these");
   node(id).types = types;
   return {};
 }
@@ -167,13 +171,15 @@ Status SchemaReader::read_number(SchemaId id, std::string_view name, const JsonV
   if (name == "maximum") return decimal(id, name, value, number(id).maximum);
   if (name == "exclusiveMinimum" || name == "exclusiveMaximum") {
     if (value.is_bool() && !named_2020_) return {};  // draft 4's form: finish_node
-    return decimal(id, name, value, name == "exclusiveMinimum" ? number(id).exclusive_minimum : number(id).exclusive_maximum);
+    return decimal(id, name, value,
+                   name == "exclusiveMinimum" ? number(id).exclusive_minimum : number(id).exclusive_maximum);
   }
   if (name == "multipleOf") {
     DI_RETURN_IF_ERROR(decimal(id, name, value, number(id).multiple_of));
     const Decimal& m = *number(id).multiple_of;
     if (m.is_zero() || m.negative()) return bad(id, name, "must be greater than 0");
-    if (m.digits().size() > Decimal::kDivisorDigitsMax) return bad(id, name, "has more than 18 significant digits", Code::kUnsupported);
+    if (m.digits().size() > Decimal::kDivisorDigitsMax)
+      return bad(id, name, "has more than 18 significant digits", Code::kUnsupported);
     return {};
   }
   handled = false;
@@ -242,7 +248,8 @@ Status SchemaReader::read_object(SchemaId id, std::string_view name, const JsonV
   if (name == "properties") return named_children(id, name, value, object(id).properties);
   if (name == "required") {
     if (value.is_bool() && !named_2020_) {
-      return bad(id, name, "must be an array of names; the boolean form of draft 3 is not supported", Code::kInvalidArgument);
+      return bad(id, name, "must be an array of names; the boolean form of draft 3 is not supported",
+                 Code::kInvalidArgument);
     }
     return names(id, name, value, object(id).required);
   }
@@ -288,7 +295,9 @@ Status SchemaReader::read_applicator(SchemaId id, std::string_view name, const J
   if (name == "$ref" || (!draft7_ && (name == "$dynamicRef" || name == "$recursiveRef"))) {
     if (!value.is_string()) return bad(id, name, "must be a string");
     if (name != "$ref" && resolver_.is_ambiguous(value.text())) {
-      return bad(id, name, "where it leads depends on the caller; dynamic references with one anchor only are supported", Code::kUnsupported);
+      return bad(id, name,
+                 "where it leads depends on the caller; dynamic references with one anchor only are supported",
+                 Code::kUnsupported);
     }
     applicators(id);
     pending_.push_back({id, std::string(name), value.text()});
@@ -338,7 +347,8 @@ Status SchemaReader::children(SchemaId id, std::string_view name, const JsonValu
   return {};
 }
 
-Status SchemaReader::named_children(SchemaId id, std::string_view name, const JsonValue& value, std::vector<NamedNode>& out) {
+Status SchemaReader::named_children(SchemaId id, std::string_view name, const JsonValue& value,
+                                    std::vector<NamedNode>& out) {
   if (!value.is_object()) return bad(id, name, "must be an object of schemas");
   out.reserve(value.size());
   for (uint32_t i = 0; i < value.size(); ++i) {
@@ -349,12 +359,14 @@ Status SchemaReader::named_children(SchemaId id, std::string_view name, const Js
   return {};
 }
 
-Status SchemaReader::names(SchemaId id, std::string_view name, const JsonValue& value, std::vector<std::string_view>& out) {
+Status SchemaReader::names(SchemaId id, std::string_view name, const JsonValue& value,
+                           std::vector<std::string_view>& out) {
   bool good = value.is_array();
   for (uint32_t i = 0; good && i < value.size(); ++i) good = value[i].is_string();
   if (!good) return bad(id, name, "must be an array of names");
   for (uint32_t i = 0; i < value.size(); ++i) {
-    if (value.size() > 64 || std::find(out.begin(), out.end(), value[i].text()) == out.end()) out.push_back(value[i].text());
+    if (value.size() > 64 || std::find(out.begin(), out.end(), value[i].text()) == out.end())
+      out.push_back(value[i].text());
   }
   return {};
 }
@@ -429,7 +441,8 @@ Status SchemaReader::refuse_cycles() const {
       stack.back().next.pop_back();
       Mark& mark = marks[static_cast<size_t>(next)];
       if (mark == kOpen) {
-        return make_error(Code::kInvalidArgument, "JSON Schema keyword \"$ref\" at {}: the reference leads back to the same value without end",
+        return make_error(Code::kInvalidArgument,
+                          "JSON Schema keyword \"$ref\" at {}: the reference leads back to the same value without end",
                           model_.path(stack.back().id));
       }
       if (mark == kNew) {

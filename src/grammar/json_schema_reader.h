@@ -1,4 +1,5 @@
-// How SchemaModel::parse reads a document (private to the room): keywords into nodes, references through SchemaResolver.
+// How SchemaModel::parse reads a document (private to the room): keywords into nodes, references through
+// SchemaResolver.
 #pragma once
 
 #include <string>
@@ -20,7 +21,8 @@ class SchemaResolver {
   };
 
   // Draft 7 and earlier ignore the siblings of `$ref`, `$id` among them; draft 4 writes `id`.
-  SchemaResolver(const JsonValue& root, bool draft4, bool draft7) : root_(root), id_keyword_(draft4 ? "id" : "$id"), draft7_(draft7) {}
+  SchemaResolver(const JsonValue& root, bool draft4, bool draft7)
+      : root_(root), id_keyword_(draft4 ? "id" : "$id"), draft7_(draft7) {}
 
   // `reference` as written in a node of `resource`. An error says what is wrong, without the place of the reference.
   Result<Target> resolve(std::string_view reference, const JsonValue* resource);
@@ -65,7 +67,8 @@ class SchemaReader {
   static std::string_view meta_schema(const JsonValue& root);
   static bool is_draft4(std::string_view meta) { return meta.find("draft-04") != std::string_view::npos; }
   static bool is_draft7(std::string_view meta) {
-    return is_draft4(meta) || meta.find("draft-06") != std::string_view::npos || meta.find("draft-07") != std::string_view::npos;
+    return is_draft4(meta) || meta.find("draft-06") != std::string_view::npos ||
+           meta.find("draft-07") != std::string_view::npos;
   }
 
   struct Pending {  // a reference that waits for its target's node

@@ -63,7 +63,8 @@ std::string join(std::string_view base_text, std::string_view reference) {
   t.has_scheme = base.has_scheme;
   t.scheme = base.scheme;
   if (r.has_authority) {
-    t.has_authority = true, t.authority = r.authority, t.path = remove_dots(r.path), t.has_query = r.has_query, t.query = r.query;
+    t.has_authority = true, t.authority = r.authority, t.path = remove_dots(r.path), t.has_query = r.has_query,
+    t.query = r.query;
   } else {
     t.has_authority = base.has_authority, t.authority = base.authority;
     if (r.path.empty()) {
@@ -91,7 +92,12 @@ std::string join(std::string_view base_text, std::string_view reference) {
 }
 
 std::string percent_decoded(std::string_view s) {
-  auto hex = [](char c) { return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1; };
+  auto hex = [](char c) {
+    return c >= '0' && c <= '9'   ? c - '0'
+           : c >= 'a' && c <= 'f' ? c - 'a' + 10
+           : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                  : -1;
+  };
   std::string out;
   for (size_t i = 0; i < s.size(); ++i) {
     if (s[i] == '%' && i + 2 < s.size() && hex(s[i + 1]) >= 0 && hex(s[i + 2]) >= 0) {
@@ -109,13 +115,14 @@ bool is_any_of(std::string_view name, std::initializer_list<std::string_view> na
 }
 
 bool holds_a_schema(std::string_view keyword) {
-  return is_any_of(keyword, {"items", "additionalItems", "contains", "additionalProperties", "propertyNames", "unevaluatedItems", "unevaluatedProperties",
-                             "not", "if", "then", "else", "contentSchema"});
+  return is_any_of(keyword,
+                   {"items", "additionalItems", "contains", "additionalProperties", "propertyNames", "unevaluatedItems",
+                    "unevaluatedProperties", "not", "if", "then", "else", "contentSchema"});
 }
 
 bool holds_schemas(std::string_view keyword) {
-  return is_any_of(keyword, {"$defs", "definitions", "properties", "patternProperties", "dependentSchemas", "dependencies", "prefixItems", "allOf",
-                             "anyOf", "oneOf"});
+  return is_any_of(keyword, {"$defs", "definitions", "properties", "patternProperties", "dependentSchemas",
+                             "dependencies", "prefixItems", "allOf", "anyOf", "oneOf"});
 }
 
 std::string_view without_fragment(std::string_view uri) { return uri.substr(0, uri.find('#')); }
@@ -135,7 +142,8 @@ bool SchemaResolver::is_ambiguous(std::string_view dynamic_reference) {
   std::string_view name = hash == std::string_view::npos ? std::string_view() : dynamic_reference.substr(hash + 1);
   if (name.starts_with('/')) return false;
   if (name.empty()) return resources_.size() > 1;
-  return std::count_if(anchors_.begin(), anchors_.end(), [&](const Anchor& a) { return a.dynamic && a.name == name; }) > 1;
+  return std::count_if(anchors_.begin(), anchors_.end(), [&](const Anchor& a) { return a.dynamic && a.name == name; }) >
+         1;
 }
 
 void SchemaResolver::scan() {
@@ -165,7 +173,8 @@ void SchemaResolver::scan(const JsonValue& value, size_t resource, std::string& 
   }
   for (std::string_view keyword : {"$anchor", "$dynamicAnchor"}) {
     const JsonValue* anchor = value.find(keyword);
-    if (anchor && anchor->is_string()) anchors_.push_back({resources_[resource].value, anchor->text(), &value, path, keyword == "$dynamicAnchor"});
+    if (anchor && anchor->is_string())
+      anchors_.push_back({resources_[resource].value, anchor->text(), &value, path, keyword == "$dynamicAnchor"});
   }
   const size_t length = path.size();
   for (uint32_t i = 0; i < value.size(); ++i) {
@@ -198,15 +207,19 @@ Result<SchemaResolver::Target> SchemaResolver::resolve(std::string_view referenc
   std::string path;
   if (!uri.empty() || resource != &root_) scan();
   if (resource != &root_) {
-    auto it = std::find_if(resources_.begin(), resources_.end(), [&](const Resource& r) { return r.value == resource; });
+    auto it =
+        std::find_if(resources_.begin(), resources_.end(), [&](const Resource& r) { return r.value == resource; });
     if (it != resources_.end()) path = it->path;
   }
   if (!uri.empty()) {
-    auto base = std::find_if(resources_.begin(), resources_.end(), [&](const Resource& r) { return r.value == resource; });
+    auto base =
+        std::find_if(resources_.begin(), resources_.end(), [&](const Resource& r) { return r.value == resource; });
     std::string full = join(base == resources_.end() ? "" : base->uri, uri);
-    auto it = std::find_if(resources_.begin(), resources_.end(), [&](const Resource& r) { return !r.uri.empty() && r.uri == full; });
+    auto it = std::find_if(resources_.begin(), resources_.end(),
+                           [&](const Resource& r) { return !r.uri.empty() && r.uri == full; });
     if (it == resources_.end()) {
-      return make_error(Code::kInvalidArgument, "\"{}\" points outside the document; copy what it names into $defs", reference);
+      return make_error(Code::kInvalidArgument, "\"{}\" points outside the document; copy what it names into $defs",
+                        reference);
     }
     resource = it->value;
     path = it->path;
@@ -218,12 +231,15 @@ Result<SchemaResolver::Target> SchemaResolver::resolve(std::string_view referenc
     return target;
   }
   scan();
-  auto it = std::find_if(anchors_.begin(), anchors_.end(), [&](const Anchor& a) { return a.resource == resource && a.name == fragment; });
-  if (it == anchors_.end()) return make_error(Code::kInvalidArgument, "\"{}\" names an anchor that does not exist", reference);
+  auto it = std::find_if(anchors_.begin(), anchors_.end(),
+                         [&](const Anchor& a) { return a.resource == resource && a.name == fragment; });
+  if (it == anchors_.end())
+    return make_error(Code::kInvalidArgument, "\"{}\" names an anchor that does not exist", reference);
   return Target{it->value, resource, it->path};
 }
 
-Result<SchemaResolver::Target> SchemaResolver::walk(std::string_view pointer, const JsonValue* resource, std::string path) {
+Result<SchemaResolver::Target> SchemaResolver::walk(std::string_view pointer, const JsonValue* resource,
+                                                    std::string path) {
   Target t{resource, resource, std::move(path)};
   while (!pointer.empty()) {
     pointer.remove_prefix(1);
@@ -240,7 +256,8 @@ Result<SchemaResolver::Target> SchemaResolver::walk(std::string_view pointer, co
     const JsonValue* next = nullptr;
     if (t.value->is_object()) {
       next = t.value->find(token);
-    } else if (t.value->is_array() && !token.empty() && token.size() < 10 && token.find_first_not_of("0123456789") == std::string::npos) {
+    } else if (t.value->is_array() && !token.empty() && token.size() < 10 &&
+               token.find_first_not_of("0123456789") == std::string::npos) {
       uint32_t i = static_cast<uint32_t>(std::stoul(token));
       if (i < t.value->size()) next = &(*t.value)[i];
     }

@@ -55,7 +55,11 @@ struct Evaluated {
 class JsonEvaluation {
  public:
   JsonEvaluation(JsonValidator& validator, std::vector<JsonError>* errors, size_t errors_max)
-      : validator_(validator), model_(*validator.model_), errors_(errors), errors_max_(errors_max), track_(model_.uses_unevaluated()) {}
+      : validator_(validator),
+        model_(*validator.model_),
+        errors_(errors),
+        errors_max_(errors_max),
+        track_(model_.uses_unevaluated()) {}
 
   struct Place {
     const Place* parent;
@@ -68,7 +72,8 @@ class JsonEvaluation {
     if (node.trivial()) return true;
     const Depth depth(depth_);
     if (depth_ > kDepthMax) {
-      validator_.builder_.fail(make_error(Code::kResourceExhausted, "the document and its schema are nested too deeply to be checked together"));
+      validator_.builder_.fail(make_error(Code::kResourceExhausted,
+                                          "the document and its schema are nested too deeply to be checked together"));
       return false;
     }
     if (node.never) return fail(id, "", place, "no value is allowed here");
@@ -122,8 +127,10 @@ class JsonEvaluation {
   bool check_any_type(SchemaId id, const SchemaNode& node, const JsonValue& value, const Place* place) {
     bool good = true;
     if (!(node.types & type_of(value))) good = fail(id, "type", place, "the value has another type");
-    if (node.constant && !json_equal(*node.constant, value)) good = fail(id, "const", place, "the value is another one");
-    if (node.choices && !validator_.is_listed(*node.choices, value)) good = fail(id, "enum", place, "the value is none of those listed");
+    if (node.constant && !json_equal(*node.constant, value))
+      good = fail(id, "const", place, "the value is another one");
+    if (node.choices && !validator_.is_listed(*node.choices, value))
+      good = fail(id, "enum", place, "the value is none of those listed");
     return good;
   }
 
@@ -134,9 +141,12 @@ class JsonEvaluation {
     bool good = true;
     if (k.minimum && v < *k.minimum) good = fail(id, "minimum", place, "the number is too small");
     if (k.maximum && *k.maximum < v) good = fail(id, "maximum", place, "the number is too large");
-    if (k.exclusive_minimum && v.compare(*k.exclusive_minimum) <= 0) good = fail(id, "exclusiveMinimum", place, "the number is too small");
-    if (k.exclusive_maximum && v.compare(*k.exclusive_maximum) >= 0) good = fail(id, "exclusiveMaximum", place, "the number is too large");
-    if (k.multiple_of && !v.is_multiple_of(*k.multiple_of)) good = fail(id, "multipleOf", place, "the number is not a multiple");
+    if (k.exclusive_minimum && v.compare(*k.exclusive_minimum) <= 0)
+      good = fail(id, "exclusiveMinimum", place, "the number is too small");
+    if (k.exclusive_maximum && v.compare(*k.exclusive_maximum) >= 0)
+      good = fail(id, "exclusiveMaximum", place, "the number is too large");
+    if (k.multiple_of && !v.is_multiple_of(*k.multiple_of))
+      good = fail(id, "multipleOf", place, "the number is not a multiple");
     return good;
   }
 
@@ -184,8 +194,10 @@ class JsonEvaluation {
         ++n;
         own.add(i);
       }
-      if (n < k.min_contains) good = fail(id, "contains", place, "too few items are of the kind that must be contained");
-      if (k.max_contains && n > *k.max_contains) good = fail(id, "maxContains", place, "too many items are of the kind that may be contained");
+      if (n < k.min_contains)
+        good = fail(id, "contains", place, "too few items are of the kind that must be contained");
+      if (k.max_contains && n > *k.max_contains)
+        good = fail(id, "maxContains", place, "too many items are of the kind that may be contained");
     }
     return good;
   }
@@ -195,16 +207,20 @@ class JsonEvaluation {
     const ObjectKeywords& k = *node.object;
     auto size = static_cast<int64_t>(value.size());
     bool good = true;
-    if (k.min_properties && size < *k.min_properties) good = fail(id, "minProperties", place, "the object has too few members");
-    if (k.max_properties && size > *k.max_properties) good = fail(id, "maxProperties", place, "the object has too many members");
+    if (k.min_properties && size < *k.min_properties)
+      good = fail(id, "minProperties", place, "the object has too few members");
+    if (k.max_properties && size > *k.max_properties)
+      good = fail(id, "maxProperties", place, "the object has too many members");
     for (std::string_view name : k.required) {
       if (!value.find(name)) good = fail(id, "required", place, "the member \"" + std::string(name) + "\" is missing");
     }
-    for (uint32_t i = 0; i < value.size() && go_on(good); ++i) good &= check_member(k, id, value.members()[i], i, place, own);
+    for (uint32_t i = 0; i < value.size() && go_on(good); ++i)
+      good &= check_member(k, id, value.members()[i], i, place, own);
     for (const NameList& d : k.dependent_required) {
       if (!value.find(d.name)) continue;
       for (std::string_view name : d.names) {
-        if (!value.find(name)) good = fail(id, "dependentRequired", place, "the member \"" + std::string(name) + "\" is missing");
+        if (!value.find(name))
+          good = fail(id, "dependentRequired", place, "the member \"" + std::string(name) + "\" is missing");
       }
     }
     for (const NamedNode& d : k.dependent_schemas) {
@@ -213,7 +229,8 @@ class JsonEvaluation {
     return good;
   }
 
-  bool check_member(const ObjectKeywords& k, SchemaId id, const JsonMember& member, uint32_t index, const Place* place, Evaluated& own) {
+  bool check_member(const ObjectKeywords& k, SchemaId id, const JsonMember& member, uint32_t index, const Place* place,
+                    Evaluated& own) {
     Place here{place, member.name, -1};
     bool good = true, known = false;
     for (const NamedNode& p : k.properties) {
@@ -242,7 +259,8 @@ class JsonEvaluation {
     return good;
   }
 
-  bool check_applicators(SchemaId id, const Applicators& a, const JsonValue& value, const Place* place, Evaluated& own) {
+  bool check_applicators(SchemaId id, const Applicators& a, const JsonValue& value, const Place* place,
+                         Evaluated& own) {
     bool good = true;
     if (a.ref != kNoNode) good &= check(a.ref, value, place, &own);
     for (SchemaId sub : a.all_of) {
@@ -260,7 +278,9 @@ class JsonEvaluation {
       for (SchemaId sub : a.one_of) {
         if (n < 2) n += quiet(sub, value, place, &own);
       }
-      if (n != 1) good = fail(id, "oneOf", place, n ? "the value fits more than one of the alternatives" : "the value fits none of the alternatives");
+      if (n != 1)
+        good = fail(id, "oneOf", place,
+                    n ? "the value fits more than one of the alternatives" : "the value fits none of the alternatives");
     }
     if (a.negated != kNoNode && go_on(good) && quiet(a.negated, value, place, nullptr)) {
       good = fail(id, "not", place, "the value is of a kind that is not allowed");
@@ -272,7 +292,8 @@ class JsonEvaluation {
     return good;
   }
 
-  bool check_unevaluated(SchemaId id, const SchemaNode& node, const JsonValue& value, const Place* place, Evaluated& own) {
+  bool check_unevaluated(SchemaId id, const SchemaNode& node, const JsonValue& value, const Place* place,
+                         Evaluated& own) {
     SchemaId sub = kNoNode;
     if (value.is_array() && node.array) sub = node.array->unevaluated;
     if (value.is_object() && node.object) sub = node.object->unevaluated;
@@ -280,9 +301,11 @@ class JsonEvaluation {
     bool good = true;
     for (uint32_t i = 0; i < value.size() && go_on(good); ++i) {
       if (own.seen[i]) continue;
-      Place here{place, value.is_object() ? value.members()[i].name : std::string_view(), value.is_object() ? -1 : static_cast<int64_t>(i)};
+      Place here{place, value.is_object() ? value.members()[i].name : std::string_view(),
+                 value.is_object() ? -1 : static_cast<int64_t>(i)};
       if (!quiet(sub, value.is_object() ? value.members()[i].value : value[i], &here, nullptr)) {
-        good = fail(id, value.is_object() ? "unevaluatedProperties" : "unevaluatedItems", &here, "the value is not allowed");
+        good = fail(id, value.is_object() ? "unevaluatedProperties" : "unevaluatedItems", &here,
+                    "the value is not allowed");
       }
     }
     own.add_all();
@@ -305,7 +328,8 @@ class JsonEvaluation {
   bool track_;
 };
 
-JsonValidator::JsonValidator(std::shared_ptr<const SchemaModel> model, const Limits& limits) : model_(std::move(model)), builder_([&] {
+JsonValidator::JsonValidator(std::shared_ptr<const SchemaModel> model, const Limits& limits)
+    : model_(std::move(model)), builder_([&] {
         Limits l = limits;
         l.compile_ms = 0;  // a validator lives longer than one compile
         return l;
@@ -322,7 +346,8 @@ Result<Text> JsonValidator::pattern(std::string_view source) {
 bool JsonValidator::is_listed(const JsonValue& choices, const JsonValue& value) {
   constexpr uint32_t kShort = 16;
   if (choices.size() <= kShort) {
-    return std::any_of(choices.items(), choices.items() + choices.size(), [&](const JsonValue& v) { return json_equal(v, value); });
+    return std::any_of(choices.items(), choices.items() + choices.size(),
+                       [&](const JsonValue& v) { return json_equal(v, value); });
   }
   auto [index, fresh] = listed_.try_emplace(&choices);
   if (fresh) {

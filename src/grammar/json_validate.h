@@ -4,8 +4,8 @@
 //   DI_RETURN_IF_ERROR(validator.prepare());             // compiles every pattern; a bad or unsupported one is named
 //   for (const JsonError& e : validator.validate(document.root())) log(e.to_string());
 //
-// One validator belongs to one thread at a time (its patterns grow while they are used). At most `errors_max` errors are
-// listed. Meaning of the keywords: json-schema.org drafts 7 and 2020-12, chosen by the model.
+// One validator belongs to one thread at a time (its patterns grow while they are used). At most `errors_max` errors
+// are listed. Meaning of the keywords: json-schema.org drafts 7 and 2020-12, chosen by the model.
 #pragma once
 
 #include <memory>

@@ -69,7 +69,8 @@ class JsonParser {
       bool open = false;
       if (*p_ == '{' || *p_ == '[') {
         if (static_cast<int>(frames_.size()) >= limits_.depth_max) {
-          return make_error(Code::kResourceExhausted, "JSON is nested more than {} levels deep (at byte {}); flatten it", limits_.depth_max,
+          return make_error(Code::kResourceExhausted,
+                            "JSON is nested more than {} levels deep (at byte {}); flatten it", limits_.depth_max,
                             p_ - begin_);
         }
         bool object = *p_++ == '{';
@@ -183,7 +184,8 @@ class JsonParser {
       if (it != names_.end()) twice = &*it;
     }
     if (!twice) return {};
-    return make_error(Code::kInvalidArgument, "not valid JSON before byte {}: the member name \"{}\" occurs twice in one object", p_ - begin_,
+    return make_error(Code::kInvalidArgument,
+                      "not valid JSON before byte {}: the member name \"{}\" occurs twice in one object", p_ - begin_,
                       *twice);
   }
 
@@ -195,7 +197,9 @@ class JsonParser {
       return {};
     }
     if (*p_ == '-' || (*p_ >= '0' && *p_ <= '9')) return number(value);
-    for (auto [word, kind] : {std::pair<std::string_view, JsonKind>{"null", JsonKind::kNull}, {"true", JsonKind::kTrue}, {"false", JsonKind::kFalse}}) {
+    for (auto [word, kind] : {std::pair<std::string_view, JsonKind>{"null", JsonKind::kNull},
+                              {"true", JsonKind::kTrue},
+                              {"false", JsonKind::kFalse}}) {
       if (std::string_view(p_, static_cast<size_t>(end_ - p_)).starts_with(word)) {
         p_ += word.size();
         value = JsonValue::of_kind(kind);
@@ -234,7 +238,9 @@ class JsonParser {
 
   Status string(std::string_view& out) {
     const char* from = ++p_;
-    while (p_ != end_ && *p_ != '"' && *p_ != '\\' && static_cast<uint8_t>(*p_) >= 0x20 && static_cast<uint8_t>(*p_) < 0x80) ++p_;
+    while (p_ != end_ && *p_ != '"' && *p_ != '\\' && static_cast<uint8_t>(*p_) >= 0x20 &&
+           static_cast<uint8_t>(*p_) < 0x80)
+      ++p_;
     if (p_ != end_ && *p_ == '"') {
       out = {from, static_cast<size_t>(p_ - from)};
       ++p_;
@@ -284,7 +290,10 @@ class JsonParser {
     int v = 0;
     for (int i = 0; i < 4; ++i) {
       char c = p_[i];
-      int d = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+      int d = c >= '0' && c <= '9'   ? c - '0'
+              : c >= 'a' && c <= 'f' ? c - 'a' + 10
+              : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                     : -1;
       if (d < 0) return -1;
       v = v * 16 + d;
     }
@@ -340,7 +349,8 @@ class JsonParser {
 
 Result<JsonDocument> JsonDocument::parse(std::string_view text, const JsonLimits& limits) {
   if (text.size() > limits.bytes_max) {
-    return make_error(Code::kResourceExhausted, "the JSON text has {} bytes; the limit is {}", text.size(), limits.bytes_max);
+    return make_error(Code::kResourceExhausted, "the JSON text has {} bytes; the limit is {}", text.size(),
+                      limits.bytes_max);
   }
   return JsonParser(text, limits).run();
 }
@@ -400,7 +410,8 @@ uint64_t json_hash(const JsonValue& value) {
       return h;
     case JsonKind::kObject: {
       uint64_t sum = 0;
-      for (uint32_t i = 0; i < value.size(); ++i) sum += mix(hash_text(value.members()[i].name), json_hash(value.members()[i].value));
+      for (uint32_t i = 0; i < value.size(); ++i)
+        sum += mix(hash_text(value.members()[i].name), json_hash(value.members()[i].value));
       return mix(h, sum);
     }
     default:

@@ -14,8 +14,23 @@ Decimal dec(std::string_view text) {
 }
 
 TEST(Decimal, ComparesExactly) {
-  const char* ascending[] = {"-1e400",  "-123.5", "-123.45", "-1", "-0.001", "0", "1e-400", "0.1", "0.1000000000000000000001", "1", "9.99",
-                             "1e1", "10.5", "99999999999999999999", "1e20", "100000000000000000001", "1e999999999999999999999"};
+  const char* ascending[] = {"-1e400",
+                             "-123.5",
+                             "-123.45",
+                             "-1",
+                             "-0.001",
+                             "0",
+                             "1e-400",
+                             "0.1",
+                             "0.1000000000000000000001",
+                             "1",
+                             "9.99",
+                             "1e1",
+                             "10.5",
+                             "99999999999999999999",
+                             "1e20",
+                             "100000000000000000001",
+                             "1e999999999999999999999"};
   for (size_t i = 0; i < std::size(ascending); ++i) {
     for (size_t k = 0; k < std::size(ascending); ++k) {
       const int order = dec(ascending[i]).compare(dec(ascending[k]));
@@ -28,7 +43,8 @@ TEST(Decimal, ComparesExactly) {
 }
 
 TEST(Decimal, RefusesOtherTexts) {
-  for (const char* text : {"", "-", "01", "1.", ".1", "1e", "1e+", "+1", "1x", "0x1", "1 "}) EXPECT_FALSE(Decimal::parse(text)) << text;
+  for (const char* text : {"", "-", "01", "1.", ".1", "1e", "1e+", "+1", "1x", "0x1", "1 "})
+    EXPECT_FALSE(Decimal::parse(text)) << text;
 }
 
 TEST(Decimal, IntegersAndPlainText) {
@@ -48,9 +64,11 @@ TEST(Decimal, IntegersAndPlainText) {
 TEST(Decimal, MultiplesAgreeWithIntegerArithmetic) {
   std::mt19937_64 random(3);
   for (int i = 0; i < 20'000; ++i) {
-    const int64_t a = static_cast<int64_t>(random() % 2'000'000) - 1'000'000, b = 1 + static_cast<int64_t>(random() % 500);
+    const int64_t a = static_cast<int64_t>(random() % 2'000'000) - 1'000'000,
+                  b = 1 + static_cast<int64_t>(random() % 500);
     const int scale = static_cast<int>(random() % 7) - 3, scale_b = static_cast<int>(random() % 7) - 3;
-    const Decimal x = dec(std::to_string(a) + "e" + std::to_string(scale)), y = dec(std::to_string(b) + "e" + std::to_string(scale_b));
+    const Decimal x = dec(std::to_string(a) + "e" + std::to_string(scale)),
+                  y = dec(std::to_string(b) + "e" + std::to_string(scale_b));
     int64_t p = a, q = b;
     for (int k = -3; k < scale; ++k) p *= 10;
     for (int k = -3; k < scale_b; ++k) q *= 10;

@@ -1,6 +1,6 @@
 // Random schemas: the grammar accepts exactly the instances that the validator accepts, and what it generates is valid.
-// The validator itself is compared with json-schema.org's cases (json_schema_cases_test.cc) and, outside this repository's
-// tests, with PyPI jsonschema.
+// The validator itself is compared with json-schema.org's cases (json_schema_cases_test.cc) and, outside this
+// repository's tests, with PyPI jsonschema.
 #include <random>
 
 #include "tests/unit/grammar/json_testing.h"
@@ -25,8 +25,11 @@ class Generator {
     const uint32_t k = below(100);
     if (k < 10) return "null";
     if (k < 20) return chance(50) ? "true" : "false";
-    if (k < 40) return pick({"0", "1", "2", "3", "5", "-1", "10", "-7", "100", "1.5", "0.5", "-0.25", "12", "0.75", "1000"});
-    if (k < 58 || depth == 0) return pick({R"("")", R"("a")", R"("b")", R"("ab")", R"("abc")", R"("foo")", R"("x1")", R"("é")", R"("\"q")", R"("zz\\z")", R"("\u00e9\n")"});
+    if (k < 40)
+      return pick({"0", "1", "2", "3", "5", "-1", "10", "-7", "100", "1.5", "0.5", "-0.25", "12", "0.75", "1000"});
+    if (k < 58 || depth == 0)
+      return pick({R"("")", R"("a")", R"("b")", R"("ab")", R"("abc")", R"("foo")", R"("x1")", R"("é")", R"("\"q")",
+                   R"("zz\\z")", R"("\u00e9\n")"});
     if (k < 76) return list(below(4), [&] { return value(depth - 1); });
     return object(below(5), [&] { return value(depth - 1); });
   }
@@ -36,7 +39,9 @@ class Generator {
   bool chance(uint32_t percent) { return below(100) < percent; }
   std::string pick(std::vector<std::string> from) { return from[below(static_cast<uint32_t>(from.size()))]; }
   std::string name() { return pick({R"("a")", R"("b")", R"("c")", R"("foo")", R"("x1")"}); }
-  std::string pattern() { return pick({R"("^a")", R"("b$")", R"("^[a-z]+$")", R"("o")", R"("^.{2}$")", R"("x[0-9]")", R"("^(a|b)*$")"}); }
+  std::string pattern() {
+    return pick({R"("^a")", R"("b$")", R"("^[a-z]+$")", R"("o")", R"("^.{2}$")", R"("x[0-9]")", R"("^(a|b)*$")"});
+  }
 
   template <class F>
   std::string list(uint32_t n, F&& item) {
@@ -70,7 +75,9 @@ class Generator {
   }
 
   std::string schema(int depth) {
-    if (depth <= 0 || chance(6)) return pick({"true", "false", "{}", R"({"type": "string"})", R"({"type": "integer"})", R"({"const": )" + value(1) + "}"});
+    if (depth <= 0 || chance(6))
+      return pick(
+          {"true", "false", "{}", R"({"type": "string"})", R"({"type": "integer"})", R"({"const": )" + value(1) + "}"});
     return object_schema(depth);
   }
 
@@ -92,18 +99,23 @@ class Generator {
 
   std::string keyword(const std::string& k, int depth) {
     auto sub = [&] { return schema(depth); };
-    if (k == "type") return pick({R"("null")", R"("boolean")", R"("integer")", R"("number")", R"("string")", R"("array")", R"("object")", R"(["string", "null"])", R"(["object", "array"])"});
+    if (k == "type")
+      return pick({R"("null")", R"("boolean")", R"("integer")", R"("number")", R"("string")", R"("array")",
+                   R"("object")", R"(["string", "null"])", R"(["object", "array"])"});
     if (k == "enum") return list(1 + below(4), [&] { return value(1); });
     if (k == "const") return value(1);
     if (k == "properties") return object(1 + below(3), sub);
     if (k == "required") return names(1 + below(2));
     if (k == "additionalProperties") return chance(50) ? "false" : sub();
     if (k == "patternProperties") return object(1 + below(2), sub, [&] { return pattern(); });
-    if (k == "propertyNames") return pick({R"({"maxLength": 2})", R"({"pattern": "^[a-z]$"})", R"({"enum": ["a", "b", "foo"]})", R"({"not": {"const": "a"}})"});
+    if (k == "propertyNames")
+      return pick({R"({"maxLength": 2})", R"({"pattern": "^[a-z]$"})", R"({"enum": ["a", "b", "foo"]})",
+                   R"({"not": {"const": "a"}})"});
     if (k.ends_with("Properties") || k.ends_with("Items")) return std::to_string(below(4));
     if (k.ends_with("Length")) return std::to_string(below(5));
     if (k == "pattern") return pattern();
-    if (k.ends_with("inimum") || k.ends_with("aximum")) return pick({"0", "1", "-5", "10", "2.5", "0.5", "-0.25", "100", "7"});
+    if (k.ends_with("inimum") || k.ends_with("aximum"))
+      return pick({"0", "1", "-5", "10", "2.5", "0.5", "-0.25", "100", "7"});
     if (k == "multipleOf") return pick({"2", "3", "0.5", "5", "10", "0.25"});
     if (k == "prefixItems" || k == "allOf" || k == "anyOf" || k == "oneOf") return list(1 + below(3), sub);
     if (k == "dependentRequired") return "{" + name() + ": " + names(1 + below(2)) + "}";
@@ -112,11 +124,45 @@ class Generator {
     return sub();  // items, contains, not, if
   }
 
-  inline static const std::vector<std::string> kKeywords{
-      "type", "type", "type", "enum", "const", "properties", "properties", "properties", "required", "required", "additionalProperties",
-      "patternProperties", "propertyNames", "minProperties", "maxProperties", "items", "items", "prefixItems", "contains", "minItems", "maxItems",
-      "minLength", "maxLength", "pattern", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "allOf", "anyOf", "oneOf",
-      "oneOf", "not", "if", "dependentRequired", "dependentSchemas", "$ref", "$ref"};
+  inline static const std::vector<std::string> kKeywords{"type",
+                                                         "type",
+                                                         "type",
+                                                         "enum",
+                                                         "const",
+                                                         "properties",
+                                                         "properties",
+                                                         "properties",
+                                                         "required",
+                                                         "required",
+                                                         "additionalProperties",
+                                                         "patternProperties",
+                                                         "propertyNames",
+                                                         "minProperties",
+                                                         "maxProperties",
+                                                         "items",
+                                                         "items",
+                                                         "prefixItems",
+                                                         "contains",
+                                                         "minItems",
+                                                         "maxItems",
+                                                         "minLength",
+                                                         "maxLength",
+                                                         "pattern",
+                                                         "minimum",
+                                                         "maximum",
+                                                         "exclusiveMinimum",
+                                                         "exclusiveMaximum",
+                                                         "multipleOf",
+                                                         "allOf",
+                                                         "anyOf",
+                                                         "oneOf",
+                                                         "oneOf",
+                                                         "not",
+                                                         "if",
+                                                         "dependentRequired",
+                                                         "dependentSchemas",
+                                                         "$ref",
+                                                         "$ref"};
 
   std::mt19937 random_;
   bool with_refs_ = false;
@@ -146,7 +192,9 @@ TEST(JsonSchemaFuzz, GrammarEqualsValidator) {
       } else if (free.status.message().find("no valid document") != std::string::npos) {
         EXPECT_FALSE(valid) << "seed " << seed << "\n" << schema << "\n" << text;
       }
-      EXPECT_FALSE(ordered.ok() && !valid && ordered.accepts(text)) << "seed " << seed << "\n" << schema << "\n" << text;
+      EXPECT_FALSE(ordered.ok() && !valid && ordered.accepts(text)) << "seed " << seed << "\n"
+                                                                    << schema << "\n"
+                                                                    << text;
     }
     if (HasFailure()) return;
   }
@@ -198,7 +246,9 @@ TEST(JsonSchemaFuzz, SampledTextsAreValid) {
       auto document = JsonDocument::parse(text);
       // Two members of one name can be written where the schema does not name them.
       if (!document.ok() && document.status().message().find("occurs twice") != std::string::npos) continue;
-      ASSERT_TRUE(document.ok()) << "seed " << seed << " " << document.status().message() << "\n" << schema << "\n" << text;
+      ASSERT_TRUE(document.ok()) << "seed " << seed << " " << document.status().message() << "\n"
+                                 << schema << "\n"
+                                 << text;
       EXPECT_TRUE(validator->is_valid(document.value().root())) << "seed " << seed << "\n" << schema << "\n" << text;
     }
     if (HasFailure()) return;

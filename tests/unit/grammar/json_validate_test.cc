@@ -6,12 +6,14 @@ namespace deepinfer::grammar {
 namespace {
 
 TEST(JsonValidate, ErrorsNameBothPaths) {
-  auto v = validator_of(R"({"properties": {"a/b": {"items": {"minLength": 2}}, "n": {"type": "integer", "maximum": 3}, "z": {}}, "required": ["z"], "additionalProperties": false})");
+  auto v = validator_of(
+      R"({"properties": {"a/b": {"items": {"minLength": 2}}, "n": {"type": "integer", "maximum": 3}, "z": {}}, "required": ["z"], "additionalProperties": false})");
   JsonDocument d = json(R"({"a/b": ["xx", "é"], "n": 4, "extra": 1})");
   const std::vector<JsonError> errors = v->validate(d.root());
   std::vector<std::string> places;
   for (const JsonError& e : errors) places.push_back(e.instance_path + " " + e.schema_path);
-  const std::vector<std::string> want{" #/required", "/a~1b/1 #/properties/a~1b/items/minLength", "/n #/properties/n/maximum", "/extra #/additionalProperties"};
+  const std::vector<std::string> want{" #/required", "/a~1b/1 #/properties/a~1b/items/minLength",
+                                      "/n #/properties/n/maximum", "/extra #/additionalProperties"};
   EXPECT_EQ(places, want);
   EXPECT_EQ(v->validate(d.root(), 2).size(), 2u);
   EXPECT_TRUE(v->validate(json(R"({"z": 1})").root()).empty());
@@ -22,12 +24,22 @@ TEST(JsonValidate, UnevaluatedKeywords) {
     const char* schema;
     std::vector<const char*> good, bad;
   };
-  for (const Case& c : {Case{R"({"allOf": [{"properties": {"a": {}}}], "unevaluatedProperties": false})", {R"({"a": 1})"}, {R"({"b": 1})"}},
-                        Case{R"({"anyOf": [{"properties": {"a": {"type": "null"}}, "required": ["a"]}, {"properties": {"b": {}}, "required": ["b"]}], "unevaluatedProperties": false})",
-                             {R"({"a": null, "b": 1})", R"({"b": 1})"}, {R"({"a": 1, "b": 1})", R"({"a": null, "c": 1})"}},
-                        Case{R"({"if": {"properties": {"k": {"const": 1}}, "required": ["k"]}, "then": {"properties": {"x": {}}}, "unevaluatedProperties": false})",
-                             {R"({"k": 1, "x": 1})", "{}"}, {R"({"k": 2})", R"({"x": 1})"}},
-                        Case{R"({"prefixItems": [{}], "contains": {"type": "null"}, "unevaluatedItems": {"type": "string"}})", {R"([1, null, "s"])"}, {"[1, null, 2]", "[1]"}}}) {
+  for (
+      const Case& c :
+      {Case{R"({"allOf": [{"properties": {"a": {}}}], "unevaluatedProperties": false})",
+            {R"({"a": 1})"},
+            {R"({"b": 1})"}},
+       Case{
+           R"({"anyOf": [{"properties": {"a": {"type": "null"}}, "required": ["a"]}, {"properties": {"b": {}}, "required": ["b"]}], "unevaluatedProperties": false})",
+           {R"({"a": null, "b": 1})", R"({"b": 1})"},
+           {R"({"a": 1, "b": 1})", R"({"a": null, "c": 1})"}},
+       Case{
+           R"({"if": {"properties": {"k": {"const": 1}}, "required": ["k"]}, "then": {"properties": {"x": {}}}, "unevaluatedProperties": false})",
+           {R"({"k": 1, "x": 1})", "{}"},
+           {R"({"k": 2})", R"({"x": 1})"}},
+       Case{R"({"prefixItems": [{}], "contains": {"type": "null"}, "unevaluatedItems": {"type": "string"}})",
+            {R"([1, null, "s"])"},
+            {"[1, null, 2]", "[1]"}}}) {
     auto v = validator_of(c.schema);
     for (const char* text : c.good) EXPECT_TRUE(v->is_valid(json(text).root())) << c.schema << text;
     for (const char* text : c.bad) EXPECT_FALSE(v->is_valid(json(text).root())) << c.schema << text;

@@ -29,8 +29,32 @@ TEST(JsonValue, KeepsOrderNumbersAndDecodesStrings) {
 }
 
 TEST(JsonValue, RefusesWhatIsNotJson) {
-  for (const char* text : {"", "nul", "{\"a\":1,}", "[1,]", "[1 2]", "{\"a\" 1}", "{a:1}", "01", "1.", ".5", "-", "1e", "+1", "\"\t\"", "\"\\x41\"",
-                           "\"\\u12\"", "\"\\ud83d\"", "\"\\ude00x\"", "\"\xff\"", "\"\xed\xa0\x80\"", "\"\xc0\xaf\"", "\"a", "[", "{", "1 2", "NaN",
+  for (const char* text : {"",
+                           "nul",
+                           "{\"a\":1,}",
+                           "[1,]",
+                           "[1 2]",
+                           "{\"a\" 1}",
+                           "{a:1}",
+                           "01",
+                           "1.",
+                           ".5",
+                           "-",
+                           "1e",
+                           "+1",
+                           "\"\t\"",
+                           "\"\\x41\"",
+                           "\"\\u12\"",
+                           "\"\\ud83d\"",
+                           "\"\\ude00x\"",
+                           "\"\xff\"",
+                           "\"\xed\xa0\x80\"",
+                           "\"\xc0\xaf\"",
+                           "\"a",
+                           "[",
+                           "{",
+                           "1 2",
+                           "NaN",
                            "{\"a\":1,\"a\":2}"}) {
     EXPECT_NE(error_of(text), "") << text;
   }
