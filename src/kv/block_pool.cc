@@ -14,7 +14,9 @@ namespace {
 
 }  // namespace
 
-BlockPool::BlockPool(int count) : holders_(count, 0), free_(count), free_count_(count) { std::iota(free_.begin(), free_.end(), 0); }
+BlockPool::BlockPool(int count) : holders_(count, 0), free_(count), free_count_(count) {
+  std::iota(free_.begin(), free_.end(), 0);
+}
 
 int BlockPool::take() {
   if (free_count_ == 0) return kNoBlock;

@@ -1,4 +1,5 @@
-// Which blocks (or state slots) of device memory are free, and how many holders each has. Bookkeeping only: ids, no bytes.
+// Which blocks (or state slots) of device memory are free, and how many holders each has. Bookkeeping only: ids, no
+// bytes.
 //
 //   BlockPool blocks(1024);
 //   int b = blocks.take();          // one holder; kNoBlock when none is free
@@ -8,8 +9,8 @@
 // A block of 128 tokens is written by one holder only: who wants to write a block with more holders takes a copy first
 // (copy on write, done by the scheduler). State slots use the same class and are never shared.
 //
-// Freed ids are handed out in the order in which they were freed. Releasing or sharing a free id is a defect and aborts.
-// Not thread-safe; nothing is allocated after construction.
+// Freed ids are handed out in the order in which they were freed. Releasing or sharing a free id is a defect and
+// aborts. Not thread-safe; nothing is allocated after construction.
 #pragma once
 
 #include <cstdint>

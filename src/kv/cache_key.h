@@ -1,14 +1,15 @@
-// What cached KV is known by (design.md 5, decision 2). A key covers everything that its bytes depend on, so that a different
-// checkpoint, layout, KV type, backend, replay mode, tenant, image or earlier token can never name the same block.
+// What cached KV is known by (design.md 5, decision 2). A key covers everything that its bytes depend on, so that a
+// different checkpoint, layout, KV type, backend, replay mode, tenant, image or earlier token can never name the same
+// block.
 //
-//   CacheScope scope{.checkpoint = digest, .layout = "v41-p128-1", .kv_dtype = "packed", .numeric_class = caps.numeric_class,
-//                    .replay = Replay::kExact, .tenant = "acme"};
+//   CacheScope scope{.checkpoint = digest, .layout = "v41-p128-1", .kv_dtype = "packed",
+//                    .numeric_class = caps.numeric_class, .replay = Replay::kExact, .tenant = "acme"};
 //   BlockKey k = root_key(scope);
 //   k = next_key(k, tokens.subspan(0, 128), images);    // block 0
 //   k = next_key(k, tokens.subspan(128, 128), {});      // block 1: covers block 0 through the chain
 //
-// Keys are the first 16 bytes of SHA-256, so nobody can make two prompts share a key on purpose; hits compare tokens as well.
-// `images` are the digests of the images that have a position in the block, in order.
+// Keys are the first 16 bytes of SHA-256, so nobody can make two prompts share a key on purpose; hits compare tokens as
+// well. `images` are the digests of the images that have a position in the block, in order.
 #pragma once
 
 #include <array>
@@ -32,8 +33,8 @@ struct BlockKeyHash {
 
 using ImageDigest = std::array<uint8_t, 32>;
 
-// How encoder windows are made again when a hit has no snapshot (design.md 6). Blocks computed behind a bounded replay depend on
-// where hits ended, so they live under keys of their own.
+// How encoder windows are made again when a hit has no snapshot (design.md 6). Blocks computed behind a bounded replay
+// depend on where hits ended, so they live under keys of their own.
 enum class Replay : uint8_t { kExact = 0, kBounded = 1 };
 
 struct CacheScope {

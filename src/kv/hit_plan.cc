@@ -5,11 +5,15 @@
 namespace deepinfer::kv {
 namespace {
 
-int border_below(const WindowShape& shape, int position) { return position <= 0 ? 0 : position / shape.block_tokens * shape.block_tokens; }
+int border_below(const WindowShape& shape, int position) {
+  return position <= 0 ? 0 : position / shape.block_tokens * shape.block_tokens;
+}
 
 }  // namespace
 
-int encoder_border(const WindowShape& shape, const HitInput& in) { return std::min(in.hit, border_below(shape, in.decoder_begin)); }
+int encoder_border(const WindowShape& shape, const HitInput& in) {
+  return std::min(in.hit, border_below(shape, in.decoder_begin));
+}
 
 HitPlan plan_hit(const WindowShape& shape, const HitInput& in) {
   HitPlan p;

@@ -3,13 +3,14 @@
 //   HitPlan p = plan_hit(shape, {.hit = 3968, .decoder_begin = 3960, .snapshot = 3840, .exactness = Replay::kExact});
 //   // p.start = 3840: rows 3840.. run through the encoder; those below 3968 read shared blocks and do not write them
 //
-// With H cached tokens and the decoder half beginning at row D, the encoder runs from E = min(H, last block border <= D) on, and
-// its windows before E have to come from somewhere:
+// With H cached tokens and the decoder half beginning at row D, the encoder runs from E = min(H, last block border <=
+// D) on, and its windows before E have to come from somewhere:
 //   snapshot   of the windows at a border S <= E: rows S..E are run again
-//   exact      rows from E - (W + (encoder layers - 1)(W - 1)) on are run again, windows empty before; from E on all is exact
+//   exact      rows from E - (W + (encoder layers - 1)(W - 1)) on run again, without windows before: exact from E on
 //   bounded    rows from E - W on, attention only among them: approximate
-// The one with the fewest rows is taken, bounded only where it is asked for. Since E is a border, the windows that a snapshot of
-// this prompt needs are exact as well: its own border (snapshot_border) is never before E. Errors: none; impossible input gives a cold start.
+// The one with the fewest rows is taken, bounded only where it is asked for. Since E is a border, the windows that a
+// snapshot of this prompt needs are exact as well: its own border (snapshot_border) is never before E. Errors: none;
+// impossible input gives a cold start.
 #pragma once
 
 #include <cstdint>
@@ -49,7 +50,8 @@ struct HitPlan {
 int encoder_border(const WindowShape& shape, const HitInput& in);
 HitPlan plan_hit(const WindowShape& shape, const HitInput& in);
 
-// The border at which a snapshot serves every continuation of a text of `length` tokens: the last one <= length - keep; 0: none.
+// The border at which a snapshot serves every continuation of a text of `length` tokens: the last one <= length - keep;
+// 0: none.
 int snapshot_border(const WindowShape& shape, int length, int keep);
 
 }  // namespace deepinfer::kv

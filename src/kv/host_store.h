@@ -1,4 +1,5 @@
-// Host memory for KV that leaves the device: window snapshots (design.md 6) and spilled sequences, under one byte budget.
+// Host memory for KV that leaves the device: window snapshots (design.md 6) and spilled sequences, under one byte
+// budget.
 //
 //   HostStore store({.bytes_max = 8ull << 30});
 //   int id = store.reserve(snapshot_bytes);             // kNoEntry: no room, counted
@@ -8,12 +9,13 @@
 //   int hit = store.find(key, now_s);                   // verified and pinned, or kNoEntry
 //   ... copy back ...  store.unpin(hit);
 //
-// An entry that was never published (a spill) belongs to who reserved it, is never evicted and ends with its last unpin().
-// Published entries are evicted when room is needed: lowest value first (greedy dual, as in kv/prefix_index.h, with `cost` =
-// rows that it saves, per byte), ties by age; never while pinned or being written. A checksum that does not fit makes find()
-// a miss and verify() false, and is counted.
+// An entry that was never published (a spill) belongs to who reserved it, is never evicted and ends with its last
+// unpin(). Published entries are evicted when room is needed: lowest value first (greedy dual, as in kv/prefix_index.h,
+// with `cost` = rows that it saves, per byte), ties by age; never while pinned or being written. A checksum that does
+// not fit makes find() a miss and verify() false, and is counted.
 //
-// Not thread-safe: seal() belongs to the owner's thread too. With keep_bytes = false only the accounting is done (simulator).
+// Not thread-safe: seal() belongs to the owner's thread too. With keep_bytes = false only the accounting is done
+// (simulator).
 #pragma once
 
 #include <cstddef>

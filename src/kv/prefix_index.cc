@@ -22,7 +22,8 @@ void PrefixIndex::touch(Node& n, double now_s, double ttl_s) {
   n.value = clock_ + cost(n);
 }
 
-PrefixIndex::Match PrefixIndex::match(std::span<const BlockKey> keys, std::span<const int32_t> tokens, double now_s, double ttl_s) {
+PrefixIndex::Match PrefixIndex::match(std::span<const BlockKey> keys, std::span<const int32_t> tokens, double now_s,
+                                      double ttl_s) {
   Match m;
   const auto block = static_cast<size_t>(options_.block_tokens);
   for (size_t i = 0; i < keys.size() && (i + 1) * block <= tokens.size(); ++i) {
@@ -66,7 +67,8 @@ int PrefixIndex::new_node() {
   return static_cast<int>(nodes_.size()) - 1;
 }
 
-int PrefixIndex::insert(int parent, const BlockKey& key, std::span<const int32_t> tokens, int block, double now_s, double ttl_s) {
+int PrefixIndex::insert(int parent, const BlockKey& key, std::span<const int32_t> tokens, int block, double now_s,
+                        double ttl_s) {
   if (options_.faults.fails(FaultPoint::kIndexInsert)) return kNoNode;
   if (const auto it = by_key_.find(key); it != by_key_.end()) {
     const int at = it->second;

@@ -8,13 +8,15 @@
 //   int n = index.insert(node4, keys[5], tokens5, block, now_s, ttl_s);
 //   index.drop(node);
 //
-// A node is one block behind its parent's; the index is one holder of the block in the pool. Keys come from kv/cache_key.h and
-// cover the whole chain; match() compares the tokens themselves as well, so a key alone never serves KV.
+// A node is one block behind its parent's; the index is one holder of the block in the pool. Keys come from
+// kv/cache_key.h and cover the whole chain; match() compares the tokens themselves as well, so a key alone never serves
+// KV.
 //
-// Eviction (evict) takes leaves that nobody holds, lowest value first: value = clock at the last use + cost of computing the
-// block's tokens again per byte, where the clock rises to the value of what was evicted (the "greedy dual" rule). Rows far into
-// a long prompt cost more, since they attend to more. Ties go to the older node. Blocks are all of one size, so cost per byte
-// is cost. Pinned and held chains never leave; expired ones are not matched and leave with expire().
+// Eviction (evict) takes leaves that nobody holds, lowest value first: value = clock at the last use + cost of
+// computing the block's tokens again per byte, where the clock rises to the value of what was evicted (the "greedy
+// dual" rule). Rows far into a long prompt cost more, since they attend to more. Ties go to the older node. Blocks are
+// all of one size, so cost per byte is cost. Pinned and held chains never leave; expired ones are not matched and leave
+// with expire().
 //
 // Not thread-safe. Costs: match and hold O(blocks of the chain), evict O(log nodes). The pool must outlive the index.
 #pragma once
@@ -59,9 +61,9 @@ class PrefixIndex {
   // Block ids of a match, first token first; shared with the caller (one more holder each).
   void share_blocks(const Match& m, std::vector<int32_t>* table);
 
-  // Adds a block of complete, written KV behind `parent` (kNoNode: the first block). Returns the node that stands for the key:
-  // a new one, which now also holds `block`, or the one that was there before (`block` is then not taken). kNoNode if a fault
-  // or another chain under the same key forbids it.
+  // Adds a block of complete, written KV behind `parent` (kNoNode: the first block). Returns the node that stands for
+  // the key: a new one, which now also holds `block`, or the one that was there before (`block` is then not taken).
+  // kNoNode if a fault or another chain under the same key forbids it.
   int insert(int parent, const BlockKey& key, std::span<const int32_t> tokens, int block, double now_s, double ttl_s);
 
   // While held, a node and all before it stay. hold(kNoNode) does nothing.

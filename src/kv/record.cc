@@ -26,9 +26,12 @@ uint64_t get_number(const std::byte* at, int bytes) {
 
 uint64_t kv_checksum(std::span<const std::byte> bytes) { return XXH3_64bits(bytes.data(), bytes.size()); }
 
-size_t record_bytes(size_t tokens, size_t payload_bytes) { return kHeaderBytes + 4 * tokens + payload_bytes + kChecksumBytes; }
+size_t record_bytes(size_t tokens, size_t payload_bytes) {
+  return kHeaderBytes + 4 * tokens + payload_bytes + kChecksumBytes;
+}
 
-void seal_record(const BlockKey& key, std::span<const int32_t> tokens, std::span<const std::byte> payload, std::span<std::byte> record) {
+void seal_record(const BlockKey& key, std::span<const int32_t> tokens, std::span<const std::byte> payload,
+                 std::span<std::byte> record) {
   std::byte* at = record.data();
   std::memcpy(at, kMagic, 4);
   put_number(at + 4, kRecordVersion, 4);
@@ -46,14 +49,19 @@ void seal_record(const BlockKey& key, std::span<const int32_t> tokens, std::span
   put_number(at, kv_checksum(record.first(at - record.data())), kChecksumBytes);
 }
 
-Result<std::span<const std::byte>> open_record(std::span<const std::byte> record, const BlockKey& key, std::span<const int32_t> tokens) {
-  const auto bad = [&key](std::string_view what) { return make_error(Code::kDataLoss, "KV record of block {}: {}", key.hex(), what); };
+Result<std::span<const std::byte>> open_record(std::span<const std::byte> record, const BlockKey& key,
+                                               std::span<const int32_t> tokens) {
+  const auto bad = [&key](std::string_view what) {
+    return make_error(Code::kDataLoss, "KV record of block {}: {}", key.hex(), what);
+  };
   const size_t fixed = record_bytes(tokens.size(), 0);
   if (record.size() < fixed) return bad("it is cut short");
   const std::byte* at = record.data();
-  if (std::memcmp(at, kMagic, 4) != 0 || get_number(at + 4, 4) != kRecordVersion) return bad("it has another format or version");
+  if (std::memcmp(at, kMagic, 4) != 0 || get_number(at + 4, 4) != kRecordVersion)
+    return bad("it has another format or version");
   if (std::memcmp(at + 8, key.bytes.data(), 16) != 0) return bad("it belongs to another key");
-  if (get_number(at + 24, 4) != tokens.size() || get_number(at + 32, 8) != record.size() - fixed) return bad("its lengths do not fit");
+  if (get_number(at + 24, 4) != tokens.size() || get_number(at + 32, 8) != record.size() - fixed)
+    return bad("its lengths do not fit");
   const size_t body = record.size() - kChecksumBytes;
   if (get_number(at + body, kChecksumBytes) != kv_checksum(record.first(body))) return bad("its checksum does not fit");
   at += kHeaderBytes;

@@ -4,9 +4,9 @@
 //   seal_record(key, tokens, page, record);
 //   DI_ASSIGN_OR_RETURN(auto payload, open_record(record, key, tokens));   // a view into `record`
 //
-// Layout, little endian: "DIKV", format version u32, key 16 bytes, token count u32, 4 zero bytes, payload bytes u64, tokens
-// i32 each, payload, XXH3-64 over all before. open_record compares version, key, tokens and checksum, and trusts no length in
-// the record; anything else is kDataLoss, which the caller counts as a miss.
+// Layout, little endian: "DIKV", format version u32, key 16 bytes, token count u32, 4 zero bytes, payload bytes u64,
+// tokens i32 each, payload, XXH3-64 over all before. open_record compares version, key, tokens and checksum, and trusts
+// no length in the record; anything else is kDataLoss, which the caller counts as a miss.
 #pragma once
 
 #include <cstddef>
@@ -21,8 +21,10 @@ namespace deepinfer::kv {
 inline constexpr uint32_t kRecordVersion = 1;
 
 size_t record_bytes(size_t tokens, size_t payload_bytes);
-void seal_record(const BlockKey& key, std::span<const int32_t> tokens, std::span<const std::byte> payload, std::span<std::byte> record);
-Result<std::span<const std::byte>> open_record(std::span<const std::byte> record, const BlockKey& key, std::span<const int32_t> tokens);
+void seal_record(const BlockKey& key, std::span<const int32_t> tokens, std::span<const std::byte> payload,
+                 std::span<std::byte> record);
+Result<std::span<const std::byte>> open_record(std::span<const std::byte> record, const BlockKey& key,
+                                               std::span<const int32_t> tokens);
 
 // The checksum that every store of KV uses: XXH3-64.
 uint64_t kv_checksum(std::span<const std::byte> bytes);

@@ -14,7 +14,8 @@ class Writer {
  public:
   template <class T>
   void number(T value) {
-    for (size_t i = 0; i < sizeof(T); ++i) out.push_back(static_cast<std::byte>(static_cast<uint64_t>(value) >> (8 * i)));
+    for (size_t i = 0; i < sizeof(T); ++i)
+      out.push_back(static_cast<std::byte>(static_cast<uint64_t>(value) >> (8 * i)));
   }
   std::vector<std::byte> out;
 };
@@ -99,9 +100,11 @@ Result<SequenceState> parse_sequence_state(std::span<const std::byte> bytes) {
   header.number(&version);
   header.number(&checksum);
   if (version != kSequenceStateVersion) {
-    return make_error(Code::kUnsupported, "sequence state: version {}; this program reads version {}", version, kSequenceStateVersion);
+    return make_error(Code::kUnsupported, "sequence state: version {}; this program reads version {}", version,
+                      kSequenceStateVersion);
   }
-  if (checksum != kv_checksum(bytes.subspan(kHeaderBytes))) return make_error(Code::kDataLoss, "sequence state: its checksum does not fit");
+  if (checksum != kv_checksum(bytes.subspan(kHeaderBytes)))
+    return make_error(Code::kDataLoss, "sequence state: its checksum does not fit");
 
   Reader r(bytes.subspan(kHeaderBytes));
   SequenceState s;

@@ -1,12 +1,12 @@
-// Everything a sequence is beyond the bytes of its blocks and slot: what preemption keeps, and later what one machine hands to
-// another (design.md 3). Plain data with a stable, versioned byte form.
+// Everything a sequence is beyond the bytes of its blocks and slot: what preemption keeps, and later what one machine
+// hands to another (design.md 3). Plain data with a stable, versioned byte form.
 //
 //   std::vector<std::byte> bytes = serialize(state);
 //   DI_ASSIGN_OR_RETURN(SequenceState s, parse_sequence_state(bytes));
 //
-// Byte form, little endian: "DISQ", version u32, checksum u64 (XXH3-64 of the rest), then the fields in order; lists with a u32
-// count in front. A newer version or damaged bytes are refused (kUnsupported, kDataLoss); counts are checked against the bytes
-// that are there before anything is allocated.
+// Byte form, little endian: "DISQ", version u32, checksum u64 (XXH3-64 of the rest), then the fields in order; lists
+// with a u32 count in front. A newer version or damaged bytes are refused (kUnsupported, kDataLoss); counts are checked
+// against the bytes that are there before anything is allocated.
 #pragma once
 
 #include <cstddef>

@@ -1,16 +1,18 @@
-// A store of KV records below device memory: host, local SSD, remote. Asynchronous get and put by key; the caller polls.
+// A store of KV records below device memory: host, local SSD, remote. Asynchronous get and put by key; the caller
+// polls.
 //
-//   Tier::Ticket t = tier.get(key, buffer);            // buffer stays valid until the completion, or until cancel(t) returned
+//   Tier::Ticket t = tier.get(key, buffer);  // buffer stays valid until the completion, or until cancel(t) returned
 //   std::array<Tier::Completion, 32> done;
 //   for (size_t i = 0, n = tier.poll(done); i < n; ++i) on_done(done[i].ticket, done[i].status, done[i].bytes);
 //
-// What is stored is a sealed record (kv/record.h): it carries its key, its tokens and a checksum, and whoever reads it opens it
-// with the key and tokens that it wants. A tier may lose, delay or damage records; the reader sees a miss, never wrong KV.
+// What is stored is a sealed record (kv/record.h): it carries its key, its tokens and a checksum, and whoever reads it
+// opens it with the key and tokens that it wants. A tier may lose, delay or damage records; the reader sees a miss,
+// never wrong KV.
 //
-// Contract for implementations: get and put return at once; every ticket completes exactly once, in any order, unless it was
-// cancelled; poll never waits; a put is visible to get only once it has completed; puts of one key: the last one stays.
-// Completion codes: ok; kNotFound (get); kResourceExhausted (full, or the record is larger than the buffer); kUnavailable,
-// kIo, kDeadlineExceeded. One thread uses a Tier object.
+// Contract for implementations: get and put return at once; every ticket completes exactly once, in any order, unless
+// it was cancelled; poll never waits; a put is visible to get only once it has completed; puts of one key: the last one
+// stays. Completion codes: ok; kNotFound (get); kResourceExhausted (full, or the record is larger than the buffer);
+// kUnavailable, kIo, kDeadlineExceeded. One thread uses a Tier object.
 #pragma once
 
 #include <cstddef>

@@ -33,12 +33,15 @@ bool TierReader::fetch(const BlockKey& key, std::span<const int32_t> tokens, dou
 void TierReader::finish(Get& g, const Tier::Completion& done, const std::function<void(const Arrived&)>& arrived) {
   Arrived a{.key = g.key};
   if (done.status.ok()) {
-    const Result<std::span<const std::byte>> page = open_record(std::span<const std::byte>(g.buffer).first(std::min(done.bytes, g.buffer.size())), g.key, g.tokens);
+    const Result<std::span<const std::byte>> page =
+        open_record(std::span<const std::byte>(g.buffer).first(std::min(done.bytes, g.buffer.size())), g.key, g.tokens);
     a.ok = page.ok() && page.value().size() == options_.page_bytes;
     if (a.ok) a.page = page.value();
     ++(a.ok ? counters_.hits : counters_.damaged);
   } else {
-    ++(done.status.code() == Code::kNotFound ? counters_.missing : done.status.code() == Code::kDeadlineExceeded ? counters_.late : counters_.errors);
+    ++(done.status.code() == Code::kNotFound           ? counters_.missing
+       : done.status.code() == Code::kDeadlineExceeded ? counters_.late
+                                                       : counters_.errors);
   }
   arrived(a);  // before the buffer may be used again
   g.busy = false;
@@ -57,7 +60,8 @@ void TierReader::poll(double now_s, const std::function<void(const Arrived&)>& a
   for (Get& g : gets_) {
     if (!g.busy || now_s - g.started_s < options_.timeout_s) continue;
     tier_.cancel(g.ticket);
-    finish(g, {.ticket = g.ticket, .status = make_error(Code::kDeadlineExceeded, "the tier did not answer in time")}, arrived);
+    finish(g, {.ticket = g.ticket, .status = make_error(Code::kDeadlineExceeded, "the tier did not answer in time")},
+           arrived);
   }
 }
 

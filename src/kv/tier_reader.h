@@ -6,9 +6,9 @@
 //     if (a.ok) copy_to_device(a.key, a.page);               // `page` is valid during the call
 //   });
 //
-// A get that has not completed after timeout_s is cancelled and is a miss; so are a missing, damaged, foreign or cut record and
-// any error of the tier. Each kind is counted; none is an error to a user (design.md 5, decision 2).
-// Limits: in_flight_max gets, each with a buffer of one record; buffers are kept and reused. One thread.
+// A get that has not completed after timeout_s is cancelled and is a miss; so are a missing, damaged, foreign or cut
+// record and any error of the tier. Each kind is counted; none is an error to a user (design.md 5, decision 2). Limits:
+// in_flight_max gets, each with a buffer of one record; buffers are kept and reused. One thread.
 #pragma once
 
 #include <cstddef>

@@ -14,7 +14,9 @@ static bool served_before(const Sequence* a, const Sequence* b, int preemptions_
 
 void Scheduler::Impl::run(Sequence& s) {
   s.phase = Phase::kRunning;
-  const auto at = std::ranges::upper_bound(running, &s, [this](const Sequence* a, const Sequence* b) { return served_before(a, b, config.preemptions_max); });
+  const auto at = std::ranges::upper_bound(running, &s, [this](const Sequence* a, const Sequence* b) {
+    return served_before(a, b, config.preemptions_max);
+  });
   running.insert(at, &s);
 }
 
@@ -123,17 +125,20 @@ void Scheduler::Impl::commit(const StepResult& result, double now) {
   for (size_t i = 0; i < p.rows.size(); ++i) {
     Sequence& s = *p.rows[i];
     const model::StepSequence& step = p.plan.step.sequences[i];
-    if (s.phase == Phase::kEnded && s.idle() && std::ranges::find(retiring, &s) == retiring.end()) retiring.push_back(&s);
+    if (s.phase == Phase::kEnded && s.idle() && std::ranges::find(retiring, &s) == retiring.end())
+      retiring.push_back(&s);
     if (step.kind != model::RowKind::kPrefill || s.phase != Phase::kRunning) continue;
     index_blocks(s);
     const int end = step.first_position + step.count;
-    if (end >= s.state.prompt_tokens && step.first_position < s.state.prompt_tokens) save_windows(s, s.state.prompt_tokens, false);
+    if (end >= s.state.prompt_tokens && step.first_position < s.state.prompt_tokens)
+      save_windows(s, s.state.prompt_tokens, false);
   }
   for (Sequence* draw : p.draws) {  // forks have draws without rows
     Sequence& s = *draw;
     // A fork holds the nodes of the blocks that it shares, so that the index does not count on getting them.
     if (s.phase == Phase::kRunning && s.state.sample > 0 && s.outputs() == 1) index_blocks(s);
-    if (s.phase == Phase::kEnded && s.idle() && std::ranges::find(retiring, &s) == retiring.end()) retiring.push_back(&s);
+    if (s.phase == Phase::kEnded && s.idle() && std::ranges::find(retiring, &s) == retiring.end())
+      retiring.push_back(&s);
   }
   for (int id : p.pinned) host.unpin(id);
   first_open = (first_open + 1) % 2;

@@ -1,10 +1,12 @@
-// What the scheduler is told once: sizes of memory, shape of the model, limits and policy. check() refuses what cannot work.
+// What the scheduler is told once: sizes of memory, shape of the model, limits and policy. check() refuses what cannot
+// work.
 //
 //   SchedulerConfig c;
 //   c.blocks = options.pages;  c.slots = options.slots;  c.window = model.window;  c.keep = c.window + 12;  ...
 //   DI_RETURN_IF_ERROR(check(c));
 //
-// Every limit has a name (limit_name), a counter in SchedulerStats, and an error that says the name and how to change it.
+// Every limit has a name (limit_name), a counter in SchedulerStats, and an error that says the name and how to change
+// it.
 #pragma once
 
 #include <cstddef>
@@ -39,8 +41,9 @@ struct SchedulerConfig {
   // Model.
   int window = 128;
   int encoder_layers = 20;
-  // Rows that a window ring holds. Snapshots need window + keep + block_tokens + backtrack + 1 of them, so that the last border
-  // that is KEEP behind the end is still there when the end is known; smaller rings go without (snapshots_skipped counts).
+  // Rows that a window ring holds. Snapshots need window + keep + block_tokens + backtrack + 1 of them, so that the
+  // last border that is KEEP behind the end is still there when the end is known; smaller rings go without
+  // (snapshots_skipped counts).
   int ring_slots = 134;
   int backtrack = 6;                 // rows that a sequence may be stepped back
   int history_tokens = 3;            // tokens before a row that Engram needs

@@ -49,7 +49,9 @@ Sequence* FairQueue::candidate(int rank) {
     for (int i = 0; i < static_cast<int>(flows_.size()); ++i) {
       if (!flows_[i].waiting.empty()) order_.push_back(i);
     }
-    std::ranges::sort(order_, [this](int a, int b) { return flows_[a].time != flows_[b].time ? flows_[a].time < flows_[b].time : a < b; });
+    std::ranges::sort(order_, [this](int a, int b) {
+      return flows_[a].time != flows_[b].time ? flows_[a].time < flows_[b].time : a < b;
+    });
     ordered_ = true;
   }
   return rank < static_cast<int>(order_.size()) ? flows_[order_[rank]].waiting.front() : nullptr;

@@ -1,13 +1,15 @@
-// Waiting requests of all tenants in one queue with weighted fair shares (start-time fair queueing). Internal to sched/.
+// Waiting requests of all tenants in one queue with weighted fair shares (start-time fair queueing). Internal to
+// sched/.
 //
 //   FairQueue q;
 //   int flow = q.flow(tenant, priority, weight);
 //   q.push_back(flow, sequence);
 //   for (int at = 0; Sequence* s = q.candidate(at); ++at) if (fits(s)) { q.take(s); q.charge(flow, rows); break; }
 //
-// A flow is a tenant at a priority. Its virtual time rises by rows / weight for what it is charged; the flow with the least is
-// next (ties: the older flow). A flow that was idle starts at the virtual time of the queue, so idling earns nothing and
-// everybody is served within the sum of the others' shares. Within a flow: first come, first served; preempted ones go in front.
+// A flow is a tenant at a priority. Its virtual time rises by rows / weight for what it is charged; the flow with the
+// least is next (ties: the older flow). A flow that was idle starts at the virtual time of the queue, so idling earns
+// nothing and everybody is served within the sum of the others' shares. Within a flow: first come, first served;
+// preempted ones go in front.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +30,8 @@ class FairQueue {
   void push_back(int flow, Sequence* s);
   void push_front(int flow, Sequence* s);
   void remove(int flow, Sequence* s);
-  // The head of the flow that is `rank`-th in the order of virtual time; null behind the last. Valid until the queue changes.
+  // The head of the flow that is `rank`-th in the order of virtual time; null behind the last. Valid until the queue
+  // changes.
   Sequence* candidate(int rank);
   // Removes the head that candidate() gave and moves the queue's virtual time on.
   void take(int flow);

@@ -29,7 +29,8 @@ int Scheduler::Impl::take_block(const Sequence& s) {
 
 bool Scheduler::Impl::grow(Sequence& s, int end) {
   const int first_written = std::max(s.planned, s.state.cached);
-  if (const int at = first_written / config.block_tokens; at < static_cast<int>(s.blocks.size()) && blocks.holders(s.blocks[at]) > 1) {
+  if (const int at = first_written / config.block_tokens;
+      at < static_cast<int>(s.blocks.size()) && blocks.holders(s.blocks[at]) > 1) {
     const int copy = take_block(s);
     if (copy == kv::kNoBlock) return false;
     if (blocks.holders(s.blocks[at]) > 1) {
@@ -128,8 +129,10 @@ bool Scheduler::Impl::admit(Sequence& s) {
 
   kv::PrefixIndex::Match match;
   // A bounded replay computes other bits than the spilled ones, so there nothing is mixed.
-  if (s.request.cache && s.request.prefill == Prefill::kTail && (s.spill == kv::kNoEntry || config.scope.replay == kv::Replay::kExact)) {
-    const auto whole = static_cast<size_t>((s.spill == kv::kNoEntry ? s.known() : s.state.computed) / config.block_tokens);
+  if (s.request.cache && s.request.prefill == Prefill::kTail &&
+      (s.spill == kv::kNoEntry || config.scope.replay == kv::Replay::kExact)) {
+    const auto whole =
+        static_cast<size_t>((s.spill == kv::kNoEntry ? s.known() : s.state.computed) / config.block_tokens);
     extend_keys(s, static_cast<int>(whole));
     match = index.match(std::span<const kv::BlockKey>(s.keys).first(whole), s.state.tokens, now_s, s.request.ttl_s);
   }
@@ -217,7 +220,8 @@ void Scheduler::Impl::start_rows(Sequence& s, int hit) {
       ++stats.snapshots_used;
       s.continues_answer = host.tag(id) == kAnswerSnapshot;
       s.restored_from = key;
-      current().plan.before.push_back({.kind = MemoryOp::Kind::kLoadWindows, .to = s.slot, .host = id, .border = plan.start});
+      current().plan.before.push_back(
+          {.kind = MemoryOp::Kind::kLoadWindows, .to = s.slot, .host = id, .border = plan.start});
       current().pinned.push_back(id);
     }
   }
@@ -231,8 +235,9 @@ void Scheduler::Impl::start_rows(Sequence& s, int hit) {
 
 // ---- cache ----------------------------------------------------------------------------------------------------------
 
-void Scheduler::Impl::make_keys(const kv::BlockKey& root, std::span<const int32_t> tokens, std::span<const ImageSpan> images,
-                                size_t count, std::vector<kv::BlockKey>* keys) const {
+void Scheduler::Impl::make_keys(const kv::BlockKey& root, std::span<const int32_t> tokens,
+                                std::span<const ImageSpan> images, size_t count,
+                                std::vector<kv::BlockKey>* keys) const {
   const auto block = static_cast<size_t>(config.block_tokens);
   std::vector<kv::ImageDigest> digests;
   for (size_t i = keys->size(); i < count; ++i) {

@@ -3,8 +3,8 @@
 // The engine executes a plan in this order, on one queue of the device:
 //   1. `before`, in list order: copies between blocks, slots and host memory
 //   2. model.forward(plan.step), if it has sequences
-//   3. sampling: for samples[i] draw from its logits rows; the token becomes element i of ops::Role::kFeedback, which the next
-//      plan's rows name as -1 - i
+//   3. sampling: for samples[i] draw from its logits rows; the token becomes element i of ops::Role::kFeedback, which
+//      the next plan's rows name as -1 - i
 // and gives the tokens back with Scheduler::commit. `before` may be all that a plan holds; it must be executed even so.
 #pragma once
 
@@ -55,8 +55,8 @@ struct Plan {
   bool empty() const { return step.sequences.empty() && before.empty(); }
 };
 
-// For samples[i]: the drawn token, or with drafts the accepted drafts and the token behind them (1 .. rows tokens). Tokens
-// behind one that stops are left out. What comes for a sequence that has ended meanwhile is ignored.
+// For samples[i]: the drawn token, or with drafts the accepted drafts and the token behind them (1 .. rows tokens).
+// Tokens behind one that stops are left out. What comes for a sequence that has ended meanwhile is ignored.
 struct SampleResult {
   std::vector<int32_t> tokens;
   bool stop = false;   // the last token ends the sequence: an end token, a stop string

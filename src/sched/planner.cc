@@ -23,9 +23,12 @@ bool Scheduler::Impl::wants_prefill(const Sequence& s) const {
   return s.phase == Phase::kRunning && !s.paused && (need > 1 || s.planned < s.state.prompt_tokens);
 }
 
-// With drafts in an open plan `planned` is beyond the one token that is sure to come, so nothing is wanted until its commit.
+// With drafts in an open plan `planned` is beyond the one token that is sure to come, so nothing is wanted until its
+// commit.
 bool Scheduler::Impl::wants_decode(const Sequence& s) const {
-  if (s.phase != Phase::kRunning || s.paused || s.planned < s.state.prompt_tokens || s.in_plan == current().plan.step.step) return false;
+  if (s.phase != Phase::kRunning || s.paused || s.planned < s.state.prompt_tokens ||
+      s.in_plan == current().plan.step.step)
+    return false;
   return s.known() + s.ahead - s.planned == 1 && s.outputs() + s.ahead < s.max_output;
 }
 
@@ -77,7 +80,9 @@ int Scheduler::Impl::add_decode(Sequence& s, int drafts_max) {
   int drafts = known ? std::min({static_cast<int>(s.drafts.size()), drafts_max, s.max_output - s.outputs() - 1}) : 0;
   if (drafts > 0 && !(has_room_for(s, s.planned + 1 + drafts))) drafts = 0;
   const int count = 1 + drafts;
-  if (logits_used + count > config.outputs_max || static_cast<int>(current().plan.step.tokens.size()) + count > config.rows_max) return 0;
+  if (logits_used + count > config.outputs_max ||
+      static_cast<int>(current().plan.step.tokens.size()) + count > config.rows_max)
+    return 0;
   if (!has_room_for(s, s.planned + count) || !grow(s, s.planned + count)) return 0;
   s.drafts.insert(s.drafts.begin(), known ? s.state.tokens[s.planned] : -1 - s.drawn_at);
   const int logits_row = logits_used;
@@ -94,7 +99,8 @@ int Scheduler::Impl::prefill_budget() const {
   const auto decode_rows = static_cast<int>(current().plan.step.tokens.size());
   const int left = config.rows_max - decode_rows;
   if (decode_rows == 0 || config.step_target_s <= 0 || cost.prefill_row_s <= 0) return left;
-  const double rows = (config.step_target_s - cost.base_s - decode_rows * cost.decode_row_s) / cost.prefill_row_s + 1e-6;
+  const double rows =
+      (config.step_target_s - cost.base_s - decode_rows * cost.decode_row_s) / cost.prefill_row_s + 1e-6;
   return std::min(left, std::max(config.prefill_rows_min, static_cast<int>(std::clamp(rows, 0.0, 1e9))));
 }
 
@@ -117,7 +123,8 @@ int Scheduler::Impl::plan_prefill(int budget) {
 void Scheduler::Impl::admit_waiting(int budget) {
   if (admission_blocked_at == blocks.free_count() + index.evictable() && !running.empty()) return;
   passed_over.clear();
-  while (budget > 0 && slots.free_count() > slots_reserved && static_cast<int>(running.size()) + slots_reserved < config.sequences_max) {
+  while (budget > 0 && slots.free_count() > slots_reserved &&
+         static_cast<int>(running.size()) + slots_reserved < config.sequences_max) {
     Sequence* s = queue.candidate(static_cast<int>(passed_over.size()));
     if (s == nullptr) return;
     if (!admit(*s)) {
@@ -148,13 +155,15 @@ int Scheduler::Impl::add_prefill(Sequence& s, int rows) {
   if (!has_room_for(s, end) || !grow(s, end)) return 0;
   const bool last = end == s.known();
   const int outputs = every_row ? count : (last ? 1 : 0);
-  add_rows(s, count, outputs, model::RowKind::kPrefill, std::span<const int32_t>(s.state.tokens).subspan(s.planned, count));
+  add_rows(s, count, outputs, model::RowKind::kPrefill,
+           std::span<const int32_t>(s.state.tokens).subspan(s.planned, count));
   if (last) add_draws(s, logits_used - 1, 1);
   stats.prefill_rows += count;
   return count;
 }
 
-void Scheduler::Impl::add_rows(Sequence& s, int count, int outputs, model::RowKind kind, std::span<const int32_t> tokens) {
+void Scheduler::Impl::add_rows(Sequence& s, int count, int outputs, model::RowKind kind,
+                               std::span<const int32_t> tokens) {
   OpenPlan& open_plan = current();
   for (int k = 0; k < config.history_tokens; ++k) {
     const int at = s.planned - 1 - k;

@@ -31,7 +31,8 @@ Scheduler::Impl::Impl(const SchedulerConfig& c)
   running.reserve(c.sequences_max);
   walk.reserve(c.sequences_max);
   // What a step can hold is reserved once, so that making one allocates nothing; the cap is for contexts of millions.
-  const int64_t ids = c.blocks_per_step_max > 0 ? c.blocks_per_step_max : static_cast<int64_t>(c.sequences_max) * pages(c.context_max);
+  const int64_t ids =
+      c.blocks_per_step_max > 0 ? c.blocks_per_step_max : static_cast<int64_t>(c.sequences_max) * pages(c.context_max);
   for (OpenPlan& p : open) {
     p.plan.step.blocks.reserve(std::min<int64_t>(ids, 4 << 20));
     p.plan.step.sequences.reserve(c.sequences_max);
@@ -51,21 +52,43 @@ Status Scheduler::Impl::refuse(Limit limit, std::string message) {
 Status Scheduler::Impl::check_request(const Request& r) {
   const auto prompt = static_cast<int64_t>(r.prompt.size());
   if (prompt == 0) return make_error(Code::kInvalidArgument, "the prompt is empty; it needs at least one token");
-  if (r.max_tokens < 0 || r.samples < 1) return make_error(Code::kInvalidArgument, "max_tokens is {} and the number of answers {}; they may not be negative, and one answer is the least", r.max_tokens, r.samples);
-  if (r.priority < -8 || r.priority > 8) return make_error(Code::kInvalidArgument, "priority is {}; it must be between -8 and 8", r.priority);
-  if (r.tenant < 0 || r.tenant >= static_cast<int32_t>(tenants.size())) return make_error(Code::kInvalidArgument, "tenant {} does not exist", r.tenant);
-  if (r.prompt_outputs && r.prefill != Prefill::kFull) return make_error(Code::kInvalidArgument, "logits of prompt rows need full prefill");
+  if (r.max_tokens < 0 || r.samples < 1)
+    return make_error(
+        Code::kInvalidArgument,
+        "max_tokens is {} and the number of answers {}; they may not be negative, and one answer is the least",
+        r.max_tokens, r.samples);
+  if (r.priority < -8 || r.priority > 8)
+    return make_error(Code::kInvalidArgument, "priority is {}; it must be between -8 and 8", r.priority);
+  if (r.tenant < 0 || r.tenant >= static_cast<int32_t>(tenants.size()))
+    return make_error(Code::kInvalidArgument, "tenant {} does not exist", r.tenant);
+  if (r.prompt_outputs && r.prefill != Prefill::kFull)
+    return make_error(Code::kInvalidArgument, "logits of prompt rows need full prefill");
   if (prompt >= config.context_max) {
-    return refuse(Limit::kContext, fmt::format("the prompt has {} tokens; with at least one token of output it must fit into context_max = {}", prompt, config.context_max));
+    return refuse(
+        Limit::kContext,
+        fmt::format("the prompt has {} tokens; with at least one token of output it must fit into context_max = {}",
+                    prompt, config.context_max));
   }
-  if (r.samples > config.samples_max) return refuse(Limit::kSamples, fmt::format("{} answers to one prompt are over samples_max = {}", r.samples, config.samples_max));
+  if (r.samples > config.samples_max)
+    return refuse(Limit::kSamples,
+                  fmt::format("{} answers to one prompt are over samples_max = {}", r.samples, config.samples_max));
   if (r.samples > std::min(config.slots, config.sequences_max)) {
-    return refuse(Limit::kSlots, fmt::format("{} answers to one prompt need as many state slots; this engine runs {} sequences at once (slots)", r.samples, std::min(config.slots, config.sequences_max)));
+    return refuse(
+        Limit::kSlots,
+        fmt::format("{} answers to one prompt need as many state slots; this engine runs {} sequences at once (slots)",
+                    r.samples, std::min(config.slots, config.sequences_max)));
   }
   if (pages(prompt) > config.blocks || (config.blocks_per_step_max > 0 && pages(prompt) > config.blocks_per_step_max)) {
-    return refuse(Limit::kBlocks, fmt::format("the prompt's {} tokens need {} KV blocks and there are {}; give the engine more KV memory (blocks)", prompt, pages(prompt), config.blocks));
+    return refuse(
+        Limit::kBlocks,
+        fmt::format(
+            "the prompt's {} tokens need {} KV blocks and there are {}; give the engine more KV memory (blocks)",
+            prompt, pages(prompt), config.blocks));
   }
-  if (queue.size() >= config.waiting_max) return refuse(Limit::kWaiting, fmt::format("{} requests are waiting, which is waiting_max; try again later or raise it", queue.size()));
+  if (queue.size() >= config.waiting_max)
+    return refuse(
+        Limit::kWaiting,
+        fmt::format("{} requests are waiting, which is waiting_max; try again later or raise it", queue.size()));
   return {};
 }
 
@@ -94,7 +117,8 @@ Result<int64_t> Scheduler::Impl::submit(Request&& request, double now) {
   s.request = std::move(request);
   s.request.cache = s.request.cache && config.prefix_cache;
   if (s.request.cache && s.keys.empty()) {
-    make_keys(tenants[s.request.tenant].root, s.state.tokens, s.request.images, s.state.tokens.size() / config.block_tokens, &s.keys);
+    make_keys(tenants[s.request.tenant].root, s.state.tokens, s.request.images,
+              s.state.tokens.size() / config.block_tokens, &s.keys);
   }
   const int32_t room = config.context_max - s.state.prompt_tokens;
   s.max_output = s.request.max_tokens == 0 ? room : std::min(room, s.request.max_tokens);
@@ -147,12 +171,15 @@ void Scheduler::Impl::pass_deadlines(double now) {
 }
 
 Status Scheduler::Impl::check_accounting() const {
-  const auto bad = [](int64_t count, std::string_view what) { return make_error(Code::kInternal, "scheduler accounting: {} {}", count, what); };
+  const auto bad = [](int64_t count, std::string_view what) {
+    return make_error(Code::kInternal, "scheduler accounting: {} {}", count, what);
+  };
   if (open_count > 0) return bad(open_count, "plans are open");
   if (!all.empty()) return bad(all.size(), "sequences are left");
   if (slots.free_count() != slots.count()) return bad(slots.count() - slots.free_count(), "slots are lost");
   if (slots_reserved != 0) return bad(slots_reserved, "slots are still reserved");
-  if (blocks.free_count() + index.size() != blocks.count()) return bad(blocks.count() - blocks.free_count() - index.size(), "blocks are lost");
+  if (blocks.free_count() + index.size() != blocks.count())
+    return bad(blocks.count() - blocks.free_count() - index.size(), "blocks are lost");
   if (host.owned() != 0) return bad(host.owned(), "host entries are lost");
   for (int b = 0; b < blocks.count(); ++b) {
     if (blocks.holders(b) > 1) return bad(b, "is a cached block with another holder");
@@ -183,8 +210,11 @@ Scheduler::~Scheduler() = default;
 
 Result<int32_t> Scheduler::add_tenant(const std::string& name, double weight) {
   Impl& i = *impl_;
-  if (!(weight >= 1e-6 && weight <= 1e6)) return make_error(Code::kInvalidArgument, "the share of tenant '{}' is {}; it must be between 1e-6 and 1e6", name, weight);
-  if (static_cast<int>(i.tenants.size()) >= i.config.tenants_max) return i.refuse(Limit::kTenants, fmt::format("there are {} tenants, which is tenants_max", i.tenants.size()));
+  if (!(weight >= 1e-6 && weight <= 1e6))
+    return make_error(Code::kInvalidArgument, "the share of tenant '{}' is {}; it must be between 1e-6 and 1e6", name,
+                      weight);
+  if (static_cast<int>(i.tenants.size()) >= i.config.tenants_max)
+    return i.refuse(Limit::kTenants, fmt::format("there are {} tenants, which is tenants_max", i.tenants.size()));
   kv::CacheScope scope = i.config.scope;
   scope.tenant = name;
   i.tenants.push_back({name, weight, kv::root_key(scope)});
@@ -197,7 +227,8 @@ void Scheduler::set_weight(int32_t tenant, double weight) {
   impl_->queue.set_weight(tenant, weight);
 }
 
-std::vector<kv::BlockKey> Scheduler::prompt_keys(int32_t tenant, std::span<const int32_t> prompt, std::span<const ImageSpan> images) const {
+std::vector<kv::BlockKey> Scheduler::prompt_keys(int32_t tenant, std::span<const int32_t> prompt,
+                                                 std::span<const ImageSpan> images) const {
   std::vector<kv::BlockKey> keys;
   if (tenant < 0 || tenant >= static_cast<int32_t>(impl_->tenants.size())) return keys;
   impl_->make_keys(impl_->tenants[tenant].root, prompt, images, prompt.size() / impl_->config.block_tokens, &keys);
@@ -216,7 +247,8 @@ void Scheduler::pause(int64_t id, bool paused) {
 
 Status Scheduler::set_drafts(int64_t id, std::span<const int32_t> drafts) {
   if (static_cast<int>(drafts.size()) > impl_->config.drafts_max) {
-    return impl_->refuse(Limit::kDrafts, fmt::format("{} drafts are over drafts_max = {}", drafts.size(), impl_->config.drafts_max));
+    return impl_->refuse(Limit::kDrafts,
+                         fmt::format("{} drafts are over drafts_max = {}", drafts.size(), impl_->config.drafts_max));
   }
   if (Sequence* s = impl_->find(id); s != nullptr && s->forked) s->drafts.assign(drafts.begin(), drafts.end());
   return {};

@@ -9,23 +9,25 @@
 //     s->take_ended(&ended);                  // who is done, and why
 //   }
 //
-// Asynchronous planning: plan() may be called once more before the previous plan is committed. Decode rows then name the token
-// "drawn by samples[i] of the previous plan"; a sequence that turns out to have stopped has one row too many, whose result is
-// dropped. Blocks and slots of an ended sequence go back when no plan with its rows is open.
+// Asynchronous planning: plan() may be called once more before the previous plan is committed. Decode rows then name
+// the token "drawn by samples[i] of the previous plan"; a sequence that turns out to have stopped has one row too many,
+// whose result is dropped. Blocks and slots of an ended sequence go back when no plan with its rows is open.
 //
-// A sequence: waiting -> running (prefill in chunks, then decode) -> ended, with preemption back to waiting. Its decoder_begin
-// is fixed from the original prompt. n answers to one prompt are one sequence until the prompt is computed; then they fork
-// (blocks shared, slot copied, the partial block copied by who writes it first) and have ids id, id + 1, ..
+// A sequence: waiting -> running (prefill in chunks, then decode) -> ended, with preemption back to waiting. Its
+// decoder_begin is fixed from the original prompt. n answers to one prompt are one sequence until the prompt is
+// computed; then they fork (blocks shared, slot copied, the partial block copied by who writes it first) and have ids
+// id, id + 1, ..
 //
-// Order. Waiting requests are served by weighted fair shares: a flow is a tenant at a priority, its weight the tenant's times
-// 2^priority, its price the rows it uses; within a flow first come, first served. In a step decode rows come first, then the
-// prompts share the rows that the budget leaves. When blocks run out the last in (priority, arrival) is preempted. The same
-// calls give the same plans, byte for byte; no token depends on policy, since rows do not depend on the batch.
+// Order. Waiting requests are served by weighted fair shares: a flow is a tenant at a priority, its weight the tenant's
+// times 2^priority, its price the rows it uses; within a flow first come, first served. In a step decode rows come
+// first, then the prompts share the rows that the budget leaves. When blocks run out the last in (priority, arrival) is
+// preempted. The same calls give the same plans, byte for byte; no token depends on policy, since rows do not depend on
+// the batch.
 //
 // With drafts, a sequence waits for its commit before its next rows are planned: their position depends on it.
 //
-// Errors: submit() refuses what can never run with the name of the limit; later failures end single sequences. One thread uses
-// a Scheduler. A decode step without a new block allocates nothing.
+// Errors: submit() refuses what can never run with the name of the limit; later failures end single sequences. One
+// thread uses a Scheduler. A decode step without a new block allocates nothing.
 #pragma once
 
 #include <array>
@@ -115,7 +117,8 @@ class Scheduler {
   Result<int32_t> add_tenant(const std::string& name, double weight);
   void set_weight(int32_t tenant, double weight);
   // Keys of the prompt's whole blocks, for Request::keys. Thread-safe.
-  std::vector<kv::BlockKey> prompt_keys(int32_t tenant, std::span<const int32_t> prompt, std::span<const ImageSpan> images) const;
+  std::vector<kv::BlockKey> prompt_keys(int32_t tenant, std::span<const int32_t> prompt,
+                                        std::span<const ImageSpan> images) const;
 
   // kResourceExhausted names the limit. The request ends exactly once for each of its samples.
   Result<int64_t> submit(Request request, double now_s);
@@ -123,7 +126,8 @@ class Scheduler {
   void cancel(int64_t id);
   // While paused, none of its rows are planned; its memory stays, unless others need it. For a reader that is behind.
   void pause(int64_t id, bool paused);
-  // Tokens to verify behind the sequence's last token in the next plan; ids or device references. Dropped if they do not fit.
+  // Tokens to verify behind the sequence's last token in the next plan; ids or device references. Dropped if they do
+  // not fit.
   Status set_drafts(int64_t id, std::span<const int32_t> drafts);
   void set_cost(const StepCost& cost);
 
@@ -147,8 +151,8 @@ class Scheduler {
 
   // Drops cached blocks and snapshots that have passed their time: call it every minute or so.
   void expire(double now_s);
-  // Every block and slot is free or in the prefix index, every host entry published, no plan open: what must hold when nothing
-  // is running. kInternal says what is missing.
+  // Every block and slot is free or in the prefix index, every host entry published, no plan open: what must hold when
+  // nothing is running. kInternal says what is missing.
   Status check_accounting() const;
 
  private:

@@ -120,8 +120,8 @@ struct Scheduler::Impl {
   bool restore(Sequence& s);             // from its spill; false if that is damaged or does not fit
   void start_rows(Sequence& s, int hit);
   int find_snapshot(const Sequence& s, const kv::HitInput& in) const;
-  void make_keys(const kv::BlockKey& root, std::span<const int32_t> tokens, std::span<const ImageSpan> images, size_t count,
-                 std::vector<kv::BlockKey>* keys) const;
+  void make_keys(const kv::BlockKey& root, std::span<const int32_t> tokens, std::span<const ImageSpan> images,
+                 size_t count, std::vector<kv::BlockKey>* keys) const;
   void extend_keys(Sequence& s, int count);
   void index_blocks(Sequence& s);
   void save_windows(Sequence& s, int length, bool answer);

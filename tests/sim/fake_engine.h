@@ -1,5 +1,5 @@
-// Executes plans on a FakeMemory the way the engine does on a device: copies, rows, draws, in order. Checks each plan against
-// the limits, poisons what was freed, and can damage host memory and rows.
+// Executes plans on a FakeMemory the way the engine does on a device: copies, rows, draws, in order. Checks each plan
+// against the limits, poisons what was freed, and can damage host memory and rows.
 //
 //   FakeEngine engine(shape, *scheduler, config);
 //   engine.execute(scheduler.plan(now), &result, rng);     // result for commit(), now or one plan later
@@ -23,7 +23,8 @@ struct FakeFaults {
 
 class FakeEngine {
  public:
-  FakeEngine(const FakeShape& shape, sched::Scheduler& scheduler, const sched::SchedulerConfig& config, FakeFaults faults);
+  FakeEngine(const FakeShape& shape, sched::Scheduler& scheduler, const sched::SchedulerConfig& config,
+             FakeFaults faults);
 
   // `seed_of(id)`: the seed of a sequence's request.
   template <class SeedOf>

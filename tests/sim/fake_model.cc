@@ -12,7 +12,9 @@ uint64_t first_hidden(int position, int32_t token, std::span<const int32_t> hist
 }
 
 // An earlier position whose global KV the encoder's layer reads.
-int looked_up(int position, int layer) { return static_cast<int>(mix(position, 77 + layer) % static_cast<uint64_t>(position)); }
+int looked_up(int position, int layer) {
+  return static_cast<int>(mix(position, 77 + layer) % static_cast<uint64_t>(position));
+}
 
 }  // namespace
 
@@ -46,32 +48,35 @@ void FakeMemory::load_windows(int slot, int border, std::span<const uint64_t> in
   }
 }
 
-uint64_t FakeMemory::run_row(const model::StepSequence& s, int position, int32_t token, std::span<const int32_t> history,
-                             std::span<const int32_t> table) {
+uint64_t FakeMemory::run_row(const model::StepSequence& s, int position, int32_t token,
+                             std::span<const int32_t> history, std::span<const int32_t> table) {
   const int window = shape_.window;
   uint64_t hidden = first_hidden(position, token, history);
   for (int l = 0; l < shape_.encoder_layers; ++l) {
     ring(s.slot, l, position) = mix(hidden, l);
     uint64_t acc = hidden;
-    for (int q = std::max({position - window + 1, s.window_begin, 0}); q <= position; ++q) acc = mix(acc, ring(s.slot, l, q));
+    for (int q = std::max({position - window + 1, s.window_begin, 0}); q <= position; ++q)
+      acc = mix(acc, ring(s.slot, l, q));
     if (position > 0) acc = mix(acc, global(table, looked_up(position, l)));
     hidden = acc;
   }
   if (position >= s.cached) {
-    blocks_[static_cast<size_t>(table[position / shape_.block_tokens]) * shape_.block_tokens + position % shape_.block_tokens] = mix(hidden, 1000);
+    blocks_[static_cast<size_t>(table[position / shape_.block_tokens]) * shape_.block_tokens +
+            position % shape_.block_tokens] = mix(hidden, 1000);
   }
   if (position < s.decoder_begin) return 0;
   const int layer = shape_.encoder_layers;
   ring(s.slot, layer, position) = mix(hidden, 2000);
   uint64_t acc = mix(mix(hidden, s.decoder_begin), position);
-  for (int q = std::max(position - window + 1, s.decoder_begin); q <= position; ++q) acc = mix(acc, ring(s.slot, layer, q));
+  for (int q = std::max(position - window + 1, s.decoder_begin); q <= position; ++q)
+    acc = mix(acc, ring(s.slot, layer, q));
   uint64_t all = 0;
   for (int q = 0; q <= position; ++q) all += global(table, q) * static_cast<uint64_t>(2 * q + 1);
   return mix(acc, all) | 1;
 }
 
-std::vector<int32_t> solo_tokens(const FakeShape& shape, std::span<const int32_t> prompt, int decoder_begin, uint64_t seed, uint32_t sample,
-                                 int max_output) {
+std::vector<int32_t> solo_tokens(const FakeShape& shape, std::span<const int32_t> prompt, int decoder_begin,
+                                 uint64_t seed, uint32_t sample, int max_output) {
   std::vector<std::vector<uint64_t>> windows(shape.encoder_layers);
   std::vector<uint64_t> decoder, global;
   std::vector<int32_t> tokens(prompt.begin(), prompt.end()), history(shape.history);

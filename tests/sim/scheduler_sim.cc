@@ -1,5 +1,5 @@
-// Randomised runs of the scheduler against the fake model: every request ends once, with the tokens that it would get alone,
-// within the limits, and every block, slot and host byte comes back.
+// Randomised runs of the scheduler against the fake model: every request ends once, with the tokens that it would get
+// alone, within the limits, and every block, slot and host byte comes back.
 //
 //   scheduler_sim                        300 seeds, as in ./test.sh
 //   scheduler_sim --seeds 10000          ./test.sh --all
@@ -106,7 +106,9 @@ Scenario make_scenario(uint64_t seed) {
     p.at_step = talks ? i * 40 : (r.chance(0.4) ? 0 : r.to(0, 150));
     if (!texts.empty() && r.chance(talks ? 0.95 : 0.6)) {
       const auto& text = texts[r.to(0, static_cast<int>(texts.size()) - 1)];
-      p.request.prompt.assign(text.begin(), text.begin() + (talks && r.chance(0.6) ? static_cast<int>(text.size()) : r.to(0, static_cast<int>(text.size()))));
+      p.request.prompt.assign(text.begin(),
+                              text.begin() + (talks && r.chance(0.6) ? static_cast<int>(text.size())
+                                                                     : r.to(0, static_cast<int>(text.size()))));
     }
     const int more = r.chance(0.1) && !p.request.prompt.empty() ? 0 : r.to(1, r.chance(0.3) ? 150 : 30);
     for (int k = 0; k < more; ++k) p.request.prompt.push_back(r.to(0, f.vocabulary - 1));
@@ -122,7 +124,9 @@ Scenario make_scenario(uint64_t seed) {
     if (r.chance(0.05)) p.request.deadline_s = p.at_step + r.to(0, 60);
     if (r.chance(0.15)) p.cancel_after = r.to(0, 60);
     // A conversation: the text that a later turn may start with.
-    const int begin = p.request.prefill == sched::Prefill::kFull ? 0 : std::max(0, static_cast<int>(p.request.prompt.size()) - c.keep);
+    const int begin = p.request.prefill == sched::Prefill::kFull
+                          ? 0
+                          : std::max(0, static_cast<int>(p.request.prompt.size()) - c.keep);
     texts.push_back(p.request.prompt);
     for (int32_t t : solo_tokens(f, p.request.prompt, begin, p.request.seed, 0, 30)) texts.back().push_back(t);
     s.requests.push_back(std::move(p));
@@ -132,7 +136,8 @@ Scenario make_scenario(uint64_t seed) {
 
 class Simulation {
  public:
-  explicit Simulation(uint64_t seed) : seed_(seed), scenario_(make_scenario(seed)), rng_{std::mt19937_64(seed * 7919)} {}
+  explicit Simulation(uint64_t seed)
+      : seed_(seed), scenario_(make_scenario(seed)), rng_{std::mt19937_64(seed * 7919)} {}
 
   void run() {
     sched::SchedulerConfig config = scenario_.config;
@@ -161,7 +166,8 @@ class Simulation {
       if (open) commit(std::exchange(open, std::nullopt).value());
       drawn_.push_back(std::move(drawn));
       // With drafts, or now and then, the loop waits for its step before it plans the next.
-      if (scenario_.async && !(scenario_.drafts && rng_.chance(0.8)) && scheduler_->has_work()) open = std::move(result);
+      if (scenario_.async && !(scenario_.drafts && rng_.chance(0.8)) && scheduler_->has_work())
+        open = std::move(result);
       else commit(result);
     }
     finish();
@@ -189,7 +195,8 @@ class Simulation {
       for (int i = 0; i < p.request.samples; ++i) {
         Answer& a = answers_[id.value() + i];
         a.seed = p.request.seed;
-        a.expected = solo_tokens(scenario_.shape, p.request.prompt, begin, p.request.seed, static_cast<uint32_t>(i), output);
+        a.expected =
+            solo_tokens(scenario_.shape, p.request.prompt, begin, p.request.seed, static_cast<uint32_t>(i), output);
         prompts_[id.value() + i] = prompt;
         if (p.cancel_after >= 0 && rng_.chance(0.7)) a.cancel_step = step_ + p.cancel_after;
       }
@@ -221,7 +228,8 @@ class Simulation {
     drawn_.erase(drawn_.begin());
     for (size_t i = 0; i < ids.size(); ++i) {
       Answer& a = answers_[ids[i]];
-      if (!a.end && std::ranges::find(result.failed, ids[i]) == result.failed.end()) a.got.insert(a.got.end(), result.samples[i].tokens.begin(), result.samples[i].tokens.end());
+      if (!a.end && std::ranges::find(result.failed, ids[i]) == result.failed.end())
+        a.got.insert(a.got.end(), result.samples[i].tokens.begin(), result.samples[i].tokens.end());
     }
     scheduler_->commit(result, step_);
     take_ended();
@@ -244,17 +252,21 @@ class Simulation {
       const size_t n = std::min(a.got.size(), a.expected.size());
       const bool right = std::equal(a.got.begin(), a.got.begin() + static_cast<int64_t>(n), a.expected.begin());
       ASSERT_TRUE(right && a.got.size() <= a.expected.size())
-          << "sequence " << id << " gave other tokens than alone, first at " << std::mismatch(a.got.begin(), a.got.begin() + static_cast<int64_t>(n), a.expected.begin()).first - a.got.begin()
+          << "sequence " << id << " gave other tokens than alone, first at "
+          << std::mismatch(a.got.begin(), a.got.begin() + static_cast<int64_t>(n), a.expected.begin()).first -
+                 a.got.begin()
           << " of " << a.expected.size() << " behind a prompt of " << prompts_[id] << dump();
       switch (*a.end) {
         case EndReason::kStop:
         case EndReason::kMaxTokens:
         case EndReason::kContextFull:
-          ASSERT_EQ(a.got.size(), a.expected.size()) << "sequence " << id << " ended early: " << sched::end_reason_name(*a.end) << dump();
+          ASSERT_EQ(a.got.size(), a.expected.size())
+              << "sequence " << id << " ended early: " << sched::end_reason_name(*a.end) << dump();
           ASSERT_EQ(*a.end == EndReason::kStop, a.expected.back() == kStopToken);
           break;
         case EndReason::kKvFull:
-          ASSERT_GT(prompts_[id] + static_cast<int>(a.got.size()) + 1 + scenario_.config.drafts_max, scenario_.config.blocks * scenario_.config.block_tokens - scenario_.config.block_tokens)
+          ASSERT_GT(prompts_[id] + static_cast<int>(a.got.size()) + 1 + scenario_.config.drafts_max,
+                    scenario_.config.blocks * scenario_.config.block_tokens - scenario_.config.block_tokens)
               << "sequence " << id << " had room for more" << dump();
           break;
         case EndReason::kFailed:
@@ -273,9 +285,12 @@ class Simulation {
 
   std::string dump() const {
     const sched::SchedulerConfig& c = scenario_.config;
-    return fmt::format("\nseed {} step {}: {} blocks of {}, {} slots, rows {}, sequences {}, window {} x {}, keep {}, ring {}, {}{}{}host {}", seed_, step_, c.blocks,
-                       c.block_tokens, c.slots, c.rows_max, c.sequences_max, c.window, c.encoder_layers, c.keep, c.ring_slots,
-                       scenario_.async ? "async, " : "", scenario_.drafts ? "drafts, " : "", c.spill ? "spill, " : "", c.host_bytes_max);
+    return fmt::format(
+        "\nseed {} step {}: {} blocks of {}, {} slots, rows {}, sequences {}, window {} x {}, keep {}, ring {}, "
+        "{}{}{}host {}",
+        seed_, step_, c.blocks, c.block_tokens, c.slots, c.rows_max, c.sequences_max, c.window, c.encoder_layers,
+        c.keep, c.ring_slots, scenario_.async ? "async, " : "", scenario_.drafts ? "drafts, " : "",
+        c.spill ? "spill, " : "", c.host_bytes_max);
   }
 
   const uint64_t seed_;
@@ -298,11 +313,15 @@ TEST(SchedulerSim, EverySeed) {
     s.run();
     ASSERT_FALSE(testing::Test::HasFailure());
     const sched::SchedulerStats stats = s.stats();
-    if (g_verbose) fmt::print("seed {}: {} plans, {} rows, {} spilled, {} recomputed\n", seed, stats.plans, stats.rows, stats.spilled, stats.recomputed);
-    for (auto field : {&sched::SchedulerStats::rows, &sched::SchedulerStats::late_rows, &sched::SchedulerStats::spilled, &sched::SchedulerStats::recomputed,
-                       &sched::SchedulerStats::spill_losses, &sched::SchedulerStats::copies_on_write, &sched::SchedulerStats::forks,
-                       &sched::SchedulerStats::cached_tokens, &sched::SchedulerStats::replayed_rows, &sched::SchedulerStats::snapshots_taken,
-                       &sched::SchedulerStats::snapshots_used, &sched::SchedulerStats::ended}) {
+    if (g_verbose)
+      fmt::print("seed {}: {} plans, {} rows, {} spilled, {} recomputed\n", seed, stats.plans, stats.rows,
+                 stats.spilled, stats.recomputed);
+    for (auto field :
+         {&sched::SchedulerStats::rows, &sched::SchedulerStats::late_rows, &sched::SchedulerStats::spilled,
+          &sched::SchedulerStats::recomputed, &sched::SchedulerStats::spill_losses,
+          &sched::SchedulerStats::copies_on_write, &sched::SchedulerStats::forks, &sched::SchedulerStats::cached_tokens,
+          &sched::SchedulerStats::replayed_rows, &sched::SchedulerStats::snapshots_taken,
+          &sched::SchedulerStats::snapshots_used, &sched::SchedulerStats::ended}) {
       sum.*field += stats.*field;
     }
     if (seed % 10 == 0) {
@@ -311,13 +330,17 @@ TEST(SchedulerSim, EverySeed) {
       ASSERT_EQ(again.plans_digest(), s.plans_digest()) << "the same seed gave other plans";
     }
   }
-  fmt::print("{} seeds: {} answers, {} rows ({} late), preempted {} spilled + {} recomputed ({} spills lost), {} forks, {} copies on write, "
-             "{} tokens cached ({} rows replayed), snapshots {} taken, {} used\n",
-             g_seeds, sum.ended, sum.rows, sum.late_rows, sum.spilled, sum.recomputed, sum.spill_losses, sum.forks, sum.copies_on_write, sum.cached_tokens,
-             sum.replayed_rows, sum.snapshots_taken, sum.snapshots_used);
+  fmt::print(
+      "{} seeds: {} answers, {} rows ({} late), preempted {} spilled + {} recomputed ({} spills lost), {} forks, {} "
+      "copies on write, "
+      "{} tokens cached ({} rows replayed), snapshots {} taken, {} used\n",
+      g_seeds, sum.ended, sum.rows, sum.late_rows, sum.spilled, sum.recomputed, sum.spill_losses, sum.forks,
+      sum.copies_on_write, sum.cached_tokens, sum.replayed_rows, sum.snapshots_taken, sum.snapshots_used);
   if (g_seeds < 300) return;
   // The runs are worth something only if they get into the corners.
-  for (int64_t n : {sum.late_rows, sum.spilled, sum.recomputed, sum.spill_losses, sum.copies_on_write, sum.cached_tokens, sum.replayed_rows, sum.snapshots_used}) EXPECT_GT(n, 0);
+  for (int64_t n : {sum.late_rows, sum.spilled, sum.recomputed, sum.spill_losses, sum.copies_on_write,
+                    sum.cached_tokens, sum.replayed_rows, sum.snapshots_used})
+    EXPECT_GT(n, 0);
 }
 
 }  // namespace

@@ -67,7 +67,8 @@ TEST(HitPlan, ExactModesAreExactByBruteForce) {
       for (int n = 1; n < 60; ++n) {
         const int begin = std::max(0, n - window - 3);
         for (int hit = 4; hit <= n; hit += 4) {
-          for (int snapshot = -1; snapshot <= encoder_border(shape, {.hit = hit, .decoder_begin = begin}); snapshot += snapshot < 0 ? 5 : 4) {
+          for (int snapshot = -1; snapshot <= encoder_border(shape, {.hit = hit, .decoder_begin = begin});
+               snapshot += snapshot < 0 ? 5 : 4) {
             const HitPlan p = plan_hit(shape, {.hit = hit, .decoder_begin = begin, .snapshot = snapshot});
             std::vector<bool> exact(n, true);  // inputs of layer 0 are embeddings
             for (int layer = 0; layer < layers; ++layer) {
@@ -75,13 +76,15 @@ TEST(HitPlan, ExactModesAreExactByBruteForce) {
               for (int row = p.start; row < n; ++row) {
                 out[row] = true;
                 for (int q = std::max(0, row - window + 1); q <= row; ++q) {
-                  const bool there = p.kind == HitKind::kSnapshot && q < p.start ? q >= p.window_begin : q >= p.start && exact[q];
+                  const bool there =
+                      p.kind == HitKind::kSnapshot && q < p.start ? q >= p.window_begin : q >= p.start && exact[q];
                   out[row] = out[row] && there && q >= p.window_begin;
                 }
               }
               exact = out;
             }
-            for (int row = std::min(hit, begin); row < n; ++row) EXPECT_TRUE(exact[row]) << n << " " << hit << " " << snapshot << " row " << row;
+            for (int row = std::min(hit, begin); row < n; ++row)
+              EXPECT_TRUE(exact[row]) << n << " " << hit << " " << snapshot << " row " << row;
           }
         }
       }

@@ -60,7 +60,8 @@ TEST(BlockPoolDeathTest, DoubleReleaseAborts) {
 }
 
 TEST(CacheKey, EveryPartOfTheScopeAndChainCounts) {
-  const CacheScope base{.checkpoint = "c", .layout = "l", .kv_dtype = "t", .numeric_class = "n", .replay = Replay::kExact, .tenant = "x"};
+  const CacheScope base{
+      .checkpoint = "c", .layout = "l", .kv_dtype = "t", .numeric_class = "n", .replay = Replay::kExact, .tenant = "x"};
   const std::vector<int32_t> tokens{1, 2, 3, 4}, other{1, 2, 3, 5};
   const ImageDigest image{7}, other_image{8};
   std::set<BlockKey> keys;
@@ -78,8 +79,10 @@ TEST(CacheKey, EveryPartOfTheScopeAndChainCounts) {
   size_t expected = 0;
   for (const CacheScope& s : scopes) {
     const BlockKey root = root_key(s);
-    for (const BlockKey& k : {root, next_key(root, tokens, {}), next_key(root, other, {}), next_key(root, tokens, {{image}}), next_key(root, tokens, {{other_image}}),
-                              next_key(next_key(root, tokens, {}), tokens, {}), next_key(next_key(root, other, {}), tokens, {})}) {
+    for (const BlockKey& k :
+         {root, next_key(root, tokens, {}), next_key(root, other, {}), next_key(root, tokens, {{image}}),
+          next_key(root, tokens, {{other_image}}), next_key(next_key(root, tokens, {}), tokens, {}),
+          next_key(next_key(root, other, {}), tokens, {})}) {
       keys.insert(k);
       ++expected;
     }

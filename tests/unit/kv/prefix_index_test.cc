@@ -14,11 +14,13 @@ constexpr int kBlock = 4;
 
 class Cache {
  public:
-  explicit Cache(int blocks, PrefixIndexOptions options = {.block_tokens = kBlock}) : pool(blocks), index(pool, options) {}
+  explicit Cache(int blocks, PrefixIndexOptions options = {.block_tokens = kBlock})
+      : pool(blocks), index(pool, options) {}
 
   std::vector<BlockKey> keys(std::span<const int32_t> tokens) const {
     std::vector<BlockKey> out;
-    for (size_t i = 0; i + kBlock <= tokens.size(); i += kBlock) out.push_back(next_key(out.empty() ? BlockKey{} : out.back(), tokens.subspan(i, kBlock), {}));
+    for (size_t i = 0; i + kBlock <= tokens.size(); i += kBlock)
+      out.push_back(next_key(out.empty() ? BlockKey{} : out.back(), tokens.subspan(i, kBlock), {}));
     return out;
   }
   // A sequence computes all whole blocks and ends; returns their blocks, deepest node last.
@@ -38,7 +40,9 @@ class Cache {
     index.drop(parent);
     return nodes;
   }
-  int hit(std::span<const int32_t> tokens, double now = 0, double ttl = 1e9) { return index.match(keys(tokens), tokens, now, ttl).blocks; }
+  int hit(std::span<const int32_t> tokens, double now = 0, double ttl = 1e9) {
+    return index.match(keys(tokens), tokens, now, ttl).blocks;
+  }
 
   BlockPool pool;
   PrefixIndex index;
@@ -163,7 +167,8 @@ TEST(PrefixIndex, FaultsRefuseToInsert) {
   EXPECT_NE(c.index.insert(kNoNode, c.keys(a)[0], a, block, 0, 1), kNoNode);
 }
 
-// Random use: matches equal a plain list of what was added and not evicted, the same calls evict the same, nothing leaks.
+// Random use: matches equal a plain list of what was added and not evicted, the same calls evict the same, nothing
+// leaks.
 TEST(PrefixIndex, RandomUseIsRightAndRepeatable) {
   const auto play = [](unsigned seed) {
     std::mt19937 rng(seed);

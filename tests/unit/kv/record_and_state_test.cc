@@ -25,7 +25,8 @@ TEST(Record, ComesBackAndEveryFlippedBitIsFound) {
     EXPECT_EQ(open_record(record, key, tokens).status().code(), Code::kDataLoss) << bit;
     record[bit / 8] ^= static_cast<std::byte>(1 << bit % 8);
   }
-  for (size_t n = 0; n < record.size(); ++n) EXPECT_FALSE(open_record(std::span(record).first(n), key, tokens).ok()) << n;
+  for (size_t n = 0; n < record.size(); ++n)
+    EXPECT_FALSE(open_record(std::span(record).first(n), key, tokens).ok()) << n;
   std::vector<int32_t> other = tokens;
   other[3] = 8;
   EXPECT_FALSE(open_record(record, key, other).ok());
@@ -34,9 +35,17 @@ TEST(Record, ComesBackAndEveryFlippedBitIsFound) {
 }
 
 SequenceState sample_state(std::mt19937& rng) {
-  SequenceState s{.id = -5, .seed = ~0ull, .sample = 3, .prompt_tokens = 100, .decoder_begin = 60, .window_begin = 17, .cached = 128, .computed = 129};
+  SequenceState s{.id = -5,
+                  .seed = ~0ull,
+                  .sample = 3,
+                  .prompt_tokens = 100,
+                  .decoder_begin = 60,
+                  .window_begin = 17,
+                  .cached = 128,
+                  .computed = 129};
   for (unsigned i = rng() % 50; i > 0; --i) s.tokens.push_back(static_cast<int32_t>(rng()));
-  for (unsigned i = rng() % 4; i > 0; --i) s.sections.push_back({.kind = i, .bytes = std::vector<std::byte>(rng() % 20, std::byte{9})});
+  for (unsigned i = rng() % 4; i > 0; --i)
+    s.sections.push_back({.kind = i, .bytes = std::vector<std::byte>(rng() % 20, std::byte{9})});
   return s;
 }
 
@@ -74,7 +83,8 @@ TEST(SequenceState, LyingCountsAreRefused) {
   const std::vector<std::byte> good = serialize(sample_state(rng));
   for (int i = 0; i < 2000; ++i) {
     std::vector<std::byte> bytes = good;
-    for (unsigned n = 1 + rng() % 4; n > 0; --n) bytes[16 + rng() % (bytes.size() - 16)] = static_cast<std::byte>(rng());
+    for (unsigned n = 1 + rng() % 4; n > 0; --n)
+      bytes[16 + rng() % (bytes.size() - 16)] = static_cast<std::byte>(rng());
     const uint64_t sum = kv_checksum(std::span<const std::byte>(bytes).subspan(16));
     for (int k = 0; k < 8; ++k) bytes[8 + k] = static_cast<std::byte>(sum >> (8 * k));
     const auto parsed = parse_sequence_state(bytes);

@@ -1,4 +1,5 @@
-// A tier that delays, loses, damages and swaps records: what the reader hands on is right or a miss, once for each fetch.
+// A tier that delays, loses, damages and swaps records: what the reader hands on is right or a miss, once for each
+// fetch.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -43,7 +44,11 @@ class FakeTier : public Tier {
     return last_;
   }
   Ticket put(const BlockKey& key, std::span<const std::byte> record) override {
-    jobs_[++last_] = {.ticket = last_, .due = polls_ + 1 + pick(faults_.delay_max), .key = key, .bytes = {record.begin(), record.end()}, .is_put = true};
+    jobs_[++last_] = {.ticket = last_,
+                      .due = polls_ + 1 + pick(faults_.delay_max),
+                      .key = key,
+                      .bytes = {record.begin(), record.end()},
+                      .is_put = true};
     return last_;
   }
   void erase(const BlockKey& key) override { records_.erase(key); }
@@ -156,7 +161,14 @@ TEST(TierReader, EachFaultIsAMissAndCounted) {
 TEST(TierReader, MixedFaultsOverSeeds) {
   TierReaderCounters sum;
   for (unsigned seed = 0; seed < 200; ++seed) {
-    const TierReaderCounters c = read_all({.lost_completion = 0.05, .lost_record = 0.1, .flip = 0.2, .cut = 0.05, .swapped = 0.1, .error = 0.05, .delay_max = 8}, seed);
+    const TierReaderCounters c = read_all({.lost_completion = 0.05,
+                                           .lost_record = 0.1,
+                                           .flip = 0.2,
+                                           .cut = 0.05,
+                                           .swapped = 0.1,
+                                           .error = 0.05,
+                                           .delay_max = 8},
+                                          seed);
     EXPECT_EQ(c.hits + c.missing + c.damaged + c.late + c.errors, 40);
     sum.hits += c.hits;
     sum.damaged += c.damaged;

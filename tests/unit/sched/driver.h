@@ -62,7 +62,8 @@ class Driver {
     StepResult result;
     for (const SampleRow& row : plan.samples) {
       const auto forced = tokens.find({row.id, row.position});
-      const int32_t token = forced == tokens.end() ? static_cast<int32_t>(row.id * 1000 + row.position) : forced->second;
+      const int32_t token =
+          forced == tokens.end() ? static_cast<int32_t>(row.id * 1000 + row.position) : forced->second;
       result.samples.push_back({.tokens = {token}, .stop = token == kStop});
     }
     for (const MemoryOp& op : plan.before) {

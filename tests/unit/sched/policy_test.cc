@@ -15,7 +15,8 @@ TEST(Shares, FollowTheWeights) {
   const int32_t light = d.s->add_tenant("light", 1).value(), heavy = d.s->add_tenant("heavy", 3).value();
   std::map<int64_t, int32_t> owner;
   for (int i = 0; i < 60; ++i) {
-    for (int32_t t : {light, heavy}) owner[d.submit({.prompt = prompt_of(10, 20 * i + 1000 * t), .max_tokens = 2, .tenant = t})] = t;
+    for (int32_t t : {light, heavy})
+      owner[d.submit({.prompt = prompt_of(10, 20 * i + 1000 * t), .max_tokens = 2, .tenant = t})] = t;
   }
   d.drain();
   int served = 0;
@@ -39,9 +40,11 @@ TEST(Shares, IdlingEarnsNothing) {
   Driver d(one_at_a_time());
   const int32_t busy = d.s->add_tenant("busy", 1).value(), idle = d.s->add_tenant("idle", 1).value();
   std::map<int64_t, int32_t> owner;
-  for (int i = 0; i < 60; ++i) owner[d.submit({.prompt = prompt_of(10, 20 * i), .max_tokens = 2, .tenant = busy})] = busy;
+  for (int i = 0; i < 60; ++i)
+    owner[d.submit({.prompt = prompt_of(10, 20 * i), .max_tokens = 2, .tenant = busy})] = busy;
   while (d.order.size() < 30) d.step();
-  for (int i = 0; i < 30; ++i) owner[d.submit({.prompt = prompt_of(10, 5000 + 20 * i), .max_tokens = 2, .tenant = idle})] = idle;
+  for (int i = 0; i < 30; ++i)
+    owner[d.submit({.prompt = prompt_of(10, 5000 + 20 * i), .max_tokens = 2, .tenant = idle})] = idle;
   d.drain();
   int served = 0;
   for (int i = 30; i < 50; ++i) served += owner[d.order[i]] == busy;
@@ -52,7 +55,8 @@ TEST(Shares, APriorityDoublesThem) {
   Driver d(one_at_a_time());
   std::map<int64_t, int> priority;
   for (int i = 0; i < 60; ++i) {
-    for (int p : {0, 1}) priority[d.submit({.prompt = prompt_of(10, 20 * i), .max_tokens = 2, .priority = p, .cache = false})] = p;
+    for (int p : {0, 1})
+      priority[d.submit({.prompt = prompt_of(10, 20 * i), .max_tokens = 2, .priority = p, .cache = false})] = p;
   }
   d.drain();
   int served = 0;
@@ -71,7 +75,8 @@ TEST(Admission, OthersPassOneThatDoesNotFitButNotForEver) {
   d.step();
   const int64_t big = d.submit({.prompt = prompt_of(100, 500), .max_tokens = 1, .tenant = big_one});
   std::vector<int64_t> small_ones;
-  for (int i = 0; i < 5; ++i) small_ones.push_back(d.submit({.prompt = prompt_of(8, 1000 + 10 * i), .max_tokens = 1, .tenant = small}));
+  for (int i = 0; i < 5; ++i)
+    small_ones.push_back(d.submit({.prompt = prompt_of(8, 1000 + 10 * i), .max_tokens = 1, .tenant = small}));
   d.drain();
   const auto place = [&](int64_t id) { return std::ranges::find(d.order, id) - d.order.begin(); };
   EXPECT_LT(place(small_ones[1]), place(big));
@@ -157,7 +162,8 @@ TEST(Ends, CancelInEveryState) {
       c.rows_max = 8;
       Driver d(c);
       std::vector<int64_t> ids;
-      for (int i = 0; i < 3; ++i) ids.push_back(d.submit({.prompt = prompt_of(22, 100 * i), .max_tokens = 25, .samples = i == 1 ? 2 : 1}));
+      for (int i = 0; i < 3; ++i)
+        ids.push_back(d.submit({.prompt = prompt_of(22, 100 * i), .max_tokens = 25, .samples = i == 1 ? 2 : 1}));
       for (int i = 0; i < at; ++i) d.step(async);
       d.s->cancel(ids[0]);
       d.s->cancel(ids[1] + 1);
@@ -228,7 +234,8 @@ TEST(Ends, AFailedSequenceEndsAloneAndIsNotCached) {
   d.step();
   EXPECT_EQ(d.s->progress(again).cached_tokens, 0);
   d.drain();
-  // A prompt whose first answer was cancelled only carries the others; when it fails, they fail and nothing is cached either.
+  // A prompt whose first answer was cancelled only carries the others; when it fails, they fail and nothing is cached
+  // either.
   const int64_t carrier = d.submit({.prompt = prompt_of(24, 500), .max_tokens = 5, .samples = 2});
   d.s->cancel(carrier);
   d.s->plan(100);

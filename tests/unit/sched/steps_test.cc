@@ -48,7 +48,8 @@ TEST(Steps, EveryRunningSequenceDecodesInEveryStep) {
 TEST(Steps, TailAndFullPrefillInOneStep) {
   Driver d(small_config());
   const int64_t tail = d.submit({.prompt = prompt_of(20), .max_tokens = 2});
-  const int64_t full = d.submit({.prompt = prompt_of(6, 40), .max_tokens = 2, .prefill = Prefill::kFull, .prompt_outputs = true});
+  const int64_t full =
+      d.submit({.prompt = prompt_of(6, 40), .max_tokens = 2, .prefill = Prefill::kFull, .prompt_outputs = true});
   const int64_t tiny = d.submit({.prompt = prompt_of(7, 70), .max_tokens = 2});
   d.step();
   EXPECT_EQ(d.rows_of(tail)->decoder_begin, 12);
@@ -101,7 +102,8 @@ TEST(Steps, ShortPromptsPassALongOne) {
   d.step();
   const int64_t short_one = d.submit({.prompt = prompt_of(10, 500), .max_tokens = 1});
   d.drain();
-  EXPECT_EQ(d.order, (std::vector<int64_t>{long_one, short_one})) << "the budget is all taken while only one is admitted";
+  EXPECT_EQ(d.order, (std::vector<int64_t>{long_one, short_one}))
+      << "the budget is all taken while only one is admitted";
   // Admitted together they share the rows.
   Driver e(c);
   const int64_t first = e.submit({.prompt = prompt_of(14), .max_tokens = 100});
@@ -131,7 +133,8 @@ TEST(Steps, DraftRowsAreVerifiedAndRolledBack) {
   StepResult result;
   result.samples.push_back({.tokens = {71, 72, 99}});  // two accepted, then another
   d.s->commit(result, 6);
-  EXPECT_EQ(std::vector<int32_t>(d.s->tokens(id).begin() + 11, d.s->tokens(id).end()), (std::vector<int32_t>{71, 72, 99}));
+  EXPECT_EQ(std::vector<int32_t>(d.s->tokens(id).begin() + 11, d.s->tokens(id).end()),
+            (std::vector<int32_t>{71, 72, 99}));
   ASSERT_TRUE(d.s->set_drafts(id, std::vector<int32_t>{5, 5, 5}).ok());
   d.step();
   EXPECT_EQ(d.rows_of(id)->first_position, 13) << "the rejected row is run again with the right token";
@@ -146,7 +149,8 @@ TEST(Steps, DraftsDoNotCrowdOutPrompts) {
   c.drafts_max = 3;
   c.rows_max = 8;
   Driver d(c);
-  const int64_t a = d.submit({.prompt = prompt_of(4), .max_tokens = 100}), b = d.submit({.prompt = prompt_of(4, 50), .max_tokens = 100});
+  const int64_t a = d.submit({.prompt = prompt_of(4), .max_tokens = 100}),
+                b = d.submit({.prompt = prompt_of(4, 50), .max_tokens = 100});
   d.step();
   const int64_t prompt = d.submit({.prompt = prompt_of(12, 100), .max_tokens = 1});
   for (int i = 0; i < 5 && !d.ended.contains(prompt); ++i) {
