@@ -9,7 +9,7 @@ Result<std::unique_ptr<Ops>> open_cuda_ops(int device, const std::string& direct
   const std::string path = directory + "/libdeepinfer_cuda.so";
   void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
-    return make_error(Code::kUnavailable, "the CUDA backend cannot be opened ({}); build it with the preset `cuda` or use --device cpu", ::dlerror());
+    return make_error(Code::kUnavailable, "the CUDA backend cannot be opened ({}); build it with the preset `cuda` or use the CPU (--backend plain)", ::dlerror());
   }
   using Make = void (*)(int, CudaBackend*);
   const auto make = reinterpret_cast<Make>(::dlsym(library, "deepinfer_make_cuda_ops"));

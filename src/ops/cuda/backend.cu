@@ -52,13 +52,13 @@ Status Arena::take(size_t bytes, void** p) {
 Result<std::unique_ptr<Backend>> Backend::create(int device) {
   int count = 0;
   if (const cudaError_t e = cudaGetDeviceCount(&count); e != cudaSuccess || count == 0) {
-    return make_error(Code::kUnavailable, "no usable NVIDIA GPU ({}); use --device cpu", e == cudaSuccess ? "none found" : cudaGetErrorString(e));
+    return make_error(Code::kUnavailable, "no usable NVIDIA GPU ({}); use the CPU (--backend plain)", e == cudaSuccess ? "none found" : cudaGetErrorString(e));
   }
   if (device < 0 || device >= count) return make_error(Code::kInvalidArgument, "there is no GPU {}; this machine has {}, numbered from 0", device, count);
   cudaDeviceProp properties{};
   if (const cudaError_t e = cudaGetDeviceProperties(&properties, device); e != cudaSuccess) return cuda_error("be asked for its properties", e);
   if (properties.major != 9 || properties.minor != 0) {
-    return make_error(Code::kUnsupported, "GPU {} ({}) has compute capability {}.{}; this build has kernels for Hopper (9.0). Use --device cpu", device, properties.name,
+    return make_error(Code::kUnsupported, "GPU {} ({}) has compute capability {}.{}; this build has kernels for Hopper (9.0). Use the CPU (--backend plain)", device, properties.name,
                       properties.major, properties.minor);
   }
   std::unique_ptr<Backend> b(new Backend());
