@@ -126,10 +126,10 @@ class Reader {
   }
 
   Piece choice(uint32_t depth) {
-    if (depth > b_.budget().limits().nesting_max) {
+    if (depth > b_.budget().limits().groups_max) {
       if (error_.ok()) {
-        error_ = make_error(Code::kResourceExhausted, "the grammar nests more than {} groups (limit nesting_max)",
-                            b_.budget().limits().nesting_max);
+        error_ = make_error(Code::kResourceExhausted, "the grammar nests more than {} groups (limit groups_max)",
+                            b_.budget().limits().groups_max);
       }
       return {};
     }
@@ -200,7 +200,7 @@ class Reader {
     }
     // More than one repetition mark in a row is allowed.
     for (uint32_t marks = 0; error_.ok() && repetition(&p); ++marks) {
-      if (marks > b_.budget().limits().nesting_max) fail("too many repetition marks in a row");
+      if (marks > b_.budget().limits().groups_max) fail("too many repetition marks in a row");
     }
     return p;
   }

@@ -60,9 +60,14 @@ ExprId ExprArena::sequence(ExprId head, ExprId tail) {
   if (head == kExprNone || tail == kExprNone) return kExprNone;
   if (head == kExprEmpty) return tail;
   if (tail == kExprEmpty) return head;
-  const ExprNode h = nodes_[head];
-  if (h.kind == ExprKind::kSequence) return sequence(h.a, sequence(h.b, tail));
-  return intern({ExprKind::kSequence, h.has_rule || nodes_[tail].has_rule, head, tail});
+  if (nodes_[head].kind == ExprKind::kSequence) {  // the list leans to the right; without recursion, since it may be long
+    std::vector<ExprId> parts;
+    for (; nodes_[head].kind == ExprKind::kSequence; head = nodes_[head].b) parts.push_back(nodes_[head].a);
+    ExprId e = sequence(head, tail);
+    for (size_t i = parts.size(); i-- > 0;) e = sequence(parts[i], e);
+    return e;
+  }
+  return intern({ExprKind::kSequence, nodes_[head].has_rule || nodes_[tail].has_rule, head, tail});
 }
 
 ExprId ExprArena::sequence(std::span<const ExprId> parts) {

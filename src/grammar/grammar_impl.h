@@ -55,6 +55,7 @@ struct GrammarBuilder::Impl {
   std::vector<RxId> lowered[2];
   std::vector<AddedToken> added;
   std::string scratch;
+  int lower_depth = 0;
 };
 
 // Checks and rewrites the rules so that a machine can walk them: nothing that is unreachable or can produce nothing, no repetition of

@@ -7,6 +7,8 @@
 namespace deepinfer::grammar {
 namespace {
 
+constexpr int kLowerDepthMax = 2000;
+
 uint32_t add_lengths(uint32_t a, uint32_t b) {
   const uint64_t s = static_cast<uint64_t>(a) + b;
   return a == kUnbounded || b == kUnbounded || s >= kUnbounded ? kUnbounded : static_cast<uint32_t>(s);
@@ -351,7 +353,13 @@ RxId GrammarBuilder::Impl::lower(uint32_t text, Encoding encoding) {
   if (cache.size() < texts.size()) cache.resize(texts.size(), UINT32_MAX);
   if (cache[text] != UINT32_MAX) return cache[text];
   if (!charge()) return kRxNone;
+  if (lower_depth >= kLowerDepthMax) {
+    status = make_error(Code::kResourceExhausted, "a condition on a string nests more than {} levels deep; make it simpler", kLowerDepthMax);
+    return kRxNone;
+  }
+  ++lower_depth;
   const RxId r = lower_node(texts[text], encoding);
+  --lower_depth;
   lowered[static_cast<int>(encoding)][text] = r;
   return r;
 }

@@ -19,10 +19,12 @@ struct Limits {
   uint32_t compile_ms = 2000;                  // CPU time of one compile, so that a busy machine refuses nothing more; 0: no bound
   uint32_t expressions_max = 2'000'000;        // expressions of the grammar form that a source may turn into
   uint32_t source_bytes_max = 10 << 20;        // schema, regex or grammar text
-  uint32_t nesting_max = 1000;                 // depth of groups, schemas and sub-schemas
+  uint32_t nesting_max = 1000;                 // depth of schemas and sub-schemas
+  uint32_t groups_max = 250;                   // depth of groups in a regular expression or grammar
   uint64_t memory_bytes_max = 256ull << 20;    // automaton states of one compiled grammar, grown while it is used
   uint32_t request_stack_max = 65'536;         // depth of nesting in one output
   uint32_t request_items_max = 65'536;         // readings of an ambiguous output that are followed at once
+  uint64_t request_work_max = 4'000'000;       // items looked at for one mask or one token (about 20 ns each)
   const std::atomic<bool>* cancel = nullptr;   // set by another thread to give up the compile; must outlive it
 };
 

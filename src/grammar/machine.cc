@@ -48,8 +48,17 @@ void Machine::fail(Status status) {
   if (error_.ok()) error_ = std::move(status);
 }
 
+void Machine::charge(size_t items) {
+  work_ += items;
+  if (work_ > limits_.request_work_max) {
+    fail(make_error(Code::kResourceExhausted, "the grammar is too ambiguous here: one token takes more than {} steps (limit request_work_max)",
+                    limits_.request_work_max));
+  }
+}
+
 void Machine::clear_error() {
   error_ = {};
+  work_ = 0;
   grammar_.exprs.rx().clear_error();
 }
 
@@ -58,6 +67,8 @@ NodeId Machine::start() { return push(grammar_.root, kNodeEnd); }
 // --- Nodes ------------------------------------------------------------------------------------------------------------------------------
 
 NodeId Machine::find_or_add(std::span<const Item> items) {
+  charge(items.size());
+  if (!error_.ok()) return kNodeDead;
   uint64_t h = items.size();
   for (const Item& i : items) h = mix_bits(h ^ (static_cast<uint64_t>(i.symbol) << 32 | i.rest));
   size_t slot = static_cast<uint32_t>(h >> 32) & (table_.size() - 1);
@@ -155,6 +166,7 @@ void Machine::drop_covered(std::vector<NodeId>& rests) {
     while (!stack.empty()) {
       const Node n = nodes_[stack.back()];
       stack.pop_back();
+      charge(n.count);
       for (uint32_t k = n.items; k < n.items + n.count; ++k) {
         const NodeId rest = items_[k].rest;
         if (!surely_nullable(items_[k].symbol) || nodes_[rest].visit == stamp) continue;
@@ -289,6 +301,7 @@ void Machine::open(NodeId node) {
   bool accepts = false;
   // Rounds: all readings of one expression are merged before it is opened, so that their number stays polynomial.
   while (!pending.empty() && error_.ok()) {
+    charge(pending.size());
     merge(pending);
     Items next;
     for (const Item& item : pending) {

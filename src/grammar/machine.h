@@ -43,6 +43,8 @@ class Machine {
   // The first limit that was reached since clear_error(); results since then must not be used.
   const Status& error() const { return error_; }
   void clear_error();
+  // request_work_max is for each token; clear_error() starts anew too.
+  void restart_work() { work_ = 0; }
   uint64_t memory_bytes() const { return memory_ + grammar_.exprs.memory_bytes(); }
   // Forgets all nodes, states and masks.
   void reset();
@@ -86,6 +88,7 @@ class Machine {
   std::span<const Item> open_items(NodeId node);
   NodeId step_slow(NodeId node, uint8_t byte);
   void fail(Status status);
+  void charge(size_t items);
 
   void compute_mask(NodeId node, std::span<uint32_t> mask);
   void add_state(RxId state, NodeId rest, std::span<uint32_t> mask);
@@ -113,6 +116,7 @@ class Machine {
   size_t cache_next_ = 0, cache_max_ = 0;
   uint32_t stamp_ = 0;
   uint64_t memory_ = 0;
+  uint64_t work_ = 0;  // since clear_error()
   int depth_ = 0;
   std::vector<std::pair<uint32_t, NodeId>> exits_;  // scratch of walk_below
 };

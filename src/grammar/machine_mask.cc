@@ -59,7 +59,7 @@ LocalMask& Machine::make_local(RxId state, int part) {
     if (cut < RxBase::get().size) made = vocabulary_.base[cut * kParts + static_cast<size_t>(part)];
     else made = masks_of_.make(cut, part);
     memory_ += made.memory_bytes();
-    if (rx.error()) fail(make_error(Code::kResourceExhausted, "a condition on a string takes too many states (limit {})", kRxSearchStatesMax));
+    if (rx.error()) fail(make_error(Code::kResourceExhausted, "a condition on a string is too deep or takes too many states (limit {})", kRxSearchStatesMax));
   }
   local_index_[state][static_cast<size_t>(part)] = index;
   return *locals_[index - 1];

@@ -74,6 +74,7 @@ bool Matcher::replay() {
   for (size_t i = 0; i < steps_.size(); ++i) {
     Step& s = steps_[i];
     s.node = node;
+    machine.restart_work();
     std::string_view bytes;
     if (s.token == kBytesStep) {
       const size_t end = i + 1 < steps_.size() ? steps_[i + 1].text_size : text_.size();

@@ -95,7 +95,19 @@ class Translator {
     switch (n.kind) {
       case RegexKind::kConcat: {
         Rests r = k;
-        for (size_t i = n.children.size(); i-- > 0;) r = rest(n.children[i], r);
+        for (size_t i = n.children.size(); i-- > 0;) {
+          size_t begin = i;  // parts without assertions go together: texts must not nest as deep as the pattern is long
+          while (same(r) && begin > 0 && !tree_.nodes[n.children[begin]].asserts && !tree_.nodes[n.children[begin - 1]].asserts) --begin;
+          if (begin == i) {
+            r = rest(n.children[i], r);
+            continue;
+          }
+          std::vector<Text> run;
+          for (size_t c = begin; c <= i; ++c) run.push_back(plain(n.children[c]));
+          run.push_back(r[0]);
+          r.fill(b_.concat(run));
+          i = begin;
+        }
         return r;
       }
       case RegexKind::kChoice: {

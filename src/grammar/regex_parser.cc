@@ -98,10 +98,10 @@ class Parser {
   }
 
   uint32_t choice(uint32_t depth) {
-    if (depth > limits_.nesting_max) {
+    if (depth > limits_.groups_max) {
       if (error_.ok()) {
-        error_ = make_error(Code::kResourceExhausted, "the regular expression nests more than {} groups (limit nesting_max)",
-                            limits_.nesting_max);
+        error_ = make_error(Code::kResourceExhausted, "the regular expression nests more than {} groups (limit groups_max)",
+                            limits_.groups_max);
       }
       return 0;
     }

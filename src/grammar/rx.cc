@@ -145,8 +145,14 @@ RxId RxArena::concat(RxId a, RxId b) {
   if (a == kRxNone || b == kRxNone) return kRxNone;
   if (a == kRxEmpty) return b;
   if (b == kRxEmpty) return a;
+  if (nodes_[a].kind == RxKind::kConcat) {  // the list leans to the right; without recursion, since it may be long
+    std::vector<RxId> parts;
+    for (; nodes_[a].kind == RxKind::kConcat; a = nodes_[a].b) parts.push_back(nodes_[a].a);
+    RxId r = concat(a, b);
+    for (size_t i = parts.size(); i-- > 0;) r = concat(parts[i], r);
+    return r;
+  }
   const RxNode x = nodes_[a];
-  if (x.kind == RxKind::kConcat) return concat(x.a, concat(x.b, b));
   const RxNode y = nodes_[b];
   // x{l,h} followed by x or x{m,n} is one count.
   const RxId head = y.kind == RxKind::kConcat ? y.a : b;

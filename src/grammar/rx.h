@@ -157,6 +157,7 @@ class RxArena {
   const std::vector<RxId>& successors(RxId r);
   bool is_cofinite(RxId r, RxId* rest) const;
   int alive_by_parts(RxId r);
+  RxId truncate_list(RxId r, uint32_t length);
 
   std::vector<RxNode> nodes_;
   std::vector<uint32_t*> rows_;

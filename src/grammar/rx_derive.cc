@@ -8,7 +8,7 @@
 namespace deepinfer::grammar {
 namespace {
 
-constexpr int kMaxDepth = 20'000;
+constexpr int kMaxDepth = 2'000;  // of optional parts in a row, and of nesting
 
 // Where a JSON escape stands inside a string-set state: 3 bits stage, 3 bits hex digits read, 16 bits their value, 10 bits of a high
 // surrogate.

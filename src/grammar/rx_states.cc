@@ -53,8 +53,13 @@ int RxArena::alive_by_parts(RxId r) {
       RxId rest = kRxNone;
       return is_cofinite(r, &rest) ? 1 : -1;
     }
-    case RxKind::kConcat:
-      return alive(n.a) && alive(n.b);
+    case RxKind::kConcat: {
+      RxId at = r;
+      for (; nodes_[at].kind == RxKind::kConcat; at = nodes_[at].b) {
+        if (!alive(nodes_[at].a)) return 0;
+      }
+      return alive(at);
+    }
     case RxKind::kRepeat:
       return alive(n.a);
     case RxKind::kAlt:
@@ -143,10 +148,9 @@ RxId RxArena::truncate(RxId r, uint32_t length) {
   if (n.kind != RxKind::kConcat && n.kind != RxKind::kAlt && n.kind != RxKind::kRepeat) return r;
   const uint64_t key = static_cast<uint64_t>(length) << 32 | r;
   if (const uint32_t* known = truncated_.find(key)) return *known;
+  if (n.kind == RxKind::kConcat) return truncate_list(r, length);
   RxId out = r;
-  if (n.kind == RxKind::kConcat) {
-    out = concat(truncate(n.a, length), truncate(n.b, length));
-  } else if (n.kind == RxKind::kAlt) {
+  if (n.kind == RxKind::kAlt) {
     std::vector<RxId> parts(list(n).begin(), list(n).end());
     for (RxId& id : parts) id = truncate(id, length);
     out = alt(parts);
@@ -158,6 +162,24 @@ RxId RxArena::truncate(RxId r, uint32_t length) {
   }
   truncated_[key] = out;
   memory_ += 32;
+  return out;
+}
+
+// As truncate(), for a sequence: from its end, without recursion along it; all its tails are remembered.
+RxId RxArena::truncate_list(RxId r, uint32_t length) {
+  const auto key_of = [length](RxId id) { return static_cast<uint64_t>(length) << 32 | id; };
+  std::vector<RxId> tails;
+  RxId at = r;
+  while (nodes_[at].kind == RxKind::kConcat && truncated_.find(key_of(at)) == nullptr) {
+    tails.push_back(at);
+    at = nodes_[at].b;
+  }
+  RxId out = truncate(at, length);
+  for (size_t i = tails.size(); i-- > 0;) {
+    out = concat(truncate(nodes_[tails[i]].a, length), out);
+    truncated_[key_of(tails[i])] = out;
+    memory_ += 32;
+  }
   return out;
 }
 

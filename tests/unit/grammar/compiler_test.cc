@@ -17,6 +17,12 @@ std::string nested_choices(int n) {
   return R"({"oneOf":[{"type":"object","properties":{"l":)" + inner + R"(}},{"type":"object","properties":{"r":)" + inner + "}}]}";
 }
 
+std::string repeated(const std::string& part, int times) {
+  std::string out;
+  for (int i = 0; i < times; ++i) out += part;
+  return out;
+}
+
 // Many seconds of work if it is let.
 Constraint slow(int variant) {
   std::string members;
@@ -106,6 +112,10 @@ TEST(Bombs, EndWithinTheirLimits) {
       {ConstraintKind::kRegex, "(?=(a|b)*a(a|b){20})(?=(a|b)*b(a|b){19})(a|b)*"},
       {ConstraintKind::kRegex, std::string(20'000, '(') + "a" + std::string(20'000, ')')},
       {ConstraintKind::kRegex, std::string(200'000, 'a') + "*"},
+      {ConstraintKind::kRegex, "(" + repeated("[ab][bc]", 50'000) + ")x"},
+      {ConstraintKind::kRegex, repeated("a?b?", 20'000)},
+      {ConstraintKind::kRegex, "(?!x)" + repeated("[ab]c", 20'000)},
+      {ConstraintKind::kEbnf, "root ::= (" + repeated("x? ", 20'000) + ") \"c\"\nx ::= \"a\" | \"b\" x"},
       {ConstraintKind::kEbnf, "root ::= (((\"a\"?)*)*)* root | root root root | \"b\""},
       slow(0)};
   std::string deep = R"({"type":"integer"})";
