@@ -45,6 +45,7 @@ struct EngineOptions {
   int queue_events = 256;                // of one request's stream
   double step_target_s = 0;              // prefill beside decode is cut to keep a step below; needs step_cost
   sched::StepCost step_cost;
+  bool cpu_times = false;                // StepTimes but forward in CPU time of the engine's thread (benchmarks)
 };
 
 // Seconds since the start, summed over steps.

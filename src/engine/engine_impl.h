@@ -40,6 +40,7 @@ struct Engine::Impl {
   // Runs `job` on the engine's thread and waits for it; not at all once the engine has ended.
   void on_loop(std::function<void()> job);
   double now() const;
+  double step_clock() const;  // for StepTimes
 
   // step.cc
   bool step();  // false: nothing to run

@@ -1,3 +1,5 @@
+#include <time.h>
+
 #include <algorithm>
 
 #include "engine/engine_impl.h"
@@ -99,6 +101,13 @@ Status Engine::Impl::check_end_tokens() const {
 
 double Engine::Impl::now() const {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+double Engine::Impl::step_clock() const {
+  if (!options.cpu_times) return now();
+  timespec t = {};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
 }
 
 void Engine::Impl::start() {

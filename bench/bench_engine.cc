@@ -1,0 +1,229 @@
+// The engine around the model: time of a step outside the forward, throughput against a bare loop on a device of sleeping steps,
+// and decode of the bundled model at batch 1, 8 and 32 beside a loop that does nothing but forwards.
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "base/thread_pool.h"
+#include "bench/bench.h"
+#include "checkpoint/checkpoint.h"
+#include "engine/engine.h"
+#include "engine/model_executor.h"
+#include "model/kv_memory.h"
+#include "model/sequence.h"
+#include "ops/cpu/cpu_ops.h"
+
+namespace {
+
+using namespace deepinfer;
+
+constexpr int kVocab = 8192, kPrompt = 16;
+
+void must(const Status& s) {
+  if (!s.ok()) std::exit((std::fprintf(stderr, "%s\n", s.to_string().c_str()), 1));
+}
+
+template <class T>
+T must(Result<T> r) {
+  must(r.status());
+  return std::move(r).value();
+}
+
+// A device whose steps only take time: logits are fixed random rows.
+class SleepingDevice : public engine::StepExecutor {
+ public:
+  SleepingDevice(int sequences, std::chrono::microseconds step) : step_(step) {
+    info_.vocab_size = kVocab;
+    info_.context_max = 4096;
+    info_.rows_max = 1024;
+    info_.sequences_max = sequences;
+    info_.outputs_max = 64;
+    info_.blocks = 32 * sequences;
+    info_.slots = sequences;
+    info_.window = 128;
+    info_.encoder_layers = 20;
+    info_.ring_slots = 512;
+    info_.backtrack = 12;
+    std::mt19937 random(1);
+    std::normal_distribution<float> normal(0, 3);
+    logits_.resize(64 * kVocab);
+    for (float& x : logits_) x = normal(random);
+  }
+  const engine::ExecutorInfo& info() const override { return info_; }
+  Status copy(std::span<const sched::MemoryOp>, kv::HostStore&) override { return Status(); }
+  Status forward(const model::StepPlan&) override {
+    if (step_.count() > 0) std::this_thread::sleep_for(step_);
+    return Status();
+  }
+  Result<std::span<const float>> logits(int rows) override {
+    return std::span<const float>(logits_).first(static_cast<size_t>(rows) * kVocab);
+  }
+
+ private:
+  const std::chrono::microseconds step_;
+  engine::ExecutorInfo info_;
+  std::vector<float> logits_;
+};
+
+std::vector<int32_t> random_tokens(int n, int seed) {
+  std::mt19937 random(static_cast<unsigned>(seed));
+  std::vector<int32_t> out(static_cast<size_t>(n));
+  for (int32_t& t : out) t = static_cast<int32_t>(3 + random() % 6000);
+  return out;
+}
+
+engine::Request make_request(int i, int tokens, bool full_pass) {
+  engine::Request r;
+  r.prompt = random_tokens(kPrompt, i);
+  r.seed = static_cast<uint64_t>(i);
+  r.max_tokens = tokens;
+  r.ignore_end = true;
+  r.sampling.temperature = full_pass ? 0.8 : 0;
+  if (full_pass) {
+    r.sampling.top_p = 0.9;
+    r.sampling.frequency_penalty = 0.2f;
+  }
+  return r;
+}
+
+// `batch` answers of `tokens` tokens.
+std::vector<std::unique_ptr<engine::Stream>> start(engine::Engine& e, int batch, int tokens, bool full_pass) {
+  std::vector<std::unique_ptr<engine::Stream>> streams;
+  for (int i = 0; i < batch; ++i) streams.push_back(must(e.submit(make_request(i, tokens, full_pass))));
+  return streams;
+}
+
+void read_all(std::vector<std::unique_ptr<engine::Stream>>& streams) {
+  engine::Event event;
+  for (auto& s : streams) {
+    while (s->next(&event)) {
+    }
+  }
+}
+
+// CPU seconds a step outside the forward.
+engine::StepTimes step_times(engine::Engine& e, int batch, int tokens, bool full_pass) {
+  const engine::EngineStats a = e.stats();
+  auto streams = start(e, batch, tokens, full_pass);
+  read_all(streams);
+  const engine::EngineStats b = e.stats();
+  const auto steps = static_cast<double>(b.steps - a.steps);
+  return {.plan = (b.times.plan - a.times.plan) / steps,
+          .sample = (b.times.sample - a.times.sample) / steps,
+          .commit = (b.times.commit - a.times.commit) / steps,
+          .stream = (b.times.stream - a.times.stream) / steps};
+}
+
+// Tokens a second from the step at which every answer has begun.
+double decode_rate(engine::Engine& e, int batch, int tokens) {
+  auto streams = start(e, batch, tokens, false);
+  engine::Event event;
+  for (auto& s : streams) s->next(&event);
+  const int64_t before = e.stats().output_tokens;
+  const double begin = bench::wall_seconds();
+  read_all(streams);
+  return static_cast<double>(e.stats().output_tokens - before) / (bench::wall_seconds() - begin);
+}
+
+std::unique_ptr<engine::Engine> make_engine(std::unique_ptr<engine::StepExecutor> executor, int tokens) {
+  engine::EngineOptions o;
+  o.queue_events = tokens + 8;  // the reader must not be what is measured
+  o.cpu_times = true;
+  return must(engine::Engine::create(std::move(executor), std::nullopt, o));
+}
+
+void outside_forward(int batch, bool full_pass, int tokens, int repeats, double goal) {
+  const auto e = make_engine(std::make_unique<SleepingDevice>(batch, std::chrono::microseconds(0)), tokens);
+  std::vector<double> plan, sample, commit, stream, total;
+  for (int i = 0; i < repeats; ++i) {
+    const engine::StepTimes t = step_times(*e, batch, tokens, full_pass);
+    plan.push_back(t.plan * 1e6);
+    sample.push_back(t.sample * 1e6);
+    commit.push_back(t.commit * 1e6);
+    stream.push_back(t.stream * 1e6);
+    total.push_back((t.plan + t.sample + t.commit + t.stream) * 1e6);
+  }
+  const std::string name = fmt::format("{}_batch_{}", full_pass ? "full_pass" : "greedy", batch);
+  const auto report = [&](const std::string& part, const std::vector<double>& v, std::optional<double> g) {
+    bench::report({.bench = "engine", .name = part + "_" + name, .value = bench::median(v), .unit = "us", .goal = g,
+                   .higher_is_better = false});
+  };
+  report("outside_forward", total, goal);
+  report("plan", plan, {});
+  report("sample", sample, {});
+  report("commit", commit, {});
+  report("stream", stream, {});
+}
+
+void sleeping_steps(int batch, int tokens, int repeats) {
+  std::vector<double> with, bare;
+  for (int i = 0; i < repeats; ++i) {
+    const auto e = make_engine(std::make_unique<SleepingDevice>(batch, std::chrono::milliseconds(5)), tokens);
+    with.push_back(decode_rate(*e, batch, tokens));
+    SleepingDevice device(batch, std::chrono::milliseconds(5));
+    model::StepPlan plan;
+    const double begin = bench::wall_seconds();
+    for (int k = 0; k < tokens; ++k) must(device.forward(plan));
+    bare.push_back(batch * tokens / (bench::wall_seconds() - begin));
+  }
+  bench::report({.bench = "engine", .name = fmt::format("steps_of_5_ms_batch_{}", batch), .value = bench::median(with),
+                 .unit = "tokens/s", .ceiling = bench::median(bare), .ceiling_is = "the same steps in a bare loop",
+                 .goal = 0.99, .goal_is_ratio = true});
+}
+
+// Forwards of `batch` sequences and nothing else.
+double bare_decode(model::Model& m, int batch, int tokens) {
+  model::KvAllocator kv(m.kv_memory().page_count, m.kv_memory().slot_count);
+  std::vector<model::Sequence> sequences;
+  std::vector<float> logits;
+  for (int i = 0; i < batch; ++i) {
+    sequences.push_back(must(model::Sequence::create(m, kv)));
+    must(sequences.back().append(random_tokens(kPrompt, i), 1, &logits));
+  }
+  model::StepPlan plan;
+  const double begin = bench::wall_seconds();
+  for (int k = 0; k < tokens; ++k) {
+    plan.clear();
+    const std::vector<int32_t> token = random_tokens(1, k);
+    for (model::Sequence& s : sequences) must(s.add_rows(plan, token, 1));
+    must(m.forward(plan));
+    must(m.ops().synchronize());
+    for (model::Sequence& s : sequences) s.commit_rows(token);
+  }
+  return batch * tokens / (bench::wall_seconds() - begin);
+}
+
+void bundled(int batch, int tokens, int repeats) {
+  auto checkpoint = std::make_shared<const checkpoint::Checkpoint>(must(checkpoint::Checkpoint::open("models/tiny")));
+  const engine::ModelExecutorOptions sizes{.context_max = 1024, .sequences_max = batch};
+  const auto make = [&] { return must(engine::ModelExecutor::create(checkpoint, ops::make_plain_ops(available_cores()), sizes)); };
+  const auto loop = make();
+  const auto e = make_engine(make(), tokens);
+  std::vector<double> with, bare;
+  for (int i = 0; i < repeats; ++i) {
+    with.push_back(decode_rate(*e, batch, tokens));
+    bare.push_back(bare_decode(loop->model(), batch, tokens));
+  }
+  bench::report({.bench = "engine", .name = fmt::format("bundled_decode_batch_{}", batch), .value = bench::median(with),
+                 .unit = "tokens/s", .ceiling = bench::median(bare), .ceiling_is = "forwards in a bare loop"});
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const bench::Options options = bench::parse(argc, argv);
+  const int repeats = options.quick ? 1 : 7, tokens = options.quick ? 30 : 400;
+  const int batches[] = {1, 8, 32};
+  const double greedy_goals[] = {20, 40, 100}, full_goals[] = {40, 120, 400};
+  for (int i = 0; i < 3; ++i) {
+    outside_forward(batches[i], false, tokens, repeats, greedy_goals[i]);
+    outside_forward(batches[i], true, tokens, repeats, full_goals[i]);
+  }
+  for (int batch : {8, 32}) sleeping_steps(batch, options.quick ? 20 : 200, options.quick ? 1 : 3);
+  for (int batch : batches) bundled(batch, options.quick ? 8 : 48, options.quick ? 1 : 5);
+}

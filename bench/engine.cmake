@@ -1,0 +1,1 @@
+di_bench(engine SOURCES bench_engine.cc DEPS di_engine)
