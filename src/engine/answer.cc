@@ -58,7 +58,9 @@ Result<int32_t> Answer::draw(ops::Sampler& sampler, std::span<const float> logit
                        .allowed = allowed_bits(mask, &status)};
     DI_RETURN_IF_ERROR(status);
     if (usage.output_tokens < r.min_tokens) row.forbidden = live.end_tokens;
-    token = sampler.sample(row);
+    const bool plain = r.sampling.greedy() && r.sampling.logit_bias.empty() && !history_ && row.allowed.empty() &&
+                       row.forbidden.empty();
+    token = plain ? ops::Sampler::likeliest(logits) : sampler.sample(row);
     // A grammar that is complete leaves nothing but the end: it goes before min_tokens.
     if (token < 0 && matcher_ && !row.forbidden.empty()) {
       row.forbidden = {};

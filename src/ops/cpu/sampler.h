@@ -55,6 +55,8 @@ class Sampler {
  public:
   explicit Sampler(int vocab);
   int32_t sample(const SampleRow& row);
+  // What sample() gives for a greedy row without bias, penalties and masks, with a third of the work.
+  static int32_t likeliest(std::span<const float> logits);
 
   // What the last call to sample() worked with, for tests and traces.
   std::span<const float> processed() const { return x_; }  // after step 3

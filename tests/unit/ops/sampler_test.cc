@@ -137,6 +137,26 @@ TEST(Sampler, PenaltiesFollowDraftsInAndOut) {
   EXPECT_TRUE(history.tokens().empty());
 }
 
+TEST(Sampler, LikeliestEqualsAGreedyRow) {
+  std::mt19937 random(3);
+  SamplingParams greedy;
+  greedy.temperature = 0;
+  for (int round = 0; round < 200; ++round) {
+    std::vector<float> logits(1 + random() % 300);
+    for (float& x : logits) {
+      x = static_cast<float>(static_cast<int>(random() % 41) - 20);  // many equal ones, and zeros
+      if (random() % 9 == 0) x = -0.0f;
+      if (random() % 5 == 0) x = NAN;
+      if (random() % 7 == 0) x = -INFINITY;
+    }
+    if (round % 50 == 7) logits[random() % logits.size()] = INFINITY;
+    if (round % 50 == 8) std::fill(logits.begin(), logits.end(), NAN);
+    Sampler sampler(static_cast<int>(logits.size()));
+    SampleRow row{.logits = logits, .params = &greedy};
+    EXPECT_EQ(Sampler::likeliest(logits), sampler.sample(row));
+  }
+}
+
 TEST(Sampler, SaysWhenNoTokenIsLeft) {
   SamplingParams p;
   Sampler sampler(3);
