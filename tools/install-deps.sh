@@ -9,6 +9,7 @@ packages=(
   # libraries
   libfmt-dev        # text formatting, everywhere
   libcli11-dev      # command line of the program
+  libboost-dev      # small_vector in the grammar engine (headers only)
   libsimdjson-dev   # reading JSON: checkpoints, hub replies, fixtures
   libutf8proc-dev   # Unicode normalisation: Engram classes of a tokenizer without its class file
   libxxhash-dev     # hash tables over tensor names, keys of the prompt cache
