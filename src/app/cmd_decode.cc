@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "app/commands.h"
+#include "app/run/find_model.h"
 #include "base/file.h"
 #include "recipe/api_stream.h"
 #include "recipe/json.h"
@@ -26,7 +27,7 @@ constexpr uint64_t kInputBytesMax = 256u << 20;
 struct DecodeFlags {
   std::string input = "-";
   bool ids = false;
-  std::string tokenizer = DEEPINFER_SOURCE_DIR "/models/tiny/tokenizer.json";
+  std::string tokenizer;
   std::string api;
   bool events = false;
   std::string request;
@@ -54,20 +55,6 @@ const std::map<std::string, recipe::FinishReason> kFinishes = {{"stop", recipe::
                                                                {"content_filter", recipe::FinishReason::kContentFilter},
                                                                {"none", recipe::FinishReason::kEndOfStream}};
 
-Result<std::string> read_input(const std::string& path) {
-  if (path != "-") return read_file(path, kInputBytesMax);
-  std::string text;
-  char buffer[1 << 16];
-  while (const size_t n = std::fread(buffer, 1, sizeof buffer, stdin)) {
-    text.append(buffer, n);
-    if (text.size() > kInputBytesMax) {
-      return make_error(Code::kResourceExhausted, "The input is larger than {} MiB, the limit of this command.",
-                        kInputBytesMax >> 20);
-    }
-  }
-  return text;
-}
-
 // Integers separated by white space, commas or brackets.
 Result<std::vector<int32_t>> parse_ids(std::string_view text) {
   std::vector<int32_t> ids;
@@ -80,7 +67,7 @@ Result<std::vector<int32_t>> parse_ids(std::string_view text) {
     int32_t id = 0;
     const auto parsed = std::from_chars(text.data() + at, text.data() + text.size(), id);
     const size_t end = parsed.ptr - text.data();
-    if (parsed.ec != std::errc() || (end < text.size() && !is_separator(text[end]))) {
+    if (parsed.ec != std::errc() || id < 0 || (end < text.size() && !is_separator(text[end]))) {
       return make_error(Code::kInvalidArgument, "The input has something that is no token id at byte {}: \"{}\".", at,
                         text.substr(at, 20));
     }
@@ -203,7 +190,8 @@ int run_decode(const DecodeFlags& flags) {
   Result<recipe::ApiStreamOptions> options = stream_options(flags);
   if (!options.ok()) return fail(options.status().message());
   if (const Status s = options.value().parser.check(); !s.ok()) return fail(s.message());
-  Result<std::string> text = read_input(flags.input);
+  Result<std::string> text =
+      flags.input == "-" ? read_standard_input(kInputBytesMax) : read_file(flags.input, kInputBytesMax);
   if (!text.ok()) return fail(text.status().message());
   Input input;
   input.text = std::move(text).value();
@@ -211,7 +199,9 @@ int run_decode(const DecodeFlags& flags) {
     Result<std::vector<int32_t>> ids = parse_ids(input.text);
     if (!ids.ok()) return fail(ids.status().message());
     input.ids = std::move(ids).value();
-    Result<text::Tokenizer> tokenizer = text::Tokenizer::load(flags.tokenizer);
+    const Result<std::string> path = find_tokenizer(flags.tokenizer);
+    if (!path.ok()) return fail(path.status().message());
+    Result<text::Tokenizer> tokenizer = text::Tokenizer::load(path.value());
     if (!tokenizer.ok()) return fail(tokenizer.status().message());
     input.vocabulary = recipe::OutputVocabulary(tokenizer.value());
   }
@@ -228,7 +218,7 @@ void setup_decode(CLI::App& app, Run* run) {
   auto flags = std::make_shared<DecodeFlags>();
   app.add_option("input", flags->input, "File with the model's output; - for standard input")->capture_default_str();
   app.add_flag("--ids", flags->ids, "The input is token ids (separated by spaces, commas or line ends), not text");
-  app.add_option("--tokenizer", flags->tokenizer, "tokenizer.json for --ids; by default the bundled model's");
+  app.add_option("--tokenizer", flags->tokenizer, "Model folder or tokenizer.json for --ids (default: DEEPINFER_HF_MODEL_DIR, else the bundled model)");
   app.add_option("--api", flags->api, "Print this API's body instead of the parsed message")
       ->transform(CLI::IsMember(kApis));
   app.add_flag("--events", flags->events, "Print the API's server-sent events instead of the whole body");
@@ -253,8 +243,8 @@ void setup_decode(CLI::App& app, Run* run) {
       ->transform(CLI::IsMember(kFinishes));
   app.add_option("--id", flags->id, "Id of the response")->capture_default_str();
   app.add_option("--model", flags->model, "Model name in the response")->capture_default_str();
-  app.add_option("--prompt-tokens", flags->prompt_tokens, "Prompt tokens in the usage");
-  app.add_option("--cached-tokens", flags->cached_tokens, "Of them, from the cache");
+  app.add_option("--prompt-tokens", flags->prompt_tokens, "Prompt tokens in the usage")->check(CLI::NonNegativeNumber);
+  app.add_option("--cached-tokens", flags->cached_tokens, "Of them, from the cache")->check(CLI::NonNegativeNumber);
   *run = [flags] { return run_decode(*flags); };
 }
 

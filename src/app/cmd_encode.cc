@@ -1,15 +1,14 @@
 // deepinfer encode FILE: the prompt, the token ids and the trusted spans that a request to one of the APIs becomes.
 #include <algorithm>
 #include <cstdio>
-#include <iostream>
-#include <iterator>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
 #include "app/commands.h"
-#include "app/environment.h"
+#include "app/run/find_model.h"
+#include "app/run/printer.h"
 #include "app/terminal/terminal.h"
 #include "base/file.h"
 #include "recipe/conversation_json.h"
@@ -166,7 +165,8 @@ void print_json(const Encoded& e) {
 }
 
 void print_plain(const Encoded& e) {
-  fmt::print("{}\n\n{} tokens:", e.prompt.text, e.tokens.size());
+  const std::string& prompt = e.prompt.text;
+  fmt::print("{}\n\n{} tokens:", is_terminal(STDOUT_FILENO) ? without_controls(prompt) : prompt, e.tokens.size());
   for (const recipe::TokenSpan& t : e.tokens) fmt::print(" {}", t.id);
   fmt::print("\n\n{} trusted spans (bytes, token):\n", e.prompt.specials.size());
   for (const recipe::TrustedSpan& s : e.prompt.specials) {
@@ -174,17 +174,8 @@ void print_plain(const Encoded& e) {
   }
 }
 
-Result<std::string> read_request(const std::string& file, uint64_t bytes_max) {
-  if (file != "-") return read_file(file, bytes_max);
-  std::string text{std::istreambuf_iterator<char>(std::cin), {}};
-  if (text.size() > bytes_max) return make_error(Code::kResourceExhausted, "the request on standard input is longer than {} bytes", bytes_max);
-  return text;
-}
-
 Status tokenize(const EncodeFlags& flags, Encoded& e) {
-  std::string dir = flags.model.empty() ? environment("DEEPINFER_HF_MODEL_DIR") : flags.model;
-  if (dir.empty()) dir = DEEPINFER_SOURCE_DIR "/models/tiny";
-  const std::string path = dir.ends_with(".json") ? dir : dir + "/tokenizer.json";
+  DI_ASSIGN_OR_RETURN(const std::string path, find_tokenizer(flags.model));
   DI_ASSIGN_OR_RETURN(const text::Tokenizer tokenizer, text::Tokenizer::load(path));
   DI_ASSIGN_OR_RETURN(const recipe::SpecialIds specials, recipe::SpecialIds::find(tokenizer, e.request.version));
   DI_ASSIGN_OR_RETURN(e.tokens, recipe::encode_with_spans(e.prompt, tokenizer, specials));
@@ -195,7 +186,8 @@ int encode(const EncodeFlags& flags) {
   recipe::RequestOptions options;
   options.models = {{"deepinfer", flags.v4 ? recipe::Version::kV4 : recipe::Version::kV41}};
   options.accept_any_model = true;
-  Result<std::string> body = read_request(flags.file, options.limits.body_bytes_max);
+  const uint64_t bytes_max = options.limits.body_bytes_max;
+  Result<std::string> body = flags.file == "-" ? read_standard_input(bytes_max) : read_file(flags.file, bytes_max);
   if (!body.ok()) return fail(body.status().message());
   Encoded e;
   const recipe::Protocol protocol = protocol_of(flags.api);

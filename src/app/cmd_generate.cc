@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "app/commands.h"
+#include "app/flag_checks.h"
 #include "app/generate/job.h"
 #include "app/run/find_model.h"
 #include "app/run/load.h"
@@ -124,7 +125,8 @@ void setup_generate(CLI::App& app, Run* run) {
   app.add_option("--rows", flags->rows, "Tokens of a step")->check(CLI::Range(1, 1 << 20));
   app.add_option("--context", flags->run.context, "Tokens that prompt and answer may have together")
       ->check(CLI::Range(int64_t{2}, int64_t{1} << 30));
-  app.add_option("--seed", flags->seed, "Of lines without a seed, each with its own; the same job gives the same answers");
+  app.add_option("--seed", flags->seed, "Of lines without a seed, each with its own; the same job gives the same answers")
+      ->check(CLI::Validator(check_seed, ""));
   app.add_option("--cache-mb", flags->cache_mb, "Host memory for window snapshots and waiting sequences")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 30));
   app.add_flag("--no-cache", flags->no_cache, "Do not share beginnings of prompts");

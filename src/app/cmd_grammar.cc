@@ -1,7 +1,6 @@
 // deepinfer grammar check|sample|match: constrained output without a model.
 #include <bit>
 #include <chrono>
-#include <iostream>
 #include <map>
 #include <memory>
 #include <random>
@@ -10,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "app/commands.h"
+#include "app/run/find_model.h"
 #include "base/file.h"
 #include "grammar/constraint.h"
 #include "text/tokenizer.h"
@@ -48,8 +48,11 @@ Result<Setting> prepare(const Options& o) {
   if (!o.file.empty()) {
     DI_ASSIGN_OR_RETURN(constraint.source, read_file(o.file, kFileBytesMax));
   }
-  DI_ASSIGN_OR_RETURN(text::Tokenizer tokenizer,
-                      text::Tokenizer::load(o.tokenizer.empty() ? DEEPINFER_SOURCE_DIR "/models/tiny/tokenizer.json" : o.tokenizer));
+  if (o.source.empty() && o.file.empty() && o.kind != "regex" && o.kind != "json_object") {
+    return Status(Code::kInvalidArgument, "There is no constraint; give it with --source or --file.");
+  }
+  DI_ASSIGN_OR_RETURN(const std::string path, find_tokenizer(o.tokenizer));
+  DI_ASSIGN_OR_RETURN(text::Tokenizer tokenizer, text::Tokenizer::load(path));
   DI_ASSIGN_OR_RETURN(auto vocabulary, Vocabulary::from_tokenizer(tokenizer));
   const auto begin = std::chrono::steady_clock::now();
   DI_ASSIGN_OR_RETURN(auto compiled, grammar::compile_constraint(constraint, vocabulary));
@@ -142,7 +145,11 @@ int run_match(const Options& o) {
   auto s = prepare(o);
   if (!s.ok()) return fail(s.status().message());
   std::vector<std::string> texts = o.texts;
-  if (texts.empty()) texts.emplace_back(std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>());
+  if (texts.empty()) {
+    Result<std::string> text = read_standard_input(kFileBytesMax);
+    if (!text.ok()) return fail(text.status().message());
+    texts.push_back(std::move(text.value()));
+  }
   bool all = true;
   for (const std::string& text : texts) all &= match(s.value(), text, o.kind == "ebnf" || o.kind == "tags" || o.kind == "tools");
   return all ? kExitOk : kExitFailure;
@@ -154,7 +161,7 @@ void add_common(CLI::App* app, const std::shared_ptr<Options>& o) {
       ->capture_default_str();
   auto* source = app->add_option("--source", o->source, "The constraint itself");
   app->add_option("--file", o->file, "A file that holds the constraint")->excludes(source);
-  app->add_option("--tokenizer", o->tokenizer, "A tokenizer.json (default: the bundled model's)");
+  app->add_option("--tokenizer", o->tokenizer, "Model folder or tokenizer.json (default: DEEPINFER_HF_MODEL_DIR, else the bundled model)");
   app->add_flag("--any-order", o->any_order, "JSON: members in any order");
 }
 

@@ -13,6 +13,7 @@
 
 #include "app/commands.h"
 #include "app/environment.h"
+#include "app/flag_checks.h"
 #include "app/run/chat.h"
 #include "app/run/find_model.h"
 #include "app/run/load.h"
@@ -22,6 +23,7 @@
 #include "app/run/session.h"
 #include "app/terminal/interrupt.h"
 #include "app/terminal/terminal.h"
+#include "base/file.h"
 #include "checkpoint/checkpoint.h"
 
 namespace deepinfer::app {
@@ -59,18 +61,7 @@ uint64_t random_seed() {
 }
 
 Result<std::string> read_input() {
-  std::string text;
-  char buffer[1 << 16];
-  while (true) {
-    const ssize_t n = ::read(STDIN_FILENO, buffer, sizeof buffer);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return make_error(Code::kIo, "Cannot read standard input: {}.", std::strerror(errno));
-    if (n == 0) break;
-    text.append(buffer, static_cast<size_t>(n));
-    if (text.size() > kInputBytesMax) {
-      return make_error(Code::kResourceExhausted, "The prompt is longer than {} MiB.", kInputBytesMax >> 20);
-    }
-  }
+  DI_ASSIGN_OR_RETURN(std::string text, read_standard_input(kInputBytesMax));
   if (text.ends_with('\n')) text.pop_back();
   if (text.ends_with('\r')) text.pop_back();
   if (text.empty()) {
@@ -211,12 +202,13 @@ void setup_run(CLI::App& app, Run* run) {
   app.add_option("--effort", flags->effort, "How much to think: low, high (default), max, or 1 to 100")
       ->check(CLI::Validator(check_effort, "EFFORT"));
   app.add_option("--temperature", o.temperature, "0 picks the likeliest token; default: generation_config.json")
-      ->check(CLI::Range(0.0, 2.0));
+      ->check(CLI::Range(0.0, 2.0) & CLI::Validator(check_not_nan, ""));
   app.add_option("--top-p", o.top_p, "Keep the likeliest tokens up to this probability mass")
-      ->check(CLI::Range(1e-9, 1.0));
+      ->check(CLI::Range(1e-9, 1.0) & CLI::Validator(check_not_nan, ""));
   app.add_option("--top-k", o.top_k, "Keep this many of the likeliest tokens; -1: all")
       ->check(CLI::Range(int64_t{-1}, int64_t{1} << 31));
-  app.add_option("--seed", o.seed, "The same seed gives the same answer; default: random");
+  app.add_option("--seed", o.seed, "The same seed gives the same answer; default: random")
+      ->check(CLI::Validator(check_seed, ""));
   app.add_option("--max-tokens", o.max_tokens, "End the answer after so many tokens")
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
   app.add_option("--stop", o.stop, "End the answer before this text; may be given several times")

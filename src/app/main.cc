@@ -1,12 +1,16 @@
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <exception>
 #include <map>
 #include <new>
+#include <system_error>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
 #include "app/commands.h"
+#include "app/run/printer.h"
 
 namespace deepinfer::app {
 namespace {
@@ -21,6 +25,22 @@ std::map<std::string, Entry>& registry() {
   return commands;
 }
 
+// What was printed counts only when it has arrived: a full disk is an error.
+int flush_output(int code) {
+  errno = 0;
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
+  return fail(fmt::format("Cannot write the output: {}.", errno != 0 ? std::strerror(errno) : "an earlier write failed"));
+}
+
+std::string usage_error(const CLI::App& app, const CLI::ParseError& error) {
+  const std::vector<std::string> rest = app.remaining();
+  const CLI::App* at = &app;
+  while (!at->get_subcommands().empty()) at = at->get_subcommands().front();
+  const std::string help = fmt::format("For more: deepinfer {}--help", at == &app ? "" : at->get_name() + " ");
+  if (at == &app && !rest.empty()) return fmt::format("There is no command \"{}\". {}", rest.front(), help);
+  return fmt::format("{}. {}", error.what(), help);
+}
+
 }  // namespace
 
 Command::Command(std::string name, std::string description, Setup setup) {
@@ -28,7 +48,7 @@ Command::Command(std::string name, std::string description, Setup setup) {
 }
 
 int fail(const std::string& message) {
-  fmt::print(stderr, "deepinfer: {}\n", message);
+  fmt::print(stderr, "deepinfer: {}\n", without_controls(message));
   return kExitBadInput;
 }
 
@@ -44,10 +64,13 @@ int run_main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
-    const int code = app.exit(e);
-    return code == 0 ? kExitOk : kExitBadInput;
+    if (e.get_exit_code() == 0) {
+      app.exit(e);
+      return flush_output(kExitOk);
+    }
+    return fail(usage_error(app, e));
   }
-  return runs.at(app.get_subcommands().front()->get_name())();
+  return flush_output(runs.at(app.get_subcommands().front()->get_name())());
 }
 
 }  // namespace deepinfer::app
@@ -57,6 +80,11 @@ int main(int argc, char** argv) {
     return deepinfer::app::run_main(argc, argv);
   } catch (const std::bad_alloc&) {
     return deepinfer::app::fail("There is not enough memory for this. End other programs, or raise the limit (ulimit -v, control group).");
+  } catch (const std::system_error& e) {
+    if (e.code() == std::errc::resource_unavailable_try_again) {
+      return deepinfer::app::fail("The system lets this program start no more threads. Use --threads 1, or raise the limit (ulimit -u, ulimit -v).");
+    }
+    return deepinfer::app::fail(e.what());
   } catch (const std::exception& e) {
     fmt::print(stderr, "deepinfer: internal error: {}\n", e.what());
   }

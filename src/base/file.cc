@@ -26,7 +26,8 @@ struct Fd {
 };
 
 Status open_regular(const std::string& path, Fd* fd, uint64_t* size) {
-  fd->fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  // Without O_NONBLOCK, opening a pipe would wait for a writer; on regular files it means nothing.
+  fd->fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd->fd < 0) return errno_status("open", path, errno);
   struct stat st {};
   if (::fstat(fd->fd, &st) != 0) return errno_status("stat", path, errno);
@@ -55,6 +56,21 @@ Result<std::string> read_file(const std::string& path, uint64_t max_bytes) {
   }
   text.resize(done);
   return text;
+}
+
+Result<std::string> read_standard_input(uint64_t max_bytes) {
+  std::string text;
+  char buffer[1 << 16];
+  while (true) {
+    const ssize_t n = ::read(STDIN_FILENO, buffer, sizeof buffer);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return make_error(Code::kIo, "Cannot read standard input: {}.", std::strerror(errno));
+    if (n == 0) return text;
+    text.append(buffer, static_cast<size_t>(n));
+    if (text.size() > max_bytes) {
+      return make_error(Code::kResourceExhausted, "Standard input has more than {} bytes, the limit here.", max_bytes);
+    }
+  }
 }
 
 Status write_file_atomically(const std::string& path, std::string_view content) {

@@ -14,8 +14,11 @@
 
 namespace deepinfer {
 
-// Reads a regular file of at most max_bytes; larger files are refused by name.
+// Reads a regular file of at most max_bytes; larger files are refused by name. Never waits on a pipe or device.
 Result<std::string> read_file(const std::string& path, uint64_t max_bytes);
+
+// Standard input to its end; more than max_bytes are refused.
+Result<std::string> read_standard_input(uint64_t max_bytes);
 
 // Writes to path + ".tmp", syncs and renames, so that a reader sees the old or the new content whole.
 Status write_file_atomically(const std::string& path, std::string_view content);

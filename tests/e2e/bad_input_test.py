@@ -108,6 +108,15 @@ class BadInputTest(unittest.TestCase):
         (self.dir / SHARDS[1]).unlink()
         self.refused(SHARDS[1])
 
+    def test_pipe_in_place_of_a_file(self):
+        for name in (*SHARDS, "config.json", "tokenizer.json"):
+            target = (self.dir / name).resolve()
+            (self.dir / name).unlink()
+            os.mkfifo(self.dir / name)
+            self.refused(name, "not a regular file")
+            (self.dir / name).unlink()
+            (self.dir / name).symlink_to(target)
+
     def test_file_missing(self):
         for name in ("config.json", "tokenizer.json", "engram_token_classes.json"):
             target = (self.dir / name).resolve()
@@ -184,7 +193,7 @@ class BadInputTest(unittest.TestCase):
     def test_out_of_memory_is_said_before_anything_is_allocated(self):
         """Under every address-space limit the program works or says in one sentence why not, and near the need it names it."""
         messages = []
-        for mib in range(40, 84, 2):
+        for mib in range(24, 84, 2):
             limit = mib << 20
             result = self.run_program("--prompt", "Hi", "--context", "65536", "--threads", "1", "--max-tokens", "2", "-q",
                                       preexec=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)))
@@ -207,12 +216,48 @@ class BadInputTest(unittest.TestCase):
         self.assertEqual((result.returncode, result.stderr), (-signal.SIGPIPE, b""))
 
     def test_flags(self):
-        for bad in (("--temperature", "3"), ("--temperature", "x"), ("--top-p", "0"), ("--seed", "-x"), ("--max-tokens", "0"), ("--effort", "101"),
+        for bad in (("--temperature", "3"), ("--temperature", "x"), ("--top-p", "0"), ("--seed", "-x"), ("--seed", "-5"), ("--seed", "18446744073709551616"), ("--temperature", "nan"), ("--top-p", "nan"), ("--max-tokens", "0"), ("--effort", "101"),
                     ("--backend", "fast"), ("--prefill", "half"), ("--threads", "0"), ("--nonsense",)):
             result = self.run_program("--prompt", "Hi", *bad)
             self.assertEqual(result.returncode, 2, bad)
             self.assertIn(bad[0], result.stderr.decode())
+            self.assertTrue(result.stderr.startswith(b"deepinfer: "), result.stderr)
         self.refused("stop sequence", args=("--prompt", "Hi", "--stop", ""))
+
+    def test_control_characters_are_shown_and_not_sent(self):
+        errors = self.refused("There is no folder", model="/no/\x1b]0;title\x07")
+        self.assertNotRegex(errors, "[\x1b\x07]")
+
+
+class CommandsTest(unittest.TestCase):
+    """What all subcommands share."""
+
+    def refused(self, *args, words=(), **more):
+        result = subprocess.run([PROGRAM, *args], stderr=subprocess.PIPE, timeout=60, **{"stdout": subprocess.PIPE, "stdin": subprocess.DEVNULL, **more})
+        errors = result.stderr.decode()
+        self.assertEqual(result.returncode, 2, errors)
+        self.assertRegex(errors, r"^deepinfer: [^\n]+\n$")
+        for word in words:
+            self.assertIn(word, errors)
+
+    def test_unknown_commands_and_flags(self):
+        self.refused("frobnicate", words=('no command "frobnicate"',))
+        self.refused(words=("subcommand is required",))
+        for command in ("run", "inspect", "encode", "decode", "generate", "pull"):
+            self.refused(command, "--nonsense", words=(f"deepinfer {command} --help",))
+
+    def test_full_disk(self):
+        request = b'{"model": "deepseek-v4.1-flash", "messages": [{"role": "user", "content": "Hi"}]}'
+        for args in (("inspect", BUNDLED), ("inspect", "--json", BUNDLED), ("--help",), ("encode", "-"), ("decode", "-")):
+            with open("/dev/full", "wb") as full, tempfile.TemporaryFile() as body:
+                body.write(request)
+                body.seek(0)
+                self.refused(*args, stdout=full, stdin=body, words=("No space left on device",))
+
+    def test_endless_standard_input(self):
+        for args in (("encode", "-"), ("decode", "-"), ("grammar", "match", "--kind", "regex", "--source", "a*"), ("run",)):
+            with open("/dev/zero", "rb") as zero:
+                self.refused(*args, stdin=zero, words=("Standard input has more than",))
 
 
 if __name__ == "__main__":

@@ -65,6 +65,7 @@ class DecodeTest(unittest.TestCase):
     def test_bad_input(self):
         self.refused("no token id at byte 2", "1 x2", "--ids")
         self.refused("no token id at byte 0", "99999999999999", "--ids")
+        self.refused("no token id at byte 2", "1 -4", "--ids")
         self.refused("--events needs --api", "x", "--events")
         self.refused("stop sequence is empty", "x", "--stop", "")
         self.refused("nowhere.txt", "", "nowhere.txt")

@@ -49,4 +49,10 @@ Result<std::string> find_model(const std::string& name) {
                     cache, name);
 }
 
+Result<std::string> find_tokenizer(const std::string& name) {
+  if (name.ends_with(".json")) return name;
+  DI_ASSIGN_OR_RETURN(const std::string dir, find_model(name));
+  return dir + "/tokenizer.json";
+}
+
 }  // namespace deepinfer::app

@@ -15,4 +15,7 @@ namespace deepinfer::app {
 
 Result<std::string> find_model(const std::string& name);
 
+// The tokenizer.json that the same name means; the name may also be that file's path.
+Result<std::string> find_tokenizer(const std::string& name);
+
 }  // namespace deepinfer::app

@@ -1,5 +1,7 @@
 #include "base/file.h"
 
+#include <sys/stat.h>
+
 #include <cstdlib>
 #include <filesystem>
 
@@ -28,6 +30,14 @@ TEST(File, WritesReadsAndMaps) {
   ASSERT_TRUE(map.ok());
   EXPECT_EQ(map->bytes().size(), 6u);
   EXPECT_EQ(static_cast<char>(map->bytes()[0]), 's');
+}
+
+TEST(File, DoesNotWaitForThePipeOfAnother) {
+  TempDir dir;
+  const std::string path = dir.path / "pipe";
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  EXPECT_EQ(read_file(path, 100).status().code(), Code::kInvalidArgument);
+  EXPECT_EQ(MappedFile::open(path).status().code(), Code::kInvalidArgument);
 }
 
 TEST(File, SaysWhatIsMissing) {
