@@ -9,7 +9,6 @@ packages=(
   # libraries
   libfmt-dev        # text formatting, everywhere
   libcli11-dev      # command line of the program
-  libboost-dev      # small_vector in the grammar engine (headers only)
   libsimdjson-dev   # reading JSON: checkpoints, hub replies, fixtures
   libutf8proc-dev   # Unicode normalisation: Engram classes of a tokenizer without its class file
   libxxhash-dev     # hash tables over tensor names, keys of the prompt cache
@@ -20,6 +19,11 @@ tests=(
   libgtest-dev
   python3-venv      # SDKs and peer libraries below build/
 )
+
+# small_vector in the grammar engine (headers only). Versions exclude each other, so any that is there will do.
+if [ ! -e /usr/include/boost/container/small_vector.hpp ]; then
+  if apt-cache show libboost1.81-dev >/dev/null 2>&1; then packages+=(libboost1.81-dev); else packages+=(libboost-dev); fi
+fi
 
 if [ "${1:-}" = "--tests" ]; then packages+=("${tests[@]}"); fi
 
