@@ -21,9 +21,7 @@ tests=(
 )
 
 # small_vector in the grammar engine (headers only). Versions exclude each other, so any that is there will do.
-if [ ! -e /usr/include/boost/container/small_vector.hpp ]; then
-  if apt-cache show libboost1.81-dev >/dev/null 2>&1; then packages+=(libboost1.81-dev); else packages+=(libboost-dev); fi
-fi
+[ -e /usr/include/boost/container/small_vector.hpp ] || packages+=(libboost-dev)
 
 if [ "${1:-}" = "--tests" ]; then packages+=("${tests[@]}"); fi
 

@@ -297,7 +297,7 @@ RxId RxArena::both(std::span<const RxId> input) {
   }
   if (parts.size() == 1) return parts[0];
   uint8_t flags = (all & kRxNullable) | (any & (kTextFlags | kRxFinite)) | kRxCheck;
-  return intern_list(RxKind::kAnd, flags, parts);
+  return intern_list(RxKind::kAnd, flags, std::span<const RxId>(parts.data(), parts.size()));
 }
 
 RxId RxArena::complement(RxId a) {
