@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "app/commands.h"
+#include "app/run/printer.h"
 #include "base/format.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/machine.h"
@@ -152,7 +153,7 @@ void print_text(const Inspection& in) {
   print_layers(c);
   print_machine(in);
   if (!in.warnings.empty()) fmt::print("\nWarnings\n");
-  for (const std::string& w : in.warnings) fmt::print("  {}\n", w);
+  for (const std::string& w : in.warnings) fmt::print("  {}\n", without_controls(w));
   fmt::print("\nDigest ({})\n  {}\n", in.file_sums.empty() ? "headers and samples" : "all bytes", in.digest);
   for (const auto& [file, sum] : in.file_sums) fmt::print("  {}  {}\n", sum, file);
 }

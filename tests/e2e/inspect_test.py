@@ -72,6 +72,15 @@ class InspectTest(unittest.TestCase):
         self.assertEqual(r.returncode, 2)
         self.assertIn("routed_experts", r.stderr)
 
+    def test_warnings_cannot_steer_the_terminal(self):
+        config = json.loads((TINY / "config.json").read_text())
+        config["\x1b]0;title\x07"] = 1
+        self.replace("config.json", json.dumps(config).encode())
+        r = inspect(self.dir)
+        self.assertEqual(r.returncode, 0, r.stderr)
+        self.assertIn("]0;title", r.stdout)
+        self.assertNotRegex(r.stdout, "[\x1b\x07]")
+
     def test_missing_folder(self):
         self.refused("there is no folder", self.dir / "none")
 
