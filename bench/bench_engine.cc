@@ -1,5 +1,5 @@
-// The engine around the model: time of a step outside the forward, throughput against a bare loop on a device of sleeping steps,
-// and decode of the bundled model at batch 1, 8 and 32 beside a loop that does nothing but forwards.
+// The engine around the model: time of a step outside the forward, throughput against a bare loop on a device of
+// sleeping steps, and decode of the bundled model at batch 1, 8 and 32 beside a loop that does nothing but forwards.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -150,7 +150,11 @@ void outside_forward(int batch, bool full_pass, int tokens, int repeats, double 
   }
   const std::string name = fmt::format("{}_batch_{}", full_pass ? "full_pass" : "greedy", batch);
   const auto report = [&](const std::string& part, const std::vector<double>& v, std::optional<double> g) {
-    bench::report({.bench = "engine", .name = part + "_" + name, .value = bench::median(v), .unit = "us", .goal = g,
+    bench::report({.bench = "engine",
+                   .name = part + "_" + name,
+                   .value = bench::median(v),
+                   .unit = "us",
+                   .goal = g,
                    .higher_is_better = false});
   };
   report("outside_forward", total, goal);
@@ -171,9 +175,14 @@ void sleeping_steps(int batch, int tokens, int repeats) {
     for (int k = 0; k < tokens; ++k) must(device.forward(plan));
     bare.push_back(batch * tokens / (bench::wall_seconds() - begin));
   }
-  bench::report({.bench = "engine", .name = fmt::format("steps_of_5_ms_batch_{}", batch), .value = bench::median(with),
-                 .unit = "tokens/s", .ceiling = bench::median(bare), .ceiling_is = "the same steps in a bare loop",
-                 .goal = 0.99, .goal_is_ratio = true});
+  bench::report({.bench = "engine",
+                 .name = fmt::format("steps_of_5_ms_batch_{}", batch),
+                 .value = bench::median(with),
+                 .unit = "tokens/s",
+                 .ceiling = bench::median(bare),
+                 .ceiling_is = "the same steps in a bare loop",
+                 .goal = 0.99,
+                 .goal_is_ratio = true});
 }
 
 // Forwards of `batch` sequences and nothing else.
@@ -201,7 +210,9 @@ double bare_decode(model::Model& m, int batch, int tokens) {
 void bundled(int batch, int tokens, int repeats) {
   auto checkpoint = std::make_shared<const checkpoint::Checkpoint>(must(checkpoint::Checkpoint::open("models/tiny")));
   const engine::ModelExecutorOptions sizes{.context_max = 1024, .sequences_max = batch};
-  const auto make = [&] { return must(engine::ModelExecutor::create(checkpoint, ops::make_plain_ops(available_cores()), sizes)); };
+  const auto make = [&] {
+    return must(engine::ModelExecutor::create(checkpoint, ops::make_plain_ops(available_cores()), sizes));
+  };
   const auto loop = make();
   const auto e = make_engine(make(), tokens);
   std::vector<double> with, bare;
@@ -209,8 +220,12 @@ void bundled(int batch, int tokens, int repeats) {
     with.push_back(decode_rate(*e, batch, tokens));
     bare.push_back(bare_decode(loop->model(), batch, tokens));
   }
-  bench::report({.bench = "engine", .name = fmt::format("bundled_decode_batch_{}", batch), .value = bench::median(with),
-                 .unit = "tokens/s", .ceiling = bench::median(bare), .ceiling_is = "forwards in a bare loop"});
+  bench::report({.bench = "engine",
+                 .name = fmt::format("bundled_decode_batch_{}", batch),
+                 .value = bench::median(with),
+                 .unit = "tokens/s",
+                 .ceiling = bench::median(bare),
+                 .ceiling_is = "forwards in a bare loop"});
 }
 
 }  // namespace

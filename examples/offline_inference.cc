@@ -37,7 +37,8 @@ static Status run(const std::string& dir) {
     std::printf("%s", prompts[i]);
     for (engine::Event e; streams[i]->next(&e);) {
       std::printf("%s", e.text.c_str());
-      if (e.finished) std::printf("  [%s, %d tokens]\n", engine::finish_reason_name(e.reason).data(), e.usage.output_tokens);
+      if (e.finished)
+        std::printf("  [%s, %d tokens]\n", engine::finish_reason_name(e.reason).data(), e.usage.output_tokens);
     }
   }
   return Status();

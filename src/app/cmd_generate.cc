@@ -83,7 +83,8 @@ int generate(GenerateFlags& flags) {
                               ? flags.run.context
                               : std::min(kContextDefault, parts->checkpoint->config().max_position_embeddings);
   const recipe::OutputVocabulary vocabulary(parts->tokenizer);
-  const auto created = std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch());
+  const auto created =
+      std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch());
   Result<std::unique_ptr<LineReader>> reader = LineReader::create(
       parts->tokenizer,
       {.context_max = context, .seed = flags.seed, .model_name = "deepseek-v4.1-flash", .created = created.count()});
@@ -92,7 +93,9 @@ int generate(GenerateFlags& flags) {
   if (!engine.ok()) return fail(engine.status());
 
   const auto begin = std::chrono::steady_clock::now();
-  const auto seconds = [begin] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(); };
+  const auto seconds = [begin] {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  };
   Result<JobResult> result = Status(Code::kInternal, "not run");
   {
     ProgressBar bar("Generating", 1000ms, ProgressBar::Unit::kItems);
@@ -114,7 +117,8 @@ int generate(GenerateFlags& flags) {
 void setup_generate(CLI::App& app, Run* run) {
   auto flags = std::make_shared<GenerateFlags>();
   app.option_defaults()->take_last();
-  app.add_option("file", flags->input, "Requests, one JSON object a line: prompt, messages or token_ids, or OpenAI's batch form")
+  app.add_option("file", flags->input,
+                 "Requests, one JSON object a line: prompt, messages or token_ids, or OpenAI's batch form")
       ->required();
   app.add_option("-o,--output", flags->output, "Where the answers go, one a line")->required();
   app.add_option("--model", flags->model, "Folder or name of a model; default: as deepinfer run");
@@ -125,12 +129,14 @@ void setup_generate(CLI::App& app, Run* run) {
   app.add_option("--rows", flags->rows, "Tokens of a step")->check(CLI::Range(1, 1 << 20));
   app.add_option("--context", flags->run.context, "Tokens that prompt and answer may have together")
       ->check(CLI::Range(int64_t{2}, int64_t{1} << 30));
-  app.add_option("--seed", flags->seed, "Of lines without a seed, each with its own; the same job gives the same answers")
+  app.add_option("--seed", flags->seed,
+                 "Of lines without a seed, each with its own; the same job gives the same answers")
       ->check(CLI::Validator(check_seed, ""));
   app.add_option("--cache-mb", flags->cache_mb, "Host memory for window snapshots and waiting sequences")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 30));
   app.add_flag("--no-cache", flags->no_cache, "Do not share beginnings of prompts");
-  app.add_option("--backend", flags->run.backend, "plain (default) or reference")->check(CLI::IsMember({"plain", "reference"}));
+  app.add_option("--backend", flags->run.backend, "plain (default) or reference")
+      ->check(CLI::IsMember({"plain", "reference"}));
   app.add_option("--threads", flags->run.threads, "Default: all cores")->check(CLI::Range(1, 1024));
   app.add_flag("-q,--quiet", flags->quiet, "No progress and no figures");
   *run = [flags] { return generate(*flags); };

@@ -70,7 +70,8 @@ Result<int32_t> Answer::draw(ops::Sampler& sampler, std::span<const float> logit
       return Status(Code::kFailedPrecondition, "No token is left that the grammar and allowed_tokens permit.");
     }
     if (token < 0) {
-      return Status(Code::kDataLoss, "The model gave no finite logit. Its weights may be damaged; try --backend reference.");
+      return Status(Code::kDataLoss,
+                    "The model gave no finite logit. Its weights may be damaged; try --backend reference.");
     }
   }
   if (matcher_ && !matcher_->accept(static_cast<uint32_t>(token))) {

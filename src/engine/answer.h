@@ -1,4 +1,5 @@
-// An answer in work: everything that the engine knows of it beside its KV (internal to engine/). It lives through preemption.
+// An answer in work: everything that the engine knows of it beside its KV (internal to engine/). It lives through
+// preemption.
 //
 //   Answer a(live, index, vocabulary);
 //   DI_ASSIGN_OR_RETURN(int32_t token, a.draw(sampler, logits, place, mask));
@@ -29,10 +30,10 @@ struct Live {
   Request request;
   std::shared_ptr<StreamState> stream;
   uint64_t seed = 0;
-  std::vector<int32_t> end_tokens;       // of the model and of the request
-  std::vector<uint32_t> allowed;         // bits, of allowed_tokens; empty: all
+  std::vector<int32_t> end_tokens;  // of the model and of the request
+  std::vector<uint32_t> allowed;    // bits, of allowed_tokens; empty: all
   std::vector<std::unique_ptr<Answer>> answers;
-  int open = 0;                          // answers that have not ended
+  int open = 0;  // answers that have not ended
   bool paused = false;
   double submitted_s = 0;
 };
@@ -44,7 +45,8 @@ class Answer {
   ~Answer();
 
   // The next token from a row of logits. `mask` is scratch of one bit a token.
-  Result<int32_t> draw(ops::Sampler& sampler, std::span<const float> logits, int32_t position, std::span<uint32_t> mask);
+  Result<int32_t> draw(ops::Sampler& sampler, std::span<const float> logits, int32_t position,
+                       std::span<uint32_t> mask);
   // Makes the token a part of the answer and fills the event. True if it ends the answer; reason() then says why.
   bool take(int32_t token, Event* event);
   // Text that was held back, once there will be no more tokens.

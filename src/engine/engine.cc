@@ -32,10 +32,11 @@ Result<std::unique_ptr<Stream>> Engine::submit(Request request) {
   const int live_max = m.options.waiting_max + m.executor->info().sequences_max;
   if (m.live_count.fetch_add(1) >= live_max) {
     m.request_ended();
-    return make_error(Code::kResourceExhausted, "{} requests are waiting or running, which is waiting_max; try again later.",
-                      live_max);
+    return make_error(Code::kResourceExhausted,
+                      "{} requests are waiting or running, which is waiting_max; try again later.", live_max);
   }
-  const size_t capacity = std::max<size_t>(static_cast<size_t>(m.options.queue_events), 4 * static_cast<size_t>(request.n));
+  const size_t capacity =
+      std::max<size_t>(static_cast<size_t>(m.options.queue_events), 4 * static_cast<size_t>(request.n));
   auto state = std::make_shared<StreamState>(capacity, request.n, m.mailbox);
   {
     const std::lock_guard<std::mutex> lock(m.mailbox->mutex);
@@ -66,7 +67,8 @@ EngineStats Engine::stats() {
 Status Engine::drain(double timeout_s) {
   impl_->draining = true;
   std::unique_lock<std::mutex> lock(impl_->ended_mutex);
-  if (impl_->all_ended.wait_for(lock, std::chrono::duration<double>(timeout_s), [&] { return impl_->live_count == 0; })) {
+  if (impl_->all_ended.wait_for(lock, std::chrono::duration<double>(timeout_s),
+                                [&] { return impl_->live_count == 0; })) {
     return Status();
   }
   return make_error(Code::kDeadlineExceeded, "{} requests were still running after {} s.", impl_->live_count.load(),

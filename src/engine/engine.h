@@ -5,16 +5,16 @@
 //   DI_ASSIGN_OR_RETURN(std::unique_ptr<Stream> stream, engine->submit({.prompt = ids, .max_tokens = 100}));
 //   for (Event e; stream->next(&e);) std::cout << e.text;             // engine/stream.h
 //
-// One thread of the engine's own runs plan -> forward -> sample -> commit -> stream (sched/scheduler.h decides the plan);
-// all other calls may come from any thread and only put a message into its mailbox. Prompts share KV through the prefix cache,
-// n answers to one prompt through forks. Determinism: docs/determinism.md.
+// One thread of the engine's own runs plan -> forward -> sample -> commit -> stream (sched/scheduler.h decides the
+// plan); all other calls may come from any thread and only put a message into its mailbox. Prompts share KV through
+// the prefix cache, n answers to one prompt through forks. Determinism: docs/determinism.md.
 //
-// Failures. A request that cannot run is refused by submit(). If a step fails, its sequences run again one by one: those that
-// fail alone end with kFailed, the others go on. Where the device may have overwritten what a prompt's rows need
-// (more rows than `backtrack` and a failure after the start), that sequence ends with kFailed as well.
+// Failures. A request that cannot run is refused by submit(). If a step fails, its sequences run again one by one:
+// those that fail alone end with kFailed, the others go on. Where the device may have overwritten what a prompt's
+// rows need (more rows than `backtrack` and a failure after the start), that sequence ends with kFailed as well.
 //
-// Limits: waiting_max and those of engine/request.h. Destroying the engine ends all answers with kCancelled; drain() lets
-// them end first.
+// Limits: waiting_max and those of engine/request.h. Destroying the engine ends all answers with kCancelled; drain()
+// lets them end first.
 #pragma once
 
 #include <cstdint>
@@ -38,14 +38,14 @@ struct EngineOptions {
   int keep_extra = 12;                   // KEEP = window + this: prompt tokens that the decoder half reads
   uint64_t host_bytes_max = 256u << 20;  // window snapshots and preempted sequences
   bool prefix_cache = true;
-  bool bounded_replay = false;           // approximate hits (design.md 6); answers then depend on what is cached
-  bool spill = true;                     // preemption to host memory; else by computing again
-  int waiting_max = 4096;                // requests that wait or run, beside those that fit at once
+  bool bounded_replay = false;  // approximate hits (design.md 6); answers then depend on what is cached
+  bool spill = true;            // preemption to host memory; else by computing again
+  int waiting_max = 4096;       // requests that wait or run, beside those that fit at once
   int samples_max = 16;
-  int queue_events = 256;                // of one request's stream
-  double step_target_s = 0;              // prefill beside decode is cut to keep a step below; needs step_cost
+  int queue_events = 256;    // of one request's stream
+  double step_target_s = 0;  // prefill beside decode is cut to keep a step below; needs step_cost
   sched::StepCost step_cost;
-  bool cpu_times = false;                // StepTimes but forward in CPU time of the engine's thread (benchmarks)
+  bool cpu_times = false;  // StepTimes but forward in CPU time of the engine's thread (benchmarks)
 };
 
 // Seconds since the start, summed over steps.
@@ -56,10 +56,10 @@ struct StepTimes {
 struct EngineStats {
   sched::SchedulerStats scheduler;
   StepTimes times;
-  int64_t steps = 0;        // with rows
+  int64_t steps = 0;  // with rows
   int64_t failed_steps = 0;
   int64_t output_tokens = 0;
-  int live = 0;             // requests
+  int live = 0;  // requests
 };
 
 class Engine {
@@ -68,8 +68,8 @@ class Engine {
                                                 std::optional<text::Tokenizer> tokenizer, const EngineOptions& options);
   ~Engine();
 
-  // kInvalidArgument names the parameter and its range; kResourceExhausted: too many requests are waiting; kUnavailable:
-  // the engine is draining.
+  // kInvalidArgument names the parameter and its range; kResourceExhausted: too many requests are waiting;
+  // kUnavailable: the engine is draining.
   Result<std::unique_ptr<Stream>> submit(Request request);
   RequestLimits limits() const;
   const ExecutorInfo& info() const;

@@ -1,4 +1,5 @@
-// Inside the engine (internal to engine/):  engine.cc  calls from other threads    loop.cc  the loop    step.cc  one step
+// Inside the engine (internal to engine/):  engine.cc  calls from other threads    loop.cc  the loop    step.cc  one
+// step
 #pragma once
 
 #include <chrono>

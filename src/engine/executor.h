@@ -3,11 +3,11 @@
 //
 //   DI_RETURN_IF_ERROR(executor.copy(plan.before, host));
 //   DI_RETURN_IF_ERROR(executor.forward(plan.step));
-//   DI_ASSIGN_OR_RETURN(std::span<const float> logits, executor.logits(outputs));   // [outputs, vocab], valid until the next
-//   forward()
+//   DI_ASSIGN_OR_RETURN(std::span<const float> logits, executor.logits(outputs));   // [outputs, vocab], valid until
+//   the next forward()
 //
-// Errors. forward() refuses a plan before anything of it has run; logits() reports what failed while it ran. A row's bits
-// may depend on its sequence only. One thread uses an executor.
+// Errors. forward() refuses a plan before anything of it has run; logits() reports what failed while it ran. A row's
+// bits may depend on its sequence only. One thread uses an executor.
 #pragma once
 
 #include <cstddef>
@@ -37,9 +37,9 @@ struct ExecutorInfo {
   int encoder_layers = 0;
   int ring_slots = 0;  // rows that a window ring holds
   int backtrack = 0;
-  int history_tokens = 0;     // tokens before a row that a plan names
-  std::string checkpoint;     // digest
-  std::string layout;         // name and version of the page and slot layout
+  int history_tokens = 0;  // tokens before a row that a plan names
+  std::string checkpoint;  // digest
+  std::string layout;      // name and version of the page and slot layout
   std::string kv_dtype;
   std::string numeric_class;  // backend and summation trees
 };

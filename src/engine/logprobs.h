@@ -1,4 +1,5 @@
-// Log-probabilities of tokens: the natural log softmax of a row of logits at temperature 1, before bias, penalties and masks.
+// Log-probabilities of tokens: the natural log softmax of a row of logits at temperature 1, before bias, penalties
+// and masks.
 //
 //   LogSoftmax row(logits);                    // one pass over the vocabulary
 //   double p = row.of(token);

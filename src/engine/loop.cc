@@ -19,13 +19,20 @@ uint64_t mix(uint64_t x) {
 
 FinishReason finish_reason(sched::EndReason end, const Answer& a) {
   switch (end) {
-    case sched::EndReason::kStop: return a.reason();
-    case sched::EndReason::kMaxTokens: return FinishReason::kMaxTokens;
-    case sched::EndReason::kContextFull: return FinishReason::kContextFull;
-    case sched::EndReason::kKvFull: return FinishReason::kKvFull;
-    case sched::EndReason::kCancelled: return FinishReason::kCancelled;
-    case sched::EndReason::kDeadline: return FinishReason::kTimeout;
-    case sched::EndReason::kFailed: return FinishReason::kFailed;
+    case sched::EndReason::kStop:
+      return a.reason();
+    case sched::EndReason::kMaxTokens:
+      return FinishReason::kMaxTokens;
+    case sched::EndReason::kContextFull:
+      return FinishReason::kContextFull;
+    case sched::EndReason::kKvFull:
+      return FinishReason::kKvFull;
+    case sched::EndReason::kCancelled:
+      return FinishReason::kCancelled;
+    case sched::EndReason::kDeadline:
+      return FinishReason::kTimeout;
+    case sched::EndReason::kFailed:
+      return FinishReason::kFailed;
   }
   return FinishReason::kFailed;
 }
@@ -93,7 +100,8 @@ Engine::Impl::~Impl() {
 Status Engine::Impl::check_end_tokens() const {
   for (int32_t t : options.end_tokens) {
     if (t < 0 || t >= limits.vocab_size) {
-      return make_error(Code::kInvalidArgument, "The end token {} is outside the vocabulary of {}.", t, limits.vocab_size);
+      return make_error(Code::kInvalidArgument, "The end token {} is outside the vocabulary of {}.", t,
+                        limits.vocab_size);
     }
   }
   return Status();
@@ -274,7 +282,8 @@ void Engine::Impl::end_answer(Answer& a, FinishReason reason) {
   e.text = a.finish_text();
   if (reason == FinishReason::kStopText) e.stop_text = a.stop_text();
   e.error = a.error;
-  if (reason == FinishReason::kFailed && e.error.ok()) e.error = Status(Code::kInternal, "The step of this request failed.");
+  if (reason == FinishReason::kFailed && e.error.ok())
+    e.error = Status(Code::kInternal, "The step of this request failed.");
   e.usage = a.usage;
   e.usage.total_s = now() - l.submitted_s;
   l.stream->queue.push();

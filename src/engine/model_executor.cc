@@ -80,9 +80,9 @@ Result<std::unique_ptr<ModelExecutor>> ModelExecutor::create(std::shared_ptr<con
   i.slot_bytes = layout.slot_bytes;
   i.window = static_cast<int>(config.sliding_window);
   i.encoder_layers = config.decoder_start;
-  i.windows_bytes = options.snapshots
-                        ? static_cast<size_t>(i.encoder_layers) * static_cast<size_t>(i.window - 1) * layout.window_bytes
-                        : 0;
+  i.windows_bytes = options.snapshots ? static_cast<size_t>(i.encoder_layers) * static_cast<size_t>(i.window - 1) *
+                                            layout.window_bytes
+                                      : 0;
   i.ring_slots = layout.window_slots;
   i.backtrack = layout.backtrack;
   i.history_tokens = config.engram.empty() ? 0 : static_cast<int>(config.engram_max_ngram_size) - 1;

@@ -3,9 +3,9 @@
 //   DI_ASSIGN_OR_RETURN(auto executor, ModelExecutor::create(checkpoint, ops::make_plain_ops(threads),
 //                                                            {.context_max = 8192, .sequences_max = 32}));
 //
-// Memory: KV blocks of 128 tokens, one state slot a running sequence, the backend's workspace. Sizes left at 0 are chosen so
-// that `sequences_max` sequences of an eighth of the context, and one of the whole, fit. create() compares what it is going to
-// allocate with the memory there is and refuses with kResourceExhausted, saying both.
+// Memory: KV blocks of 128 tokens, one state slot a running sequence, the backend's workspace. Sizes left at 0 are
+// chosen so that `sequences_max` sequences of an eighth of the context, and one of the whole, fit. create() compares
+// what it is going to allocate with the memory there is and refuses with kResourceExhausted, saying both.
 #pragma once
 
 #include <memory>
@@ -25,7 +25,7 @@ struct ModelExecutorOptions {
   int rows_max = 512;          // rows of a step
   int outputs_max = 0;         // logits rows of a step; 0: sequences_max, at least 64
   int blocks = 0;
-  bool snapshots = true;       // window rings large enough for snapshots of the encoder windows (design.md 6)
+  bool snapshots = true;  // window rings large enough for snapshots of the encoder windows (design.md 6)
 };
 
 class ModelExecutor : public StepExecutor {

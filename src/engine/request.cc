@@ -102,8 +102,8 @@ Status check_request(const Request& r, const RequestLimits& limits) {
   }
   if (r.prompt_logprobs && prompt * (r.top_logprobs + 1) > limits.prompt_logprobs_max) {
     return make_error(Code::kInvalidArgument,
-                      "prompt_logprobs of {} tokens with top_logprobs {} are {} values; at most {} are possible.", prompt,
-                      r.top_logprobs, prompt * (r.top_logprobs + 1), limits.prompt_logprobs_max);
+                      "prompt_logprobs of {} tokens with top_logprobs {} are {} values; at most {} are possible.",
+                      prompt, r.top_logprobs, prompt * (r.top_logprobs + 1), limits.prompt_logprobs_max);
   }
   DI_RETURN_IF_ERROR(check_ids("allowed_tokens", r.allowed_tokens, 0, limits.vocab_size));
   DI_RETURN_IF_ERROR(check_ids("forced_tokens", r.forced_tokens, -1, limits.vocab_size));

@@ -3,8 +3,9 @@
 //   Request r{.prompt = ids, .sampling = {.temperature = 0.7}, .seed = 7, .max_tokens = 100, .stop = {"\n\n"}};
 //   DI_RETURN_IF_ERROR(check_request(r, limits));
 //
-// check_request() refuses a value that is out of range with kInvalidArgument and names the parameter and its range; a prompt
-// that is too long for the context is refused as well. It allocates nothing that the request does not hold already.
+// check_request() refuses a value that is out of range with kInvalidArgument and names the parameter and its range; a
+// prompt that is too long for the context is refused as well. It allocates nothing that the request does not hold
+// already.
 #pragma once
 
 #include <cstdint>
@@ -25,8 +26,8 @@ namespace deepinfer::engine {
 struct Request {
   std::vector<int32_t> prompt;
   ops::SamplingParams sampling;
-  // Same seed, same tokens. Absent: derived from EngineOptions::seed and the number of the request. The answers to one prompt
-  // differ by their index, which is a part of the noise (ops/sampling.h), not of the seed.
+  // Same seed, same tokens. Absent: derived from EngineOptions::seed and the number of the request. The answers to
+  // one prompt differ by their index, which is a part of the noise (ops/sampling.h), not of the seed.
   std::optional<uint64_t> seed;
   int32_t n = 1;           // answers
   int32_t max_tokens = 0;  // 0: until the context is full
@@ -36,19 +37,19 @@ struct Request {
   std::vector<std::string> stop;     // texts; the answer's text ends before the first of them
   bool ignore_end = false;           // the model's own end tokens do not end the answer
 
-  bool logprobs = false;             // natural log softmax of the model's logits, before everything else
-  int32_t top_logprobs = 0;          // and of so many of the likeliest tokens
-  bool prompt_logprobs = false;      // the same for every prompt token but the first; runs the whole prompt, uncached
+  bool logprobs = false;         // natural log softmax of the model's logits, before everything else
+  int32_t top_logprobs = 0;      // and of so many of the likeliest tokens
+  bool prompt_logprobs = false;  // the same for every prompt token but the first; runs the whole prompt, uncached
 
   std::vector<int32_t> allowed_tokens;         // only these may be drawn; empty: all
   std::vector<int32_t> forced_tokens;          // replaces the drawn tokens one by one; -1 leaves the model's choice
   std::shared_ptr<grammar::Compiled> grammar;  // masks what does not fit; null: none
-  bool text = true;           // events carry text; false: token ids only, and no stop texts
-  bool full_prefill = false;  // the decoder half reads the whole prompt, not only its last KEEP tokens
-  bool cache = true;          // read and fill the prefix cache
-  int32_t tenant = 0;         // from Engine::add_tenant
-  int32_t priority = 0;       // -8 .. 8
-  double timeout_s = 0;       // 0: none
+  bool text = true;                            // events carry text; false: token ids only, and no stop texts
+  bool full_prefill = false;                   // the decoder half reads the whole prompt, not only its last KEEP tokens
+  bool cache = true;                           // read and fill the prefix cache
+  int32_t tenant = 0;                          // from Engine::add_tenant
+  int32_t priority = 0;                        // -8 .. 8
+  double timeout_s = 0;                        // 0: none
 };
 
 struct RequestLimits {
@@ -60,7 +61,7 @@ struct RequestLimits {
   size_t stop_bytes_max = 4096;
   int32_t stop_tokens_max = 256;
   int64_t prompt_logprobs_max = 1 << 22;  // prompt tokens times (top_logprobs + 1)
-  bool has_text = false;  // there is a tokenizer, so that stop texts can be found
+  bool has_text = false;                  // there is a tokenizer, so that stop texts can be found
 };
 
 Status check_request(const Request& request, const RequestLimits& limits);

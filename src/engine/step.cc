@@ -74,8 +74,8 @@ void Engine::Impl::isolate(const Plan& plan, const Status& failure) {
   }
 }
 
-// A failed forward may have overwritten ring rows that the first rows of a long piece need; up to `backtrack` rows can run
-// again, as rejected drafts do.
+// A failed forward may have overwritten ring rows that the first rows of a long piece need; up to `backtrack` rows
+// can run again, as rejected drafts do.
 void Engine::Impl::run_alone(const Plan& plan, size_t i, int first_output, const Status& failure) {
   const model::StepSequence& s = plan.step.sequences[i];
   const ExecutorInfo& info = executor->info();
@@ -84,11 +84,11 @@ void Engine::Impl::run_alone(const Plan& plan, size_t i, int first_output, const
   };
   alone.clear();
   alone.step = plan.step.step;
-  alone.add_sequence(s, cut(plan.step.tokens, s.first_token, s.count),
-                     cut(plan.step.history, static_cast<int>(i) * info.history_tokens, info.history_tokens),
-                     cut(plan.step.blocks, s.first_block, s.block_count),
-                     plan.step.image_rows.empty() ? std::span<const int32_t>()
-                                                  : cut(plan.step.image_rows, s.first_token, s.count));
+  alone.add_sequence(
+      s, cut(plan.step.tokens, s.first_token, s.count),
+      cut(plan.step.history, static_cast<int>(i) * info.history_tokens, info.history_tokens),
+      cut(plan.step.blocks, s.first_block, s.block_count),
+      plan.step.image_rows.empty() ? std::span<const int32_t>() : cut(plan.step.image_rows, s.first_token, s.count));
   Status status = s.count <= info.backtrack || failure.code() == Code::kInvalidArgument
                       ? executor->forward(alone)
                       : failure.with_context("The step that read this prompt failed");

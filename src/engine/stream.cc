@@ -8,14 +8,22 @@ namespace deepinfer::engine {
 
 std::string_view finish_reason_name(FinishReason reason) {
   switch (reason) {
-    case FinishReason::kStopToken: return "stop";
-    case FinishReason::kStopText: return "stop_text";
-    case FinishReason::kMaxTokens: return "length";
-    case FinishReason::kContextFull: return "context_full";
-    case FinishReason::kKvFull: return "kv_full";
-    case FinishReason::kCancelled: return "cancelled";
-    case FinishReason::kTimeout: return "timeout";
-    case FinishReason::kFailed: return "error";
+    case FinishReason::kStopToken:
+      return "stop";
+    case FinishReason::kStopText:
+      return "stop_text";
+    case FinishReason::kMaxTokens:
+      return "length";
+    case FinishReason::kContextFull:
+      return "context_full";
+    case FinishReason::kKvFull:
+      return "kv_full";
+    case FinishReason::kCancelled:
+      return "cancelled";
+    case FinishReason::kTimeout:
+      return "timeout";
+    case FinishReason::kFailed:
+      return "error";
   }
   return "?";
 }
@@ -41,12 +49,17 @@ void StreamState::added() {
     { const std::lock_guard<std::mutex> lock(mutex); }
     changed.notify_one();
   }
-  if (has_notify.load()) notify();
+  if (!has_notify.load()) return;
+  const std::lock_guard<std::mutex> lock(mutex);
+  if (notify) notify();
 }
 
 Stream::Stream(std::shared_ptr<StreamState> state) : state_(std::move(state)) {}
 
-Stream::~Stream() { cancel(); }
+Stream::~Stream() {
+  cancel();
+  on_events(nullptr);
+}
 
 bool Stream::try_next(Event* event) {
   if (!state_->queue.pop(event)) return false;
@@ -80,9 +93,10 @@ void Stream::cancel() {
 }
 
 void Stream::on_events(std::function<void()> notify) {
+  const std::lock_guard<std::mutex> lock(state_->mutex);
   state_->notify = std::move(notify);
-  state_->has_notify = true;
-  if (!state_->queue.empty()) state_->notify();
+  state_->has_notify = state_->notify != nullptr;
+  if (state_->notify && !state_->queue.empty()) state_->notify();
 }
 
 const std::vector<PromptLogprob>& Stream::prompt_logprobs() const { return state_->prompt_logprobs; }

@@ -96,7 +96,9 @@ TEST_P(Cached, SamePromptBetweenOthers) {
     }
     std::vector<std::unique_ptr<engine::Stream>> others;
     for (int i = 0; i < 6; ++i) {
-      others.push_back(engine->submit(make_request(testing::random_prompt(60 + 9 * i, static_cast<uint32_t>(100 * round + i)), true)).value());
+      others.push_back(
+          engine->submit(make_request(testing::random_prompt(60 + 9 * i, static_cast<uint32_t>(100 * round + i)), true))
+              .value());
     }
     for (auto& o : others) testing::collect(*o, 1);
   }
@@ -124,7 +126,8 @@ TEST_P(Cached, ConversationTurns) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Engine, Cached, ::testing::Combine(::testing::Values("tiny-random", "tiny-trained"), ::testing::Bool()),
+INSTANTIATE_TEST_SUITE_P(Engine, Cached,
+                         ::testing::Combine(::testing::Values("tiny-random", "tiny-trained"), ::testing::Bool()),
                          [](const auto& info) {
                            std::string name = std::get<0>(info.param);
                            std::ranges::replace(name, '-', '_');

@@ -1,4 +1,5 @@
-// What the engine's model tests share: engines, prompts, and the answer of one sequence alone (engine/generator.h) as oracle.
+// What the engine's model tests share: engines, prompts, and the answer of one sequence alone (engine/generator.h) as
+// oracle.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,4 +1,5 @@
-// Text out of the engine: true bytes of partial characters, stop texts over several tokens, grammar masks, forced tokens.
+// Text out of the engine: true bytes of partial characters, stop texts over several tokens, grammar masks, forced
+// tokens.
 #include "grammar/constraint.h"
 #include "tests/engine/support.h"
 #include "text/detokenizer.h"
@@ -105,7 +106,8 @@ TEST_F(Text, TextIsThatOfTheTokens) {
 
 TEST_F(Text, GrammarMasks) {
   auto vocabulary = grammar::Vocabulary::from_tokenizer(tokenizer).value();
-  auto compiled = grammar::compile_constraint({.kind = grammar::ConstraintKind::kRegex, .source = "[0-9]{3}-(cat|dog)"}, vocabulary);
+  auto compiled = grammar::compile_constraint({.kind = grammar::ConstraintKind::kRegex, .source = "[0-9]{3}-(cat|dog)"},
+                                              vocabulary);
   ASSERT_TRUE(compiled.ok()) << compiled.status().message();
   std::vector<std::string> texts;
   for (int i = 0; i < 6; ++i) {

@@ -16,10 +16,14 @@ bool is_blank(std::string_view line) { return line.find_first_not_of(" \t\r") ==
 
 recipe::FinishReason api_reason(engine::FinishReason reason) {
   switch (reason) {
-    case engine::FinishReason::kMaxTokens: return recipe::FinishReason::kLength;
-    case engine::FinishReason::kContextFull: return recipe::FinishReason::kContextFull;
-    case engine::FinishReason::kKvFull: return recipe::FinishReason::kOutOfCapacity;
-    default: return recipe::FinishReason::kStop;
+    case engine::FinishReason::kMaxTokens:
+      return recipe::FinishReason::kLength;
+    case engine::FinishReason::kContextFull:
+      return recipe::FinishReason::kContextFull;
+    case engine::FinishReason::kKvFull:
+      return recipe::FinishReason::kOutOfCapacity;
+    default:
+      return recipe::FinishReason::kStop;
   }
 }
 
@@ -126,7 +130,8 @@ bool Job::read_events(Item& item) {
   bool any = false;
   for (engine::Event e; item.stream->try_next(&e);) {
     any = true;
-    if (!item.begun) item.answer->begin({.prompt_tokens = e.usage.prompt_tokens, .cached_tokens = e.usage.cached_tokens}, item.unused);
+    if (!item.begun)
+      item.answer->begin({.prompt_tokens = e.usage.prompt_tokens, .cached_tokens = e.usage.cached_tokens}, item.unused);
     item.begun = true;
     const auto sample = static_cast<size_t>(e.sample);
     if (e.token >= 0 && item.cut[sample] == 0) {
@@ -148,7 +153,8 @@ bool Job::read_events(Item& item) {
     if (!e.error.ok()) item.error = e.error;
     item.cut[sample] = 1;
     item.answer->finish(e.sample, api_reason(e.reason), item.unused);
-    if (e.reason == engine::FinishReason::kCancelled && item.error.ok()) item.error = Status(Code::kCancelled, "Cancelled.");
+    if (e.reason == engine::FinishReason::kCancelled && item.error.ok())
+      item.error = Status(Code::kCancelled, "Cancelled.");
   }
   item.finished = item.stream->done();
   return any;

@@ -1,13 +1,13 @@
-// Runs a batch file through an engine: keeps many requests in work, builds their answers, writes them in input order or as they
-// come.
+// Runs a batch file through an engine: keeps many requests in work, builds their answers, writes them in input order
+// or as they come.
 //
 //   Job job(engine, reader, vocabulary, output, {.in_order = true});
 //   DI_ASSIGN_OR_RETURN(JobResult r, job.run("requests.jsonl", on_progress, &stop));
 //
-// An output line:  {"line": 3, "digest": "…", "id": .., "response": {a Chat Completions or Completions object}, "error": null}
-// and for OpenAI's form  {"line": .., "digest": .., "id": "batch_req_3", "custom_id": .., "response": {"status_code": 200,
-// "request_id": .., "body": {..}}, "error": null}.  A request that failed has response null and error {"code", "message"}.
-// The finish_reason of an answer that the engine broke off is in its error.
+// An output line:  {"line": 3, "digest": "…", "id": .., "response": {a Chat Completions or Completions object},
+// "error": null} and for OpenAI's form  {"line": .., "digest": .., "id": "batch_req_3", "custom_id": .., "response":
+// {"status_code": 200, "request_id": .., "body": {..}}, "error": null}.  A request that failed has response null and
+// error {"code", "message"}. The finish_reason of an answer that the engine broke off is in its error.
 #pragma once
 
 #include <atomic>

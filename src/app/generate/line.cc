@@ -108,7 +108,8 @@ Status LineReader::read(std::string_view text, int64_t number, Line* line) {
                       kLineBytesMax);
   }
   DI_ASSIGN_OR_RETURN(Json root, recipe::parse_json(text, {.bytes_max = kLineBytesMax}));
-  if (!root.is_object()) return make_error(Code::kInvalidArgument, "The line must be a JSON object, not {}.", root.kind_name());
+  if (!root.is_object())
+    return make_error(Code::kInvalidArgument, "The line must be a JSON object, not {}.", root.kind_name());
   line->batch = root.find("custom_id") != nullptr || root.find("body") != nullptr;
   if (const Json* id = root.find(line->batch ? "custom_id" : "id")) line->id = *id;
   line->request.seed = mix(options_.seed + mix(static_cast<uint64_t>(number)));
@@ -145,7 +146,8 @@ Status LineReader::read_body(Json body, recipe::Protocol protocol, Line* line) {
   DI_RETURN_IF_ERROR(read_parameters(body, &r));
   DI_RETURN_IF_ERROR(read_constraint(request, &r));
   int64_t max_tokens = 0;
-  if (const auto error = recipe::resolve_max_tokens(request, static_cast<int64_t>(r.prompt.size()), options_.context_max, max_tokens)) {
+  if (const auto error = recipe::resolve_max_tokens(request, static_cast<int64_t>(r.prompt.size()),
+                                                    options_.context_max, max_tokens)) {
     return Status(Code::kInvalidArgument, error->message);
   }
   r.max_tokens = static_cast<int32_t>(max_tokens);

@@ -5,8 +5,9 @@
 //   Status status = reader.read(text, number, &line);      // a sentence that says what is wrong with the line
 //
 // Two forms of line, each a JSON object:
-//   OpenAI's batch file   {"custom_id": .., "method": "POST", "url": "/v1/chat/completions" or "/v1/completions", "body": {..}}
-//   plain                 {"id": .., "prompt": TEXT} or "messages": [..] or "token_ids": [..], with the parameters beside it
+//   OpenAI's batch file   {"custom_id": .., "method": "POST", "url": "/v1/chat/completions" or "/v1/completions",
+//   "body": {..}} plain                 {"id": .., "prompt": TEXT} or "messages": [..] or "token_ids": [..], with the
+//   parameters beside it
 // Parameters: those of Chat Completions (recipe/request.h), and min_tokens, top_k, min_p, repetition_penalty,
 // frequency_penalty, presence_penalty, logit_bias, stop_token_ids, allowed_token_ids, ignore_eos, full_prefill. A line
 // without a seed gets one from the job's seed and its number, so that it does not depend on the other lines.
@@ -29,8 +30,8 @@
 namespace deepinfer::app {
 
 struct Line {
-  bool batch = false;      // OpenAI's form, also of the output
-  recipe::Json id;         // custom_id or id; null if there is none
+  bool batch = false;  // OpenAI's form, also of the output
+  recipe::Json id;     // custom_id or id; null if there is none
   engine::Request request;
   recipe::ApiStreamOptions answer;
 };
@@ -52,7 +53,8 @@ class LineReader {
   Status read(std::string_view text, int64_t number, Line* line);
 
  private:
-  LineReader(const text::Tokenizer& tokenizer, LineOptions options) : tokenizer_(tokenizer), options_(std::move(options)) {}
+  LineReader(const text::Tokenizer& tokenizer, LineOptions options)
+      : tokenizer_(tokenizer), options_(std::move(options)) {}
   Status read_body(recipe::Json body, recipe::Protocol protocol, Line* line);
   Status read_prompt(const recipe::Request& request, const recipe::Json& body, Line* line);
   Status read_parameters(const recipe::Json& body, engine::Request* r) const;

@@ -59,7 +59,8 @@ Status OutputFile::read_done() {
     digests_[*number->to_int64()] = digest->as_string();
     complete += static_cast<int64_t>(line.size()) + 1;
   }
-  if (::ftruncate(fd_, complete) != 0) return make_error(Code::kIo, "Cannot write {}: {}.", path_, std::strerror(errno));
+  if (::ftruncate(fd_, complete) != 0)
+    return make_error(Code::kIo, "Cannot write {}: {}.", path_, std::strerror(errno));
   return Status();
 }
 
@@ -74,7 +75,8 @@ Result<bool> OutputFile::has(int64_t number, std::string_view digest) const {
 
 Status OutputFile::append(std::string_view line) {
   if (write_out(fd_, line)) return Status();
-  return make_error(Code::kIo, "Cannot write {}: {}. Make room and continue with --resume.", path_, std::strerror(errno));
+  return make_error(Code::kIo, "Cannot write {}: {}. Make room and continue with --resume.", path_,
+                    std::strerror(errno));
 }
 
 Status OutputFile::close() {

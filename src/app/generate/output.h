@@ -1,12 +1,12 @@
-// The output of a batch job: one line a finished request, appended with one write each, so that a killed job leaves at most
-// one unfinished line, which --resume removes.
+// The output of a batch job: one line a finished request, appended with one write each, so that a killed job leaves
+// at most one unfinished line, which --resume removes.
 //
 //   DI_ASSIGN_OR_RETURN(auto out, OutputFile::open("out.jsonl", /*resume=*/true));
 //   if (!out->has(number, digest)) ... DI_RETURN_IF_ERROR(out->append(line));
 //
-// Each line says which line of the input it answers and that line's digest ("line": 3, "digest": "…"): resume refuses an
-// output that belongs to another input. A second job on the same file is refused (flock). Without resume the file must be new
-// or empty.
+// Each line says which line of the input it answers and that line's digest ("line": 3, "digest": "…"): resume refuses
+// an output that belongs to another input. A second job on the same file is refused (flock). Without resume the file
+// must be new or empty.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// A progress bar on standard error for work measured in bytes or items: one line that is redrawn on a terminal, a plain line now
-// and then elsewhere.
+// A progress bar on standard error for work measured in bytes or items: one line that is redrawn on a terminal, a
+// plain line now and then elsewhere.
 //
 //   ProgressBar bar("Fetching", 1000ms);     // shown only if the work takes longer than that
 //   bar.update(done, total, "3 of 7 files");

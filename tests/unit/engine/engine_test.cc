@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <limits>
 #include <thread>
@@ -81,7 +82,8 @@ TEST(Engine, EndsAtMaxTokensContextAndStopTokens) {
   const auto first = static_cast<size_t>(std::ranges::find(all.tokens, all.tokens[7]) - all.tokens.begin());
   const Got stopped = f.run(r);
   EXPECT_EQ(stopped.reason, FinishReason::kStopToken);
-  EXPECT_EQ(stopped.tokens, std::vector<int32_t>(all.tokens.begin(), all.tokens.begin() + static_cast<long>(first) + 1));
+  EXPECT_EQ(stopped.tokens,
+            std::vector<int32_t>(all.tokens.begin(), all.tokens.begin() + static_cast<long>(first) + 1));
   EXPECT_TRUE(stopped.events[first].ends_answer);
 
   const Got full = f.run(greedy(std::vector<int32_t>(500, 7), 0));
@@ -313,6 +315,22 @@ TEST(Engine, NotifiesItsReader) {
     if (!stream->done() && calls == seen) std::this_thread::yield();
   }
   EXPECT_GT(calls, 0);
+}
+
+// A reader that leaves with its last event is not called any more, although the engine is about to.
+TEST(Engine, DoesNotNotifyAReaderThatHasLeft) {
+  Fixture f;
+  for (int i = 0; i < 300; ++i) {
+    auto alive = std::make_unique<std::atomic<bool>>(true);
+    auto stream = f.engine->submit(greedy({3}, 1 + i % 3)).value();
+    stream->on_events([flag = alive.get()] { EXPECT_TRUE(*flag); });
+    Event e;
+    while (!stream->done()) stream->try_next(&e);
+    stream.reset();
+    *alive = false;
+    std::this_thread::yield();
+    f.engine->stats();  // the step has ended
+  }
 }
 
 // fixtures/bugs 12 and every other parameter out of range: refused by name, and the engine goes on.

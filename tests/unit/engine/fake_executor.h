@@ -1,5 +1,5 @@
-// A device without a model: the logits of a row hash its token, its position and the row before it, read through a small memory
-// a slot, so that a wrong table or a lost row changes tokens. It can be told to fail.
+// A device without a model: the logits of a row hash its token, its position and the row before it, read through a
+// small memory a slot, so that a wrong table or a lost row changes tokens. It can be told to fail.
 #pragma once
 
 #include <functional>
