@@ -73,15 +73,14 @@ ExprId ExprArena::sequence(ExprId head, ExprId tail) {
 ExprId ExprArena::sequence(std::span<const ExprId> parts) {
   ExprId e = kExprEmpty;
   for (size_t i = parts.size(); i-- > 0;) {
-    const ExprNode& n = nodes_[parts[i]];
-    const ExprNode& m = nodes_[e];
+    const ExprNode n = nodes_[parts[i]], m = nodes_[e];  // copies: new expressions move the old ones
     const ExprId next = m.kind == ExprKind::kSequence ? m.a : e;
-    const ExprNode& o = nodes_[next];
+    const ExprNode o = nodes_[next];
     // Two literals side by side become one.
     if (n.kind == ExprKind::kRx && o.kind == ExprKind::kRx && rx_.node(n.a).kind == RxKind::kLiteral &&
         rx_.node(o.a).kind == RxKind::kLiteral) {
       const ExprId joined = regular(rx_.literal(rx_.literal_bytes(n.a) + rx_.literal_bytes(o.a)));
-      e = m.kind == ExprKind::kSequence ? sequence(joined, ExprId{nodes_[e].b}) : joined;
+      e = m.kind == ExprKind::kSequence ? sequence(joined, m.b) : joined;
     } else {
       e = sequence(parts[i], e);
     }
