@@ -6,6 +6,7 @@ set -euo pipefail
 packages=(
   # compiler and build tools
   g++ cmake ninja-build ccache lld git python3
+  libgtest-dev      # the build tree declares the tests even where only the program is built
   # libraries
   libfmt-dev        # text formatting, everywhere
   libcli11-dev      # command line of the program
@@ -16,7 +17,6 @@ packages=(
   libedit-dev       # line editing of deepinfer run
 )
 tests=(
-  libgtest-dev
   python3-venv      # SDKs and peer libraries below build/
 )
 
