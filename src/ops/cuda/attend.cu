@@ -2,6 +2,7 @@
 // stored and expanded to bf16 in shared memory, 64 at a time. One pass over the keys for the scores, one for the values, so that
 // probabilities are rounded against the maximum over all keys, as the reference does. One CTA: 16 heads of a row.
 #include "ops/cuda/backend.h"
+#include "ops/cuda/hopper.cuh"
 
 namespace deepinfer::ops::cuda {
 namespace {
@@ -26,12 +27,6 @@ struct AttendArguments {
 __device__ __forceinline__ uint32_t pair_bits(float a, float b) {
   const __nv_bfloat162 p(__float2bfloat16_rn(a), __float2bfloat16_rn(b));
   return *reinterpret_cast<const uint32_t*>(&p);
-}
-
-__device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 template <bool kTranspose>
@@ -118,8 +113,8 @@ __global__ __launch_bounds__(kThreads) void attend_kernel(const AttendArguments 
       load_matrices<false>(q0, query + (lane % 16) * kStride + c + lane / 16 * 8);
       load_matrices<false>(q1, query + (lane % 16) * kStride + c + 16 + lane / 16 * 8);
       load_matrices<false>(k, keys + (8 * warp + lane % 8) * kStride + c + lane / 8 * 8);
-      mma(score, q0, k[0], k[1]);
-      mma(score, q1, k[2], k[3]);
+      mma_bf16(score, q0, k[0], k[1]);
+      mma_bf16(score, q1, k[2], k[3]);
     }
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
@@ -160,8 +155,8 @@ __global__ __launch_bounds__(kThreads) void attend_kernel(const AttendArguments 
       for (int o = 0; o < kOut; o += 2) {
         uint32_t v[4];
         load_matrices<true>(v, keys + (k0 + lane % 16) * kStride + kChannels * warp + 8 * o + lane / 16 * 8);
-        mma(acc[o], p, v[0], v[1]);
-        mma(acc[o + 1], p, v[2], v[3]);  // beyond the warp's channels where kOut is odd: not stored
+        mma_bf16(acc[o], p, v[0], v[1]);
+        mma_bf16(acc[o + 1], p, v[2], v[3]);  // beyond the warp's channels where kOut is odd: not stored
       }
     }
   }

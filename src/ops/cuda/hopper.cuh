@@ -119,6 +119,13 @@ __device__ __forceinline__ uint64_t matrix_descriptor(const void* p, uint32_t k_
          static_cast<uint64_t>(row_stride >> 4) << 32;
 }
 
+// D[16][8] += A[16][16] B[8][16]^T of one warp: the same bits as wgmma_bf16 of any width (tests/cuda/linear_test.cu).
+__device__ __forceinline__ void mma_bf16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
 // D[64][kN] (+)= A[64][16] B[kN][16]^T, bf16 operands, fp32 accumulators. A in registers, B in shared memory (K-major).
 // One warpgroup. d: row 16 * warp + lane / 4 (+ 8 for elements 2, 3), columns 8 i + 2 (lane mod 4) + {0, 1} of d[4 i ..].
 template <int kN>

@@ -173,13 +173,6 @@ __device__ __forceinline__ void store(void* y, int64_t index, float v) {
 // The same value for all threads of a warp as far as the compiler can see; without that it serialises wgmma.
 __device__ __forceinline__ int warpgroup_index() { return __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / kWarpgroup, 0); }
 
-// D[16][8] += A[16][16] B[8][16]^T of one warp: the same bits as wgmma_bf16 of any width (tests/cuda/linear_test.cu).
-__device__ __forceinline__ void mma_bf16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
 constexpr int kStreamWarps = 8, kStreamThreads = 32 * kStreamWarps, kStreamCtas = 3;
 
 // Where a thread keeps the weight chunks on their way: a ring of private slots in shared memory, each vector of a slot contiguous

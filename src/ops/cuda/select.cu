@@ -1,6 +1,7 @@
 // The indexer (spec/model.md 8): scores by tensor cores and the bf16 chain of 8.2, candidate blocks, exact top-k by radix selection
 // of 16-bit keys. Equal scores prefer the lower index.
 #include "ops/cuda/backend.h"
+#include "ops/cuda/hopper.cuh"
 
 namespace deepinfer::ops::cuda {
 namespace {
@@ -44,12 +45,6 @@ struct Scored {
   __device__ int entry(int i, int size) const { return blocks == nullptr ? i : blocks[i / size] * size + i % size; }
 };
 
-__device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
 constexpr int kScoreWarps = 8;
 
 // A warp scores 8 entries at a time against all heads. Lane (n, quad) holds dims kDim / 4 * quad .. of entry n: one scale block or
@@ -92,8 +87,8 @@ __global__ __launch_bounds__(32 * kScoreWarps) void score_kernel(const ScoreArgu
       const uint32_t word = words[j / 2] >> (16 * (j % 2));  // dims 4 j .. 4 j + 3
       const __nv_bfloat162 b0(rounded(e2m1_value(word & 15) * scale), rounded(e2m1_value(word >> 4 & 15) * scale));
       const __nv_bfloat162 b1(rounded(e2m1_value(word >> 8 & 15) * scale), rounded(e2m1_value(word >> 12 & 15) * scale));
-      mma(d[0], q[0][j], *reinterpret_cast<const uint32_t*>(&b0), *reinterpret_cast<const uint32_t*>(&b1));
-      if (a.heads > 16) mma(d[1], q[1][j], *reinterpret_cast<const uint32_t*>(&b0), *reinterpret_cast<const uint32_t*>(&b1));
+      mma_bf16(d[0], q[0][j], *reinterpret_cast<const uint32_t*>(&b0), *reinterpret_cast<const uint32_t*>(&b1));
+      if (a.heads > 16) mma_bf16(d[1], q[1][j], *reinterpret_cast<const uint32_t*>(&b0), *reinterpret_cast<const uint32_t*>(&b1));
     }
     __syncwarp();
 #pragma unroll
