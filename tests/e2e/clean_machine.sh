@@ -10,7 +10,7 @@ command -v debootstrap >/dev/null || apt-get install -y -qq --no-install-recomme
 mirror=${DEEPINFER_MIRROR:-http://deb.debian.org/debian}
 if [ $# -gt 0 ]; then root=$1; else root=$(mktemp -d /var/tmp/deepinfer-clean-XXXXXX); fi
 cleanup() {
-  umount "$root/dev" "$root/proc" 2>/dev/null || true
+  umount "$root/dev/pts" "$root/dev" "$root/proc" 2>/dev/null || true
   [ $# -gt 0 ] || rm -rf --one-file-system "$root"
 }
 trap 'cleanup "$@"' EXIT
@@ -23,6 +23,7 @@ cp -r /etc/apt/apt.conf.d/. "$root/etc/apt/apt.conf.d/" 2>/dev/null || true
 rm -f "$root"/etc/apt/apt.conf.d/docker* "$root"/etc/apt/apt.conf.d/20packagekit "$root"/etc/apt/apt.conf.d/50appstream
 mount -t proc proc "$root/proc"
 mount --bind /dev "$root/dev"
+mount --bind /dev/pts "$root/dev/pts"  # the chat is tested on a pseudo-terminal
 rm -rf "$root/deepinfer"
 git clone -q --no-hardlinks . "$root/deepinfer"
 
