@@ -15,6 +15,7 @@ packages=(
   libxxhash-dev     # hash tables over tensor names, keys of the prompt cache
   libcurl4-openssl-dev libssl-dev  # deepinfer pull: HTTP and SHA-256; sealed reasoning
   libedit-dev       # line editing of deepinfer run
+  libtomlplusplus-dev  # configuration files
 )
 tests=(
   python3-venv      # SDKs and peer libraries below build/

@@ -8,8 +8,8 @@
 #include <fmt/format.h>
 
 #include "app/commands.h"
-#include "app/flag_checks.h"
 #include "app/generate/job.h"
+#include "app/options/command_options.h"
 #include "app/run/find_model.h"
 #include "app/run/load.h"
 #include "app/terminal/interrupt.h"
@@ -29,13 +29,12 @@ constexpr int kExitInterrupted = 130;
 constexpr int64_t kContextDefault = 8192;
 
 struct GenerateFlags {
-  std::string input, output, model, order = "input";
+  std::string input, output, model, order, prefill;
   RunOptions run;
-  int sequences = 16;
-  int rows = 256;
+  int sequences = 0, rows = 0;
   uint64_t seed = 0;
-  int64_t cache_mb = 256;
-  bool resume = false, quiet = false, no_cache = false;
+  int64_t cache_mb = 0;
+  bool resume = false, quiet = false, cache = true;
 };
 
 int fail(const Status& status) {
@@ -55,7 +54,7 @@ Result<std::unique_ptr<engine::Engine>> make_engine(const GenerateFlags& flags, 
   const auto& ends = parts.checkpoint->generation().eos_token_ids;
   options.end_tokens.assign(ends.begin(), ends.end());
   if (options.end_tokens.empty()) options.end_tokens = {static_cast<int32_t>(parts.checkpoint->config().eos_token_id)};
-  options.prefix_cache = !flags.no_cache;
+  options.prefix_cache = flags.cache;
   options.host_bytes_max = static_cast<uint64_t>(flags.cache_mb) << 20;
   return engine::Engine::create(std::move(executor), parts.tokenizer, options);
 }
@@ -87,7 +86,11 @@ int generate(GenerateFlags& flags) {
       std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch());
   Result<std::unique_ptr<LineReader>> reader = LineReader::create(
       parts->tokenizer,
-      {.context_max = context, .seed = flags.seed, .model_name = "deepseek-v4.1-flash", .created = created.count()});
+      {.context_max = context,
+       .seed = flags.seed,
+       .model_name = "deepseek-v4.1-flash",
+       .created = created.count(),
+       .full_prefill = flags.prefill == "full"});
   if (!reader.ok()) return fail(reader.status());
   Result<std::unique_ptr<engine::Engine>> engine = make_engine(flags, parts.value(), context);
   if (!engine.ok()) return fail(engine.status());
@@ -116,30 +119,25 @@ int generate(GenerateFlags& flags) {
 
 void setup_generate(CLI::App& app, Run* run) {
   auto flags = std::make_shared<GenerateFlags>();
-  app.option_defaults()->take_last();
+  auto options = std::make_shared<CommandOptions>(app, "generate");
   app.add_option("file", flags->input,
                  "Requests, one JSON object a line: prompt, messages or token_ids, or OpenAI's batch form")
       ->required();
   app.add_option("-o,--output", flags->output, "Where the answers go, one a line")->required();
-  app.add_option("--model", flags->model, "Folder or name of a model; default: as deepinfer run");
-  app.add_flag("--resume", flags->resume, "Continue a job that was ended: what OUT has is not done again");
-  app.add_option("--order", flags->order, "input (default): answers in the order of the requests; done: as they come")
-      ->check(CLI::IsMember({"input", "done"}));
-  app.add_option("--sequences", flags->sequences, "Answers in work at once")->check(CLI::Range(1, 4096));
-  app.add_option("--rows", flags->rows, "Tokens of a step")->check(CLI::Range(1, 1 << 20));
-  app.add_option("--context", flags->run.context, "Tokens that prompt and answer may have together")
-      ->check(CLI::Range(int64_t{2}, int64_t{1} << 30));
-  app.add_option("--seed", flags->seed,
-                 "Of lines without a seed, each with its own; the same job gives the same answers")
-      ->check(CLI::Validator(check_seed, ""));
-  app.add_option("--cache-mb", flags->cache_mb, "Host memory for window snapshots and waiting sequences")
-      ->check(CLI::Range(int64_t{0}, int64_t{1} << 30));
-  app.add_flag("--no-cache", flags->no_cache, "Do not share beginnings of prompts");
-  app.add_option("--backend", flags->run.backend, "plain (default) or reference")
-      ->check(CLI::IsMember({"plain", "reference"}));
-  app.add_option("--threads", flags->run.threads, "Default: all cores")->check(CLI::Range(1, 1024));
-  app.add_flag("-q,--quiet", flags->quiet, "No progress and no figures");
-  *run = [flags] { return generate(*flags); };
+  options->bind("model", &flags->model);
+  options->bind("backend", &flags->run.backend);
+  options->bind("threads", &flags->run.threads);
+  options->bind("context", &flags->run.context);
+  options->bind("prefill", &flags->prefill);
+  options->bind("sequences", &flags->sequences);
+  options->bind("rows", &flags->rows);
+  options->bind("cache", &flags->cache);
+  options->bind("cache-mb", &flags->cache_mb);
+  options->bind("seed", &flags->seed);
+  options->bind("order", &flags->order);
+  options->bind("resume", &flags->resume);
+  options->bind("quiet", &flags->quiet);
+  *run = [flags, options] { return options->run([&] { return generate(*flags); }); };
 }
 
 const Command kGenerate("generate", "Answer a file of requests", &setup_generate);

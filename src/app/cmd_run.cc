@@ -13,7 +13,7 @@
 
 #include "app/commands.h"
 #include "app/environment.h"
-#include "app/flag_checks.h"
+#include "app/options/command_options.h"
 #include "app/run/chat.h"
 #include "app/run/find_model.h"
 #include "app/run/load.h"
@@ -34,8 +34,7 @@ constexpr size_t kInputBytesMax = 64u << 20;
 
 struct Flags {
   RunOptions options;
-  std::string model_flag, thinking, effort, prefill = "tail";
-  bool no_thinking = false;
+  std::string model_option, effort, prefill;
 };
 
 int fail(const Status& status) {
@@ -74,8 +73,7 @@ Result<std::string> read_input() {
 
 Status apply_flags(Flags& flags) {
   RunOptions& o = flags.options;
-  if (!flags.model_flag.empty()) o.model = flags.model_flag;
-  o.thinking = flags.thinking != "off" && !flags.no_thinking;
+  if (o.model.empty()) o.model = flags.model_option;
   o.prefill = flags.prefill == "full" ? engine::Prefill::kFull : engine::Prefill::kTail;
   if (flags.effort == "low") o.effort = recipe::Effort::kLow;
   if (flags.effort == "high") o.effort = recipe::Effort::kHigh;
@@ -178,53 +176,31 @@ int run_model(Flags& flags) {
       .run();
 }
 
-std::string check_effort(const std::string& text) {
-  if (text == "low" || text == "high" || text == "max") return "";
-  const bool digits = !text.empty() && text.size() <= 3 && text.find_first_not_of("0123456789") == std::string::npos;
-  return digits && std::stoi(text) >= 1 && std::stoi(text) <= 100 ? "" : "is low, high, max or a number from 1 to 100";
-}
-
 void setup_run(CLI::App& app, Run* run) {
   auto flags = std::make_shared<Flags>();
   RunOptions& o = flags->options;
-  app.option_defaults()->take_last();
-  app.add_option(
-      "model", o.model,
-      "Folder of a model, or the name of one that was pulled; default: DEEPINFER_HF_MODEL_DIR, else the bundled model");
-  app.add_option("--model", flags->model_flag, "The same as MODEL");
+  auto options = std::make_shared<CommandOptions>(app, "run");
+  app.add_option("model", o.model, "Folder of a model, or the name of one that was pulled: the same as --model");
   app.add_option("-p,--prompt", o.prompt, "Answer this and end (also: text on standard input)");
   app.add_option("--system", o.system, "System text");
   app.add_flag("--raw", o.raw,
                "Continue the text as it is, without the chat format; special tokens may be spelled out");
-  app.add_option("--thinking", flags->thinking, "on (default; shown on a terminal and in --json only) or off")
-      ->check(CLI::IsMember({"on", "off"}));
-  app.add_flag("--no-thinking", flags->no_thinking, "The same as --thinking off");
-  app.add_option("--effort", flags->effort, "How much to think: low, high (default), max, or 1 to 100")
-      ->check(CLI::Validator(check_effort, "EFFORT"));
-  app.add_option("--temperature", o.temperature, "0 picks the likeliest token; default: generation_config.json")
-      ->check(CLI::Range(0.0, 2.0) & CLI::Validator(check_not_nan, ""));
-  app.add_option("--top-p", o.top_p, "Keep the likeliest tokens up to this probability mass")
-      ->check(CLI::Range(1e-9, 1.0) & CLI::Validator(check_not_nan, ""));
-  app.add_option("--top-k", o.top_k, "Keep this many of the likeliest tokens; -1: all")
-      ->check(CLI::Range(int64_t{-1}, int64_t{1} << 31));
-  app.add_option("--seed", o.seed, "The same seed gives the same answer; default: random")
-      ->check(CLI::Validator(check_seed, ""));
-  app.add_option("--max-tokens", o.max_tokens, "End the answer after so many tokens")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
-  app.add_option("--stop", o.stop, "End the answer before this text; may be given several times")
-      ->allow_extra_args(false)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  app.add_option("--context", o.context, "Tokens that prompt and answer may have together")
-      ->check(CLI::Range(int64_t{2}, int64_t{1} << 30));
-  app.add_option("--prefill", flags->prefill,
-                 "tail (default): the decoder half reads only the prompt's end; full: all of it")
-      ->check(CLI::IsMember({"tail", "full"}));
-  app.add_option("--backend", o.backend, "plain (default), reference, or cuda on a Hopper GPU")
-      ->check(CLI::IsMember({"plain", "reference", "cuda"}));
-  app.add_option("--threads", o.threads, "Default: all cores")->check(CLI::Range(1, 1024));
-  app.add_flag("--json", o.json, "Print the answer, its reasoning and figures as one JSON object");
-  app.add_flag("-q,--quiet", o.quiet, "No figures at the end");
-  *run = [flags] { return run_model(*flags); };
+  options->bind("model", &flags->model_option);
+  options->bind("backend", &o.backend);
+  options->bind("threads", &o.threads);
+  options->bind("context", &o.context);
+  options->bind("prefill", &flags->prefill);
+  options->bind("temperature", &o.temperature);
+  options->bind("top-p", &o.top_p);
+  options->bind("top-k", &o.top_k);
+  options->bind("seed", &o.seed);
+  options->bind("max-tokens", &o.max_tokens);
+  options->bind("stop", &o.stop);
+  options->bind("thinking", &o.thinking);
+  options->bind("effort", &flags->effort);
+  options->bind("json", &o.json);
+  options->bind("quiet", &o.quiet);
+  *run = [flags, options] { return options->run([&] { return run_model(*flags); }); };
 }
 
 const Command kRun("run", "Talk to a model in the terminal, or get one answer", &setup_run);

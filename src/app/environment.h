@@ -1,9 +1,12 @@
-// The environment variables that the program reads, all in one place; the rooms below get plain values.
+// Environment variables that the program reads, in one place; the rooms below get plain values.
+// What is no option of DeepInfer's own (those: app/options/option.h).
 //
-//   HF_ENDPOINT, HF_TOKEN, HF_TOKEN_PATH, HF_HOME, HF_HUB_CACHE, HF_HUB_OFFLINE, XDG_CACHE_HOME    as huggingface_hub
-//   reads them CURL_CA_BUNDLE, SSL_CERT_FILE certificates to trust DEEPINFER_HF_MODEL_DIR the model to run by default
-//   XDG_STATE_HOME                                                                                 history of the chat
-//   NO_COLOR, TERM                                                                                 plain output
+//   HF_ENDPOINT, HF_TOKEN, HF_TOKEN_PATH, HF_HOME, HF_HUB_CACHE, HF_HUB_OFFLINE, XDG_CACHE_HOME
+//                                    as huggingface_hub reads them
+//   CURL_CA_BUNDLE, SSL_CERT_FILE    certificates to trust
+//   DEEPINFER_HF_MODEL_DIR           the model of commands that take no --model option
+//   XDG_STATE_HOME                   history of the chat
+//   NO_COLOR, TERM                   plain output
 // Proxies (http_proxy, https_proxy, all_proxy, no_proxy) are read by libcurl itself.
 #pragma once
 

@@ -190,6 +190,7 @@ Status LineReader::read_parameters(const Json& body, engine::Request* r) const {
   DI_RETURN_IF_ERROR(read_logit_bias(body, &r->sampling.logit_bias));
   DI_RETURN_IF_ERROR(read_ids(body, "stop_token_ids", &r->stop_tokens));
   DI_RETURN_IF_ERROR(read_ids(body, "allowed_token_ids", &r->allowed_tokens));
+  r->full_prefill = options_.full_prefill;
   DI_RETURN_IF_ERROR(read_flag(body, "full_prefill", &r->full_prefill));
   return read_flag(body, "ignore_eos", &r->ignore_end);
 }

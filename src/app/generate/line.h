@@ -40,7 +40,8 @@ struct LineOptions {
   int64_t context_max = 0;
   uint64_t seed = 0;
   std::string model_name;
-  int64_t created = 0;  // of the answers, seconds since 1970
+  int64_t created = 0;        // of the answers, seconds since 1970
+  bool full_prefill = false;  // of lines that do not say
 };
 
 class LineReader {

@@ -1,0 +1,50 @@
+#include "app/options/tables.h"
+
+namespace deepinfer::app {
+
+std::span<const OptionSpec> model_options() {
+  static constexpr OptionSpec kTable[] = {
+      {.section = "model",
+       .name = "model",
+       .without = "the bundled model",
+       .commands = "run generate serve",
+       .help = "Folder of a model, or the name of one that was pulled",
+       .aliases = "HF_MODEL_DIR"},
+      {.section = "model",
+       .name = "backend",
+       .kind = OptionKind::kChoice,
+       .fallback = "plain",
+       .choices = "plain reference cuda",
+       .commands = "run generate serve",
+       .help = "What computes: plain (CPU), reference (CPU, slow and exact), or cuda (a Hopper GPU)",
+       .aliases = "ACCELERATOR"},
+      {.section = "model",
+       .name = "threads",
+       .kind = OptionKind::kInteger,
+       .without = "all cores",
+       .min = 1,
+       .max = 1024,
+       .commands = "run generate serve",
+       .help = "Threads of the CPU backends"},
+      {.section = "model",
+       .name = "context",
+       .kind = OptionKind::kInteger,
+       .without = "the model's maximum, at most 32768 (run) or 8192",
+       .min = 2,
+       .max = 1 << 30,
+       .unit = "tokens",
+       .commands = "run generate serve",
+       .help = "Tokens that prompt and answer may have together"},
+      {.section = "model",
+       .name = "prefill",
+       .kind = OptionKind::kChoice,
+       .fallback = "tail",
+       .choices = "tail full",
+       .commands = "run generate",
+       .help = "tail: the decoder half of the model reads only a prompt's end; full: all of it",
+       .aliases = "YOCO_PREFILL_TRUNCATION_MODE"},
+  };
+  return kTable;
+}
+
+}  // namespace deepinfer::app
