@@ -26,6 +26,7 @@
 #include "base/status.h"
 #include "engine/executor.h"
 #include "engine/request.h"
+#include "engine/step_observer.h"
 #include "engine/stream.h"
 #include "sched/scheduler.h"
 #include "text/tokenizer.h"
@@ -45,6 +46,7 @@ struct EngineOptions {
   int queue_events = 256;    // of one request's stream
   double step_target_s = 0;  // prefill beside decode is cut to keep a step below; needs step_cost
   sched::StepCost step_cost;
+  std::shared_ptr<StepObserver> observer;  // null: none
   bool cpu_times = false;  // StepTimes but forward in CPU time of the engine's thread (benchmarks)
 };
 

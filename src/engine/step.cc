@@ -12,9 +12,10 @@ Answer* Engine::Impl::find(int64_t id) const {
 }
 
 bool Engine::Impl::step() {
-  const double t0 = step_clock();
-  const Plan& plan = scheduler->plan(now());
+  const double t0 = step_clock(), step_begin = now();
+  const Plan& plan = scheduler->plan(step_begin);
   const double t1 = step_clock(), forward_begin = now();
+  StepMoments at{.begin = step_begin, .planned = forward_begin};
   const bool empty = plan.empty();
   result.failed.clear();
   result.samples.resize(plan.samples.size());
@@ -26,7 +27,8 @@ bool Engine::Impl::step() {
   std::span<const float> logits;
   const Status status = run(plan, &logits);
   const double t2 = step_clock();
-  stats.times.forward += now() - forward_begin;
+  at.ready = now();
+  stats.times.forward += at.ready - forward_begin;
   if (status.ok()) {
     int outputs = 0;
     for (const model::StepSequence& s : plan.step.sequences) {
@@ -39,11 +41,18 @@ bool Engine::Impl::step() {
     logits = kept_logits;
   }
   const double t3 = step_clock();
+  at.sampled = now();
   stream_tokens(plan, logits);
   const double t4 = step_clock();
   stats.steps += !plan.step.sequences.empty();
-  scheduler->commit(result, now());
+  if (options.observer && !empty) {
+    at.streamed = now();
+    options.observer->on_step({plan, result, logits, at});
+  }
+  const double committed = now();
+  scheduler->commit(result, committed);
   const double t5 = step_clock();
+  if (options.observer && !empty) options.observer->on_commit(committed, now());
   collect_ends();
   const double t6 = step_clock();
   stats.times.plan += t1 - t0;

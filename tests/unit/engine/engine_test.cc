@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <thread>
 
 #include "tests/unit/engine/fake_executor.h"
@@ -334,6 +335,41 @@ TEST(Engine, DoesNotNotifyAReaderThatHasLeft) {
 }
 
 // fixtures/bugs 12 and every other parameter out of range: refused by name, and the engine goes on.
+TEST(Engine, AnObserverSeesEveryStepOnce) {
+  struct Steps : StepObserver {
+    void on_step(const StepRecord& r) override {
+      std::vector<double> times = {ended, r.at.begin, r.at.planned, r.at.ready, r.at.sampled, r.at.streamed};
+      EXPECT_TRUE(std::ranges::is_sorted(times));
+      ASSERT_EQ(r.plan.samples.size(), r.result.samples.size());
+      rows += r.plan.step.tokens.size();
+      for (size_t i = 0; i < r.plan.samples.size(); ++i) {
+        const auto row = r.logits.subspan(static_cast<size_t>(r.plan.samples[i].logits_row) * 64, 64);
+        const auto best = static_cast<int32_t>(std::ranges::max_element(row) - row.begin());
+        EXPECT_EQ(r.result.samples[i].tokens, std::vector<int32_t>{best});
+        tokens[r.plan.samples[i].id].push_back(best);
+      }
+    }
+    void on_commit(double begin, double end) override {
+      EXPECT_LE(begin, end);
+      ended = end;
+    }
+    std::map<int64_t, std::vector<int32_t>> tokens;
+    size_t rows = 0;
+    double ended = 0;
+  };
+  auto steps = std::make_shared<Steps>();
+  std::vector<int32_t> first, second;
+  {
+    Fixture f({.observer = steps});
+    first = f.run(greedy({3, 4, 5}, 9)).tokens;
+    second = f.run(greedy({6}, 4)).tokens;
+  }
+  ASSERT_EQ(steps->tokens.size(), 2u);
+  EXPECT_EQ(steps->tokens.begin()->second, first);
+  EXPECT_EQ(steps->tokens.rbegin()->second, second);
+  EXPECT_EQ(steps->rows, 3u + 8 + 1 + 3);
+}
+
 TEST(Engine, NamesParametersThatAreOutOfRange) {
   Fixture f;
   const auto refused = [&](std::string_view name, auto change) {

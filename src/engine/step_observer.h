@@ -1,0 +1,41 @@
+// Watches the steps of a running engine: what was planned, what came out, and when. For traces (engine/trace/) and
+// tests.
+//
+//   class Counter : public StepObserver { void on_step(const StepRecord& r) override { rows += r.plan.step.tokens.size(); } };
+//   options.observer = std::make_shared<Counter>();
+//
+// Both are called on the engine's thread, for every step that did something: on_step() once its tokens were streamed,
+// on_commit() once the scheduler has them. Without an observer a step costs a few comparisons more. What the record
+// points to is only valid during the call.
+#pragma once
+
+#include <span>
+
+#include "sched/plan.h"
+
+namespace deepinfer::engine {
+
+// Seconds since the engine's start. The stages of a step follow each other: plan [begin, planned), forward until
+// the logits are there [planned, ready), sample [ready, sampled), stream [sampled, streamed); then commit.
+struct StepMoments {
+  double begin = 0, planned = 0, ready = 0, sampled = 0, streamed = 0;
+};
+
+struct StepRecord {
+  const sched::Plan& plan;
+  const sched::StepResult& result;
+  std::span<const float> logits;  // [rows that the plan's sequences ask for, vocabulary]
+  StepMoments at;
+};
+
+class StepObserver {
+ public:
+  virtual ~StepObserver() = default;
+  virtual void on_step(const StepRecord& record) = 0;
+  virtual void on_commit(double begin, double end) {
+    (void)begin;
+    (void)end;
+  }
+};
+
+}  // namespace deepinfer::engine
