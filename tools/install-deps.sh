@@ -16,6 +16,7 @@ packages=(
   libcurl4-openssl-dev libssl-dev  # deepinfer pull: HTTP and SHA-256; sealed reasoning
   libedit-dev       # line editing of deepinfer run
   libtomlplusplus-dev  # configuration files
+  liburing-dev      # asynchronous disk reads and writes: KV on SSD, offloaded experts
 )
 tests=(
   python3-venv      # SDKs and peer libraries below build/
