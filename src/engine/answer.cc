@@ -23,6 +23,7 @@ Answer::Answer(Live& l, int i, int vocab_size, const recipe::OutputVocabulary* v
     history_->add_prompt(r.prompt);
   }
   if (r.grammar) matcher_.emplace(r.grammar);
+  if (!r.grammar_after.empty()) trigger_.emplace(r.grammar_after, r.grammar_bound);
   if (vocabulary == nullptr) return;
   recipe::ParserOptions options;
   options.initial = recipe::InitialStage::kContent;
@@ -36,7 +37,7 @@ Answer::Answer(Live& l, int i, int vocab_size, const recipe::OutputVocabulary* v
 Answer::~Answer() = default;
 
 std::span<const uint32_t> Answer::allowed_bits(std::span<uint32_t> mask, Status* status) {
-  if (!matcher_) return live.allowed;
+  if (!constrained()) return live.allowed;
   std::ranges::fill(mask, 0);
   *status = matcher_->fill_mask(mask.first(live.request.grammar->vocabulary().mask_words()));
   for (size_t i = 0; i < live.allowed.size(); ++i) mask[i] &= live.allowed[i];
@@ -48,8 +49,8 @@ Result<int32_t> Answer::draw(ops::Sampler& sampler, std::span<const float> logit
   const Request& r = live.request;
   const auto drawn = static_cast<size_t>(usage.output_tokens);
   const int32_t forced = drawn < r.forced_tokens.size() ? r.forced_tokens[drawn] : -1;
-  int32_t token = forced;
-  if (forced < 0) {
+  int32_t token = forced >= 0 || !trigger_ ? forced : trigger_->forced();
+  if (token < 0) {
     Status status;
     ops::SampleRow row{.logits = logits,
                        .params = &r.sampling,
@@ -62,11 +63,11 @@ Result<int32_t> Answer::draw(ops::Sampler& sampler, std::span<const float> logit
                        row.forbidden.empty();
     token = plain ? ops::Sampler::likeliest(logits) : sampler.sample(row);
     // A grammar that is complete leaves nothing but the end: it goes before min_tokens.
-    if (token < 0 && matcher_ && !row.forbidden.empty()) {
+    if (token < 0 && constrained() && !row.forbidden.empty()) {
       row.forbidden = {};
       token = sampler.sample(row);
     }
-    if (token < 0 && (matcher_ || !live.allowed.empty())) {
+    if (token < 0 && (constrained() || !live.allowed.empty())) {
       return Status(Code::kFailedPrecondition, "No token is left that the grammar and allowed_tokens permit.");
     }
     if (token < 0) {
@@ -74,7 +75,7 @@ Result<int32_t> Answer::draw(ops::Sampler& sampler, std::span<const float> logit
                     "The model gave no finite logit. Its weights may be damaged; try --backend reference.");
     }
   }
-  if (matcher_ && !matcher_->accept(static_cast<uint32_t>(token))) {
+  if (constrained() && !matcher_->accept(static_cast<uint32_t>(token))) {
     DI_RETURN_IF_ERROR(matcher_->status());
     return make_error(Code::kInvalidArgument, "forced_tokens[{}] = {} does not fit the grammar.", drawn, token);
   }
@@ -85,6 +86,7 @@ bool Answer::take(int32_t token, Event* event) {
   ++usage.output_tokens;
   event->token = token;
   if (history_) history_->add_output(token);
+  if (trigger_) trigger_->take(token);
   if (std::ranges::find(live.end_tokens, token) != live.end_tokens.end() || (matcher_ && matcher_->is_ended())) {
     event->ends_answer = true;
     reason_ = FinishReason::kStopToken;

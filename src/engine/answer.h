@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/grammar_trigger.h"
 #include "engine/request.h"
 #include "engine/stream.h"
 #include "grammar/matcher.h"
@@ -64,10 +65,12 @@ class Answer {
 
  private:
   class Text;
+  bool constrained() const { return matcher_ && (!trigger_ || trigger_->open()); }
   std::span<const uint32_t> allowed_bits(std::span<uint32_t> mask, Status* status);
 
   std::optional<ops::TokenHistory> history_;
   std::optional<grammar::Matcher> matcher_;
+  std::optional<GrammarTrigger> trigger_;  // until it opens the matcher waits
   std::unique_ptr<Text> text_;
   std::unique_ptr<recipe::TokenOutput> output_;
   FinishReason reason_ = FinishReason::kStopToken;

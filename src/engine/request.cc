@@ -80,6 +80,20 @@ Status check_stops(const Request& r, const RequestLimits& limits) {
   return Status();
 }
 
+Status check_trigger(const Request& r, const RequestLimits& limits) {
+  if (r.grammar_after.empty()) {
+    if (r.grammar_bound == -1) return Status();
+    return Status(Code::kInvalidArgument, "grammar_bound is only possible with grammar_after.");
+  }
+  if (!r.grammar) return Status(Code::kInvalidArgument, "grammar_after is only possible with a grammar.");
+  if (r.grammar_after.size() > static_cast<size_t>(limits.grammar_after_max)) {
+    return make_error(Code::kInvalidArgument, "grammar_after has {} ids; at most {} are possible.",
+                      r.grammar_after.size(), limits.grammar_after_max);
+  }
+  DI_RETURN_IF_ERROR(check_ids("grammar_after", r.grammar_after, 0, limits.vocab_size));
+  return range("grammar_bound", r.grammar_bound, -1, limits.vocab_size - 1);
+}
+
 }  // namespace
 
 Status check_request(const Request& r, const RequestLimits& limits) {
@@ -107,6 +121,7 @@ Status check_request(const Request& r, const RequestLimits& limits) {
   }
   DI_RETURN_IF_ERROR(check_ids("allowed_tokens", r.allowed_tokens, 0, limits.vocab_size));
   DI_RETURN_IF_ERROR(check_ids("forced_tokens", r.forced_tokens, -1, limits.vocab_size));
+  DI_RETURN_IF_ERROR(check_trigger(r, limits));
   DI_RETURN_IF_ERROR(range("priority", r.priority, -8, 8));
   return range("timeout_s", r.timeout_s, 0.0, kTimeoutMax);
 }

@@ -44,6 +44,8 @@ struct Request {
   std::vector<int32_t> allowed_tokens;         // only these may be drawn; empty: all
   std::vector<int32_t> forced_tokens;          // replaces the drawn tokens one by one; -1 leaves the model's choice
   std::shared_ptr<grammar::Compiled> grammar;  // masks what does not fit; null: none
+  std::vector<int32_t> grammar_after;          // the grammar holds behind these tokens only; empty: from the start
+  int32_t grammar_bound = -1;                  // a token behind which grammar_after is forced; -1: none
   bool text = true;                            // events carry text; false: token ids only, and no stop texts
   bool full_prefill = false;                   // the decoder half reads the whole prompt, not only its last KEEP tokens
   bool cache = true;                           // read and fill the prefix cache
@@ -60,6 +62,7 @@ struct RequestLimits {
   int32_t stop_max = 16;
   size_t stop_bytes_max = 4096;
   int32_t stop_tokens_max = 256;
+  int32_t grammar_after_max = 256;
   int64_t prompt_logprobs_max = 1 << 22;  // prompt tokens times (top_logprobs + 1)
   bool has_text = false;                  // there is a tokenizer, so that stop texts can be found
 };

@@ -135,6 +135,49 @@ TEST_F(Text, GrammarMasks) {
   EXPECT_NE(bad.error.message().find("forced_tokens[0]"), std::string::npos);
 }
 
+TEST_F(Text, GrammarBehindATriggerAndABound) {
+  auto vocabulary = grammar::Vocabulary::from_tokenizer(tokenizer).value();
+  auto compiled =
+      grammar::compile_constraint({.kind = grammar::ConstraintKind::kRegex, .source = "[0-9]{3}-(cat|dog)"}, vocabulary);
+  ASSERT_TRUE(compiled.ok()) << compiled.status().message();
+  const std::vector<int32_t> ids = tokenizer.encode("=>"), go = tokenizer.encode(" so");
+  ASSERT_EQ(go.size(), 1u);
+  Request r;
+  r.prompt = {0, 5};
+  r.seed = 3;
+  r.max_tokens = 40;
+  r.grammar = compiled.value();
+  r.grammar_after = ids;
+  // Free until the sequence comes (here: by force), then the grammar.
+  r.forced_tokens = tokenizer.encode("free text");
+  const size_t free_tokens = r.forced_tokens.size();
+  r.forced_tokens.insert(r.forced_tokens.end(), ids.begin(), ids.end());
+  const testing::Collected c = testing::run(*engine, r)[0];
+  EXPECT_EQ(c.reason, FinishReason::kStopToken) << c.error.message();
+  EXPECT_TRUE(c.text.starts_with("free text=>")) << c.text;
+  EXPECT_EQ(c.text.size(), std::string("free text=>123-cat").size()) << c.text;
+  // Behind the bound the sequence is forced.
+  r.grammar_bound = go[0];
+  r.forced_tokens.resize(free_tokens);
+  r.forced_tokens.push_back(go[0]);
+  EXPECT_TRUE(testing::run(*engine, r)[0].text.starts_with("free text so=>"));
+  // Without the sequence the answer stays free.
+  r.forced_tokens.clear();
+  r.grammar_bound = -1;
+  r.sampling.temperature = 0;
+  Request plain = r;
+  plain.grammar = nullptr;
+  plain.grammar_after.clear();
+  EXPECT_EQ(testing::run(*engine, r)[0].tokens, testing::run(*engine, plain)[0].tokens);
+  for (auto change : {+[](Request& q) { q.grammar = nullptr; }, +[](Request& q) { q.grammar_after.clear(); },
+                      +[](Request& q) { q.grammar_after[0] = -1; }, +[](Request& q) { q.grammar_bound = 1 << 30; }}) {
+    Request bad = r;
+    bad.grammar_bound = 5;
+    change(bad);
+    EXPECT_EQ(engine->submit(bad).status().code(), Code::kInvalidArgument);
+  }
+}
+
 TEST_F(Text, PromptLogprobsEqualThoseOfGeneration) {
   Request r;
   r.prompt = testing::random_prompt(150, 3);
