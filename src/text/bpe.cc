@@ -5,7 +5,30 @@
 
 namespace deepinfer::text {
 
+namespace {
+
+// Fewer jobs than this leave most of the vectors empty.
+constexpr size_t kJobsForVectors = 8;
+
+}  // namespace
+
+bool Bpe::can_run(Way way) {
+#if defined(__x86_64__)
+  static const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2");
+  static const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+                             __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
+  return way == Way::kAvx512 ? avx512 : way == Way::kAvx2 ? avx2 : true;
+#else
+  return way == Way::kPortable;
+#endif
+}
+
 void Bpe::encode(std::span<Job> jobs, Scratch* scratch) const {
+  const bool vectors = jobs.size() >= kJobsForVectors && can_run(Way::kAvx512);
+  encode(jobs, vectors ? Way::kAvx512 : can_run(Way::kAvx2) ? Way::kAvx2 : Way::kPortable, scratch);
+}
+
+void Bpe::encode(std::span<Job> jobs, Way way, Scratch* scratch) const {
   if (!regular_) {
     for (Job& job : jobs) {
       scratch->ids.clear();
@@ -16,10 +39,35 @@ void Bpe::encode(std::span<Job> jobs, Scratch* scratch) const {
     return;
   }
 #if defined(__x86_64__)
-  static const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2");
-  if (has_avx2) return encode_lanes_avx2(jobs, scratch);
+  if (way == Way::kAvx2) return encode_lanes_avx2(jobs, scratch);
+  while (way == Way::kAvx512 && !jobs.empty()) {
+    const size_t count = std::min(jobs.size(), kColumnJobs);
+    encode_columns(jobs.first(count), scratch);
+    jobs = jobs.subspan(count);
+  }
 #endif
   encode_lanes(jobs, scratch);
+}
+
+// The symbols from which merging can start: characters, or bytes; 0 if there are more than kShortUnits.
+size_t Bpe::find_units(std::string_view piece, Symbol* units) const {
+  size_t count = 0;
+  for (size_t i = 0; i < piece.size();) {
+    const auto byte = [&](size_t at) { return static_cast<uint8_t>(piece[i + at]); };
+    const uint8_t lead = byte(0);
+    const size_t length = lead < 0x80 ? 1 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : 4;
+    if (count + length > kShortUnits) return 0;
+    Symbol symbol = lead;
+    if (length == 2) symbol = characters_[(lead & 0x1fu) << 6 | (byte(1) & 0x3fu)];
+    if (length == 3) symbol = characters_[(lead & 0xfu) << 12 | (byte(1) & 0x3fu) << 6 | (byte(2) & 0x3fu)];
+    if (length == 4 || symbol == kNever) {
+      for (size_t at = 0; at < length; ++at) units[count++] = byte(at);
+    } else {
+      units[count++] = symbol;
+    }
+    i += length;
+  }
+  return count;
 }
 
 size_t Bpe::encode_long(std::string_view piece, Scratch* scratch, TokenId* ids) const {

@@ -11,8 +11,9 @@
 // before it is whole. Long pieces: a list of tokens is the encoding of its bytes exactly if every adjacent pair of it
 // is the encoding of the pair's bytes. So encode() takes the longest token at each place, checks it against the one
 // before, and goes back where nothing fits; each place is given up at most once, so the work is linear in the piece.
-// Both need merges as training makes them: each makes a new token, out of bytes or results of earlier merges. Other
-// files (is_regular() false) are merged with a heap in O(n log n).
+// Of short pieces many are merged at a time, so that their waits for memory overlap: in turn, or side by side in
+// vectors. All of this needs merges as training makes them: each makes a new token, out of bytes or results of earlier
+// merges. Other files (is_regular() false) are merged with a heap in O(n log n).
 #pragma once
 
 #include <cstdint>
@@ -48,6 +49,11 @@ class Bpe {
   };
   // Many pieces at a time, so that their waits for memory overlap.
   void encode(std::span<Job> jobs, Scratch* scratch) const;
+  // How short pieces are merged: the same ids come from all. encode() takes the one that suits the machine and the
+  // number of jobs.
+  enum class Way : uint8_t { kPortable, kAvx2, kAvx512 };
+  static bool can_run(Way way);
+  void encode(std::span<Job> jobs, Way way, Scratch* scratch) const;
   // The definition carried out with a heap; appends the ids.
   void encode_by_heap(std::string_view piece, std::vector<TokenId>* ids) const;
 
@@ -90,6 +96,9 @@ class Bpe {
   // Pieces of at most this many bytes and units (characters, or bytes of characters that are no token) count as short.
   static constexpr size_t kShortBytes = 96, kShortUnits = 32, kLanes = 32;
   struct Lane;
+  static constexpr size_t kColumnJobs = 128;  // for which encode_columns() has room
+  struct UnitRows;
+  struct Columns;
 
   size_t encode_long(std::string_view piece, Scratch* scratch, TokenId* ids) const;
   size_t find_units(std::string_view piece, Symbol* units) const;
@@ -100,6 +109,13 @@ class Bpe {
   void run_lanes(std::span<Job> jobs, Scratch* scratch) const;
   void encode_lanes(std::span<Job> jobs, Scratch* scratch) const;
   void encode_lanes_avx2(std::span<Job> jobs, Scratch* scratch) const;
+  size_t sort_by_units(std::span<Job> jobs, UnitRows* rows, Scratch* scratch) const;
+  void load_columns(const UnitRows& rows, size_t first, size_t jobs, size_t units, Columns* columns) const;
+  void find_first_merges(size_t units, Columns* columns) const;
+  template <size_t kBatches>
+  void merge_columns(size_t units, Columns* batches) const;
+  void store_columns(const Columns& columns, const UnitRows& rows, size_t first, std::span<Job> jobs) const;
+  void encode_columns(std::span<Job> jobs, Scratch* scratch) const;
   // Files number merged tokens in order of rank, so that no table is needed for them.
   TokenId id_of(Symbol symbol) const {
     return symbol < 256 || !ids_in_order_ ? ids_[symbol] : first_merged_id_ + static_cast<TokenId>(symbol - 256);

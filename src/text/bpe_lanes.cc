@@ -35,27 +35,6 @@ struct Bpe::Lane {
   }
 };
 
-// The symbols from which merging can start: characters, or bytes; 0 if there are more than kShortUnits.
-__attribute__((always_inline)) inline size_t Bpe::find_units(std::string_view piece, Symbol* units) const {
-  size_t count = 0;
-  for (size_t i = 0; i < piece.size();) {
-    const auto byte = [&](size_t at) { return static_cast<uint8_t>(piece[i + at]); };
-    const uint8_t lead = byte(0);
-    const size_t length = lead < 0x80 ? 1 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : 4;
-    if (count + length > kShortUnits) return 0;
-    Symbol symbol = lead;
-    if (length == 2) symbol = characters_[(lead & 0x1fu) << 6 | (byte(1) & 0x3fu)];
-    if (length == 3) symbol = characters_[(lead & 0xfu) << 12 | (byte(1) & 0x3fu) << 6 | (byte(2) & 0x3fu)];
-    if (length == 4 || symbol == kNever) {
-      for (size_t at = 0; at < length; ++at) units[count++] = byte(at);
-    } else {
-      units[count++] = symbol;
-    }
-    i += length;
-  }
-  return count;
-}
-
 __attribute__((always_inline)) inline bool Bpe::start_lane(Job* job, Lane* lane) const {
   if (job->size > kShortBytes) return false;
   const size_t count = find_units({job->piece, job->size}, lane->units + 1);

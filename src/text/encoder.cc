@@ -32,6 +32,7 @@ Encoder::Encoder(Bpe bpe, const Vocabulary& vocabulary) : bpe_(std::move(bpe)) {
 
 void Encoder::encode(std::string_view text, Scratch* scratch, std::vector<TokenId>* ids) const {
   const char* const text_end = text.data() + text.size();
+  ids->reserve(ids->size() + text.size() / 3);
   scratch->splitter.start(text);
   while (scratch->splitter.next()) {
     const std::span<const uint32_t> starts = scratch->splitter.starts();

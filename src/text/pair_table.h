@@ -45,14 +45,24 @@ class PairTable {
   }
   uint32_t find(uint32_t left, uint32_t right) const { return answer(ask(left, right)); }
 
- private:
+  // For code that asks in vectors.
   static constexpr int kSymbolBits = 21, kRankBits = 22;
   static constexpr uint32_t kMaxDisplacement =
       0xffff;  // of a group: its lower half; the upper half is the filter of its pairs
+  static constexpr uint64_t kMultiplier = 0x9e3779b97f4a7c15;
+  struct Layout {
+    const uint32_t* groups;
+    const uint64_t* entries;
+    uint64_t seed, mask;
+    int shift;
+  };
+  Layout layout() const { return {groups_.data(), entries_.data(), seed_, mask_, shift_}; }
+
+ private:
   static constexpr uint64_t kFree = ~uint64_t{0};
 
   static uint64_t hash_of(uint64_t key, uint64_t seed) {
-    const uint64_t product = (key ^ seed) * 0x9e3779b97f4a7c15;
+    const uint64_t product = (key ^ seed) * kMultiplier;
     return product ^ product >> 32;
   }
   static uint32_t filter_bit(uint64_t hash) { return 16 + (hash & 15); }

@@ -29,17 +29,19 @@ class WordCache {
   static constexpr size_t kSlack = 8;       // ids that may be read past those that read() gives
   using Place = uint32_t;                   // of a record that may be the one; 0: there is none
 
-  WordCache() : sets_(allocate<Set>(kSets)), ring_(allocate<uint32_t>(kRingWords + kSlack)) {}
+  WordCache() : sets_(allocate<Set>(kSets)), ring_(allocate<uint32_t>(kRingWords + kSlack + kOverrun)) {}
 
   const void* address(uint64_t hash) const { return &set_of(hash); }
   void prefetch(uint64_t hash) const { __builtin_prefetch(address(hash)); }
 
   Place locate(uint64_t hash) const {
     const Set& set = set_of(hash);
-    const uint32_t tag = tag_of(hash);
-    Place place = 0;
-#pragma GCC unroll 8
-    for (int way = kWays - 1; way >= 0; --way) place = set.tag[way] == tag ? set.place[way] : place;
+    // The youngest record of that tag has the largest place; no branches, since all eight ways are as likely.
+    const int32_t tag = tag_of(hash);
+    Four places = larger(set.places(0) & (set.tags(0) == tag), set.places(1) & (set.tags(1) == tag));
+    places = larger(places, __builtin_shuffle(places, Four{2, 3, 0, 1}));
+    places = larger(places, __builtin_shuffle(places, Four{1, 0, 3, 2}));
+    const Place place = static_cast<Place>(places[0]);
     if (!is_current(place)) return 0;
     __builtin_prefetch(&ring_[place % kRingWords]);
     return place;
@@ -60,6 +62,7 @@ class WordCache {
     return same ? std::span(reinterpret_cast<const TokenId*>(record + 1), count) : std::span<const TokenId>();
   }
 
+  // `ids` must be readable for kSlack ids and `piece` for PieceKey::kMaxBytes, whatever their sizes.
   void insert(uint64_t hash, std::string_view piece, std::span<const TokenId> ids) {
     if (piece.size() > kMaxBytes) return;
     const uint32_t words = static_cast<uint32_t>(1 + ids.size() + (piece.size() + 3) / 4);
@@ -68,14 +71,14 @@ class WordCache {
     if (head_ >= kLastPlace) clear();
     uint32_t* const record = &ring_[head_ % kRingWords];
     record[0] = static_cast<uint32_t>(ids.size()) << 16 | static_cast<uint32_t>(piece.size());
-    std::memcpy(record + 1, ids.data(), ids.size_bytes());
-    std::memcpy(record + 1 + ids.size(), piece.data(), piece.size());
+    copy_at_least<kSlack * sizeof(TokenId)>(record + 1, ids.data(), ids.size_bytes());
+    copy_at_least<PieceKey::kMaxBytes>(record + 1 + ids.size(), piece.data(), piece.size());
 
-    Set& set = set_of(hash);
-    std::memmove(set.tag + 1, set.tag, sizeof set.tag - sizeof set.tag[0]);  // the youngest first, the oldest falls out
+    Set& set = set_of(hash);  // the youngest first, the oldest falls out
+    std::memmove(set.tag + 1, set.tag, sizeof set.tag - sizeof set.tag[0]);
     std::memmove(set.place + 1, set.place, sizeof set.place - sizeof set.place[0]);
     set.tag[0] = tag_of(hash);
-    set.place[0] = head_;
+    set.place[0] = static_cast<int32_t>(head_);
     head_ += words;
   }
 
@@ -91,12 +94,30 @@ class WordCache {
 
  private:
   static constexpr int kWays = 8;
+  using Four = int32_t __attribute__((vector_size(16)));
   // Places count up so that the younger of two is the larger; long before they would overflow the cache starts anew.
-  static constexpr uint32_t kFirstPlace = kRingWords, kLastPlace = 0xf0000000;
+  static constexpr uint32_t kFirstPlace = kRingWords, kLastPlace = 0x70000000;
   struct Set {
-    uint32_t tag[kWays];
-    Place place[kWays];
+    int32_t tag[kWays], place[kWays];
+    static Four four(const int32_t* from) {
+      Four values;
+      std::memcpy(&values, from, sizeof values);
+      return values;
+    }
+    Four tags(int half) const { return four(tag + half * 4); }
+    Four places(int half) const { return four(place + half * 4); }
   };
+  static Four larger(Four a, Four b) { return a > b ? a : b; }
+  // Copies kBytes where there are not more: a copy of unknown length costs a call and a misprediction.
+  template <size_t kBytes>
+  static void copy_at_least(void* to, const void* from, size_t bytes) {
+    if (bytes <= kBytes) {
+      std::memcpy(to, from, kBytes);
+    } else {
+      std::memcpy(to, from, bytes);
+    }
+  }
+  static constexpr uint32_t kOverrun = 8;  // words that insert() may write past a record
   struct Free {
     void operator()(void* p) const { std::free(p); }
   };
@@ -109,8 +130,8 @@ class WordCache {
   }
   const Set& set_of(uint64_t hash) const { return sets_[hash % kSets]; }
   Set& set_of(uint64_t hash) { return sets_[hash % kSets]; }
-  static uint32_t tag_of(uint64_t hash) { return static_cast<uint32_t>(hash >> 32); }
-  bool is_current(Place place) const { return place >= floor_ && head_ - place <= kRingWords; }
+  static int32_t tag_of(uint64_t hash) { return static_cast<int32_t>(hash >> 32); }
+  bool is_current(Place place) const { return place >= floor_ && head_ - place <= kRingWords - kOverrun; }
 
   std::unique_ptr<Set[], Free> sets_;
   std::unique_ptr<uint32_t[], Free> ring_;
