@@ -1,0 +1,82 @@
+// Live numbers from /metrics (Prometheus text), asked for while someone looks.
+import { Store } from "../state/store.ts";
+import { send } from "./client.ts";
+
+export interface Live {
+  at: number;
+  generated: number | null; // tokens since the start
+  prompt: number | null;
+  running: number | null;
+  waiting: number | null;
+  kvUsed: number | null; // 0..1
+  cacheHit: number | null; // share of prompt tokens found in the cache, 0..1
+  firstTokenMs: number | null; // mean
+  tokensPerS: number | null; // over the last interval
+  promptPerS: number | null;
+}
+
+export const live = new Store<Live | null>(null);
+export const history = new Store<number[]>([]); // tokens/s, oldest first
+const HISTORY_MAX = 60;
+
+export type Samples = Map<string, number>; // name -> sum over its label sets
+
+export function parseMetrics(text: string): Samples {
+  const samples: Samples = new Map();
+  for (const line of text.split("\n")) {
+    const m = /^([a-zA-Z_:][\w:]*)(?:\{.*\})?\s+(\S+)/.exec(line);
+    const value = m ? Number(m[2]) : NaN;
+    if (m && Number.isFinite(value)) samples.set(m[1]!, (samples.get(m[1]!) ?? 0) + value);
+  }
+  return samples;
+}
+
+export function liveOf(samples: Samples, at: number, last: Live | null): Live {
+  const get = (name: string) => samples.get("deepinfer_" + name) ?? null;
+  const share = (part: number | null, whole: number | null) => (part === null || !whole ? null : part / whole);
+  const generated = get("generated_tokens_total");
+  const prompt = get("prompt_tokens_total");
+  const first = share(get("time_to_first_token_seconds_sum"), get("time_to_first_token_seconds_count"));
+  const seconds = last ? (at - last.at) / 1000 : 0;
+  const rate = (now: number | null, before: number | null | undefined) =>
+    now === null || before === null || before === undefined || seconds <= 0 ? null : Math.max(0, now - before) / seconds;
+  return {
+    at,
+    generated,
+    prompt,
+    running: get("requests_running"),
+    waiting: get("requests_waiting"),
+    kvUsed: get("kv_usage_ratio"),
+    cacheHit: share(get("cached_prompt_tokens_total"), prompt),
+    firstTokenMs: first === null ? null : first * 1000,
+    tokensPerS: rate(generated, last?.generated),
+    promptPerS: rate(prompt, last?.prompt),
+  };
+}
+
+let timer: ReturnType<typeof setTimeout> | undefined;
+let wantedMs = 0;
+
+async function ask(): Promise<void> {
+  try {
+    const text = await (await send("metrics")).text();
+    const now = liveOf(parseMetrics(text), performance.now(), live.value);
+    live.set(now);
+    if (now.tokensPerS !== null) history.update((h) => [...h, now.tokensPerS!].slice(-HISTORY_MAX));
+  } catch {
+    live.set(null);
+  }
+}
+
+// Asks every `ms`; 0 stops. Nothing is asked while the page is hidden.
+export function watchMetrics(ms: number): void {
+  wantedMs = ms;
+  clearTimeout(timer);
+  if (ms === 0) return;
+  const tick = async () => {
+    if (!document.hidden) await ask();
+    if (wantedMs) timer = setTimeout(tick, wantedMs);
+  };
+  void tick();
+}
+

@@ -1,0 +1,93 @@
+// Live numbers of the server: a line below the composer, tiles in the panel.
+import { history, live } from "../api/metrics.ts";
+import type { Live } from "../api/metrics.ts";
+import { server } from "../api/server.ts";
+import { useStore } from "../state/store.ts";
+import { setPanel } from "../state/view.ts";
+
+const rate = (v: number | null) => (v === null ? "–" : v >= 100 ? String(Math.round(v)) : v.toFixed(1));
+const part = (v: number | null) => (v === null ? "–" : `${v >= 0.0995 || v === 0 ? Math.round(v * 100) : (v * 100).toFixed(1)}%`);
+const whole = (v: number | null) => (v === null ? "–" : Math.round(v).toLocaleString("en-US"));
+
+export function LiveLine() {
+  const now = useStore(live);
+  const { fault } = useStore(server);
+  if (fault) return <p class="live-line fault-text">{fault}</p>;
+  return (
+    <p class="live-line">
+      <button type="button" onClick={() => setPanel("live")} title="Live numbers of the server">
+        <Beat on={Boolean(now?.running)} />
+        <span>{rate(now?.tokensPerS ?? null)} tokens/s</span>
+        <span>queue {whole(now?.waiting ?? null)}</span>
+        <span>KV {part(now?.kvUsed ?? null)}</span>
+        <span>cache hits {part(now?.cacheHit ?? null)}</span>
+      </button>
+    </p>
+  );
+}
+
+function Beat({ on }: { on: boolean }) {
+  return <i class={"beat" + (on ? " on" : "")} aria-hidden="true" />;
+}
+
+export function LivePane() {
+  const now = useStore(live);
+  const past = useStore(history);
+  if (!now) return <p class="muted">The server gives no numbers at /metrics at the moment.</p>;
+  return (
+    <>
+      <Tile name="Generated tokens/s" value={rate(now.tokensPerS)} wide>
+        <Spark values={past} />
+      </Tile>
+      <div class="tiles">
+        <Tile name="Answers in work" value={whole(now.running)} metric="running" />
+        <Tile name="Queue" value={whole(now.waiting)} metric="waiting" />
+        <Tile name="KV memory in use" value={part(now.kvUsed)} metric="kv">
+          <Meter value={now.kvUsed} />
+        </Tile>
+        <Tile name="Prompt tokens from cache" value={part(now.cacheHit)} metric="hits">
+          <Meter value={now.cacheHit} />
+        </Tile>
+        <Tile name="First token, mean" value={now.firstTokenMs === null ? "–" : `${Math.round(now.firstTokenMs)} ms`} />
+        <Tile name="Prompt tokens/s" value={rate(now.promptPerS)} />
+      </div>
+      <Totals now={now} />
+    </>
+  );
+}
+
+function Totals({ now }: { now: Live }) {
+  return (
+    <dl class="totals">
+      <dt>Tokens generated since the start</dt>
+      <dd data-metric="generated">{whole(now.generated)}</dd>
+      <dt>Prompt tokens read</dt>
+      <dd data-metric="prompt">{whole(now.prompt)}</dd>
+    </dl>
+  );
+}
+
+function Tile({ name, value, metric, wide, children }: { name: string; value: string; metric?: string; wide?: boolean; children?: preact.ComponentChildren }) {
+  return (
+    <div class={"tile" + (wide ? " wide" : "")}>
+      <span>{name}</span>
+      <strong data-metric={metric}>{value}</strong>
+      {children}
+    </div>
+  );
+}
+
+function Meter({ value }: { value: number | null }) {
+  return <progress max={1} value={value ?? 0} aria-hidden="true" />;
+}
+
+function Spark({ values }: { values: number[] }) {
+  const top = Math.max(...values, 1);
+  const points = values.map((v, i) => `${(i * 300) / 59},${46 - (v / top) * 42}`);
+  if (points.length < 2) return null;
+  return (
+    <svg class="spark" viewBox="0 0 300 48" preserveAspectRatio="none" role="img" aria-label={`Tokens per second over the last ${values.length} samples, at most ${Math.round(top)}`}>
+      <polyline points={points.join(" ")} />
+    </svg>
+  );
+}
