@@ -44,35 +44,44 @@ std::span<const uint32_t> Answer::allowed_bits(std::span<uint32_t> mask, Status*
   return mask;
 }
 
+Result<int32_t> Answer::sample(ops::Sampler& sampler, std::span<const float> logits, int32_t position,
+                               std::span<uint32_t> mask) {
+  const Request& r = live.request;
+  Status status;
+  ops::SampleRow row{.logits = logits,
+                     .params = &r.sampling,
+                     .place = {live.seed, static_cast<uint32_t>(position), static_cast<uint32_t>(index)},
+                     .history = history_ ? &*history_ : nullptr,
+                     .allowed = allowed_bits(mask, &status)};
+  DI_RETURN_IF_ERROR(status);
+  if (usage.output_tokens < r.min_tokens) row.forbidden = live.end_tokens;
+  const bool plain = r.sampling.greedy() && r.sampling.logit_bias.empty() && !history_ && row.allowed.empty() &&
+                     row.forbidden.empty() && !r.processed_logprobs;
+  int32_t token = plain ? ops::Sampler::likeliest(logits) : sampler.sample(row);
+  // A grammar that is complete leaves nothing but the end: it goes before min_tokens.
+  if (token < 0 && constrained() && !row.forbidden.empty()) {
+    row.forbidden = {};
+    token = sampler.sample(row);
+  }
+  if (token >= 0) return token;
+  if (constrained() || !live.allowed.empty()) {
+    return Status(Code::kFailedPrecondition, "No token is left that the grammar and allowed_tokens permit.");
+  }
+  return Status(Code::kDataLoss,
+                "The model gave no finite logit. Its weights may be damaged; try --backend reference.");
+}
+
 Result<int32_t> Answer::draw(ops::Sampler& sampler, std::span<const float> logits, int32_t position,
                              std::span<uint32_t> mask) {
   const Request& r = live.request;
   const auto drawn = static_cast<size_t>(usage.output_tokens);
-  const int32_t forced = drawn < r.forced_tokens.size() ? r.forced_tokens[drawn] : -1;
-  int32_t token = forced >= 0 || !trigger_ ? forced : trigger_->forced();
-  if (token < 0) {
-    Status status;
-    ops::SampleRow row{.logits = logits,
-                       .params = &r.sampling,
-                       .place = {live.seed, static_cast<uint32_t>(position), static_cast<uint32_t>(index)},
-                       .history = history_ ? &*history_ : nullptr,
-                       .allowed = allowed_bits(mask, &status)};
-    DI_RETURN_IF_ERROR(status);
-    if (usage.output_tokens < r.min_tokens) row.forbidden = live.end_tokens;
-    const bool plain = r.sampling.greedy() && r.sampling.logit_bias.empty() && !history_ && row.allowed.empty() &&
-                       row.forbidden.empty();
-    token = plain ? ops::Sampler::likeliest(logits) : sampler.sample(row);
-    // A grammar that is complete leaves nothing but the end: it goes before min_tokens.
-    if (token < 0 && constrained() && !row.forbidden.empty()) {
-      row.forbidden = {};
-      token = sampler.sample(row);
-    }
-    if (token < 0 && (constrained() || !live.allowed.empty())) {
-      return Status(Code::kFailedPrecondition, "No token is left that the grammar and allowed_tokens permit.");
-    }
-    if (token < 0) {
-      return Status(Code::kDataLoss,
-                    "The model gave no finite logit. Its weights may be damaged; try --backend reference.");
+  int32_t token = drawn < r.forced_tokens.size() ? r.forced_tokens[drawn] : -1;
+  if (token < 0 && trigger_) token = trigger_->forced();
+  if (token < 0 || r.processed_logprobs) {
+    DI_ASSIGN_OR_RETURN(const int32_t sampled, sample(sampler, logits, position, mask));
+    if (token < 0) token = sampled;
+    if (r.processed_logprobs) {
+      processed_logprobs(sampler, r.sampling.greedy(), token, r.top_logprobs, &processed, &processed_top);
     }
   }
   if (constrained() && !matcher_->accept(static_cast<uint32_t>(token))) {

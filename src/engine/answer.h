@@ -59,6 +59,9 @@ class Answer {
   bool ended = false;
   Status error;
   Usage usage;
+  // Of the last token drawn, with processed_logprobs.
+  TokenLogprob processed;
+  std::vector<TokenLogprob> processed_top;
 
   FinishReason reason() const { return reason_; }
   std::string_view stop_text() const { return output_ ? output_->stop_sequence() : std::string_view(); }
@@ -66,6 +69,8 @@ class Answer {
  private:
   class Text;
   bool constrained() const { return matcher_ && (!trigger_ || trigger_->open()); }
+  Result<int32_t> sample(ops::Sampler& sampler, std::span<const float> logits, int32_t position,
+                         std::span<uint32_t> mask);
   std::span<const uint32_t> allowed_bits(std::span<uint32_t> mask, Status* status);
 
   std::optional<ops::TokenHistory> history_;

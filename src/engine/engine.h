@@ -46,6 +46,8 @@ struct EngineOptions {
   int queue_events = 256;    // of one request's stream
   double step_target_s = 0;  // prefill beside decode is cut to keep a step below; needs step_cost
   sched::StepCost step_cost;
+  std::vector<int32_t> banned_tokens;  // never drawn
+  int32_t top_k_max = 0;               // draws are among so many of the likeliest tokens at most; 0: no bound
   std::shared_ptr<StepObserver> observer;  // null: none
   bool cpu_times = false;  // StepTimes but forward in CPU time of the engine's thread (benchmarks)
 };

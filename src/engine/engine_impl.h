@@ -52,7 +52,7 @@ struct Engine::Impl {
   void sample_row(const sched::SampleRow& row, std::span<const float> logits, size_t i);
   void read_prompt_logprobs(const model::StepSequence& s, std::span<const float> logits);
   void stream_tokens(const sched::Plan& plan, std::span<const float> logits);
-  void fill_logprobs(const Live& live, std::span<const float> logits, Event* event);
+  void fill_logprobs(const Answer& a, std::span<const float> logits, Event* event);
   void name_bytes(TokenLogprob* t) const;
   Answer* find(int64_t id) const;
 

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <limits>
 
+#include "ops/cpu/sampler.h"
+
 namespace deepinfer::engine {
 
 LogSoftmax::LogSoftmax(std::span<const float> logits) : logits_(logits) {
@@ -45,6 +47,23 @@ void LogSoftmax::top(int count, std::vector<TokenLogprob>* out) const {
   }
   std::sort_heap(best.begin(), best.end(), better);
   for (int32_t t : best) out->push_back({t, of(t), {}});
+}
+
+void processed_logprobs(const ops::Sampler& sampler, bool greedy, int32_t token, int count, TokenLogprob* of,
+                        std::vector<TokenLogprob>* top) {
+  *of = {token, kLogprobFloor, {}};
+  top->clear();
+  const std::vector<int32_t> kept = sampler.kept_best_first();
+  const std::span<const float> z = sampler.scaled();
+  double sum = 0;
+  for (int32_t t : kept) sum += greedy ? 1.0 : std::exp(static_cast<double>(z[static_cast<size_t>(t)]));
+  const double log_sum = std::log(sum);
+  for (size_t i = 0; i < kept.size(); ++i) {
+    const double p = greedy ? 0.0 : static_cast<double>(z[static_cast<size_t>(kept[i])]) - log_sum;
+    const TokenLogprob one{kept[i], std::max(p, kLogprobFloor), {}};
+    if (kept[i] == token) *of = one;
+    if (static_cast<int>(i) < count) top->push_back(one);
+  }
 }
 
 }  // namespace deepinfer::engine

@@ -13,6 +13,10 @@
 #include <string_view>
 #include <vector>
 
+namespace deepinfer::ops {
+class Sampler;
+}
+
 namespace deepinfer::engine {
 
 inline constexpr double kLogprobFloor = -9999;
@@ -33,5 +37,10 @@ class LogSoftmax {
   std::span<const float> logits_;
   double log_sum_ = 0;
 };
+
+// Of the distribution that the last sample() of `sampler` drew from: of `token`, and of the `count` likeliest. A greedy
+// choice has all of the mass.
+void processed_logprobs(const ops::Sampler& sampler, bool greedy, int32_t token, int count, TokenLogprob* of,
+                        std::vector<TokenLogprob>* top);
 
 }  // namespace deepinfer::engine

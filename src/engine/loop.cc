@@ -98,9 +98,10 @@ Engine::Impl::~Impl() {
 }
 
 Status Engine::Impl::check_end_tokens() const {
-  for (int32_t t : options.end_tokens) {
-    if (t < 0 || t >= limits.vocab_size) {
-      return make_error(Code::kInvalidArgument, "The end token {} is outside the vocabulary of {}.", t,
+  for (const auto& [name, tokens] : {std::pair("end", &options.end_tokens), {"banned", &options.banned_tokens}}) {
+    for (int32_t t : *tokens) {
+      if (t >= 0 && t < limits.vocab_size) continue;
+      return make_error(Code::kInvalidArgument, "The {} token {} is outside the vocabulary of {}.", name, t,
                         limits.vocab_size);
     }
   }
@@ -201,6 +202,13 @@ void Engine::Impl::add(Submission&& submission) {
   if (!r.allowed_tokens.empty()) {
     l->allowed.assign(mask.size(), 0);
     for (int32_t t : r.allowed_tokens) l->allowed[static_cast<size_t>(t) / 32] |= 1u << (t % 32);
+  }
+  if (!options.banned_tokens.empty()) {
+    if (l->allowed.empty()) l->allowed.assign(mask.size(), ~0u);
+    for (int32_t t : options.banned_tokens) l->allowed[static_cast<size_t>(t) / 32] &= ~(1u << (t % 32));
+  }
+  if (options.top_k_max > 0 && (r.sampling.top_k < 0 || r.sampling.top_k > options.top_k_max)) {
+    r.sampling.top_k = options.top_k_max;
   }
   if (r.prompt_logprobs) l->stream->prompt_logprobs.resize(r.prompt.size());
   const recipe::OutputVocabulary* words = tokenizer && r.text ? &vocabulary : nullptr;

@@ -114,6 +114,9 @@ Status check_request(const Request& r, const RequestLimits& limits) {
   if (r.top_logprobs > 0 && !r.logprobs && !r.prompt_logprobs) {
     return Status(Code::kInvalidArgument, "top_logprobs is only possible with logprobs or prompt_logprobs.");
   }
+  if (r.processed_logprobs && !r.logprobs) {
+    return Status(Code::kInvalidArgument, "processed_logprobs is only possible with logprobs.");
+  }
   if (r.prompt_logprobs && prompt * (r.top_logprobs + 1) > limits.prompt_logprobs_max) {
     return make_error(Code::kInvalidArgument,
                       "prompt_logprobs of {} tokens with top_logprobs {} are {} values; at most {} are possible.",

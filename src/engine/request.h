@@ -9,8 +9,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -38,8 +40,13 @@ struct Request {
   bool ignore_end = false;           // the model's own end tokens do not end the answer
 
   bool logprobs = false;         // natural log softmax of the model's logits, before everything else
+  bool processed_logprobs = false;  // instead, of the distribution drawn from: penalties, masks, temperature, truncation
   int32_t top_logprobs = 0;      // and of so many of the likeliest tokens
   bool prompt_logprobs = false;  // the same for every prompt token but the first; runs the whole prompt, uncached
+
+  // The model's logits of every drawn token and, with prompt_logprobs, of every prompt token but the first: called on
+  // the engine's thread with the token's position, and only then valid. It must be quick.
+  std::function<void(int32_t sample, int32_t position, std::span<const float> logits)> on_logits;
 
   std::vector<int32_t> allowed_tokens;         // only these may be drawn; empty: all
   std::vector<int32_t> forced_tokens;          // replaces the drawn tokens one by one; -1 leaves the model's choice

@@ -157,7 +157,9 @@ void Engine::Impl::read_prompt_logprobs(const model::StepSequence& s, std::span<
   for (int k = 0; k < s.outputs; ++k) {
     const auto at = static_cast<size_t>(s.first_position + s.count - s.outputs + k + 1);
     if (at >= r.prompt.size()) return;
-    const LogSoftmax row(logits.subspan(static_cast<size_t>(k) * vocab, vocab));
+    const std::span<const float> values = logits.subspan(static_cast<size_t>(k) * vocab, vocab);
+    if (r.on_logits) r.on_logits(a->index, static_cast<int32_t>(at), values);
+    const LogSoftmax row(values);
     PromptLogprob& p = a->live.stream->prompt_logprobs[at];
     p.token = {r.prompt[at], row.of(r.prompt[at]), {}};
     name_bytes(&p.token);
@@ -166,12 +168,17 @@ void Engine::Impl::read_prompt_logprobs(const model::StepSequence& s, std::span<
   }
 }
 
-void Engine::Impl::fill_logprobs(const Live& l, std::span<const float> logits, Event* event) {
-  const LogSoftmax row(logits);
+void Engine::Impl::fill_logprobs(const Answer& a, std::span<const float> logits, Event* event) {
   event->has_logprob = true;
-  event->logprob = {event->token, row.of(event->token), {}};
+  if (a.live.request.processed_logprobs) {
+    event->logprob = a.processed;
+    event->top = a.processed_top;
+  } else {
+    const LogSoftmax row(logits);
+    event->logprob = {event->token, row.of(event->token), {}};
+    row.top(a.live.request.top_logprobs, &event->top);
+  }
   name_bytes(&event->logprob);
-  row.top(l.request.top_logprobs, &event->top);
   for (TokenLogprob& t : event->top) name_bytes(&t);
 }
 
@@ -192,7 +199,9 @@ void Engine::Impl::stream_tokens(const Plan& plan, std::span<const float> logits
     if (!e.error.ok()) e.error = Status();
     result.samples[i].stop = a.take(drawn[i], &e);
     result.samples[i].tokens.push_back(drawn[i]);
-    if (l.request.logprobs) fill_logprobs(l, logits.subspan(static_cast<size_t>(row.logits_row) * vocab, vocab), &e);
+    const std::span<const float> values = logits.subspan(static_cast<size_t>(row.logits_row) * vocab, vocab);
+    if (l.request.on_logits) l.request.on_logits(a.index, row.position, values);
+    if (l.request.logprobs) fill_logprobs(a, values, &e);
     const sched::Progress progress = scheduler->progress(a.id);
     if (a.usage.output_tokens == 1) {
       a.usage.cached_tokens = progress.cached_tokens;

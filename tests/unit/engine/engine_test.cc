@@ -335,6 +335,73 @@ TEST(Engine, DoesNotNotifyAReaderThatHasLeft) {
 }
 
 // fixtures/bugs 12 and every other parameter out of range: refused by name, and the engine goes on.
+TEST(Engine, ProcessedLogprobsAreOfWhatIsDrawnFrom) {
+  Fixture f;
+  Request r = greedy({3, 4, 5}, 6);
+  r.sampling = {.temperature = 0.7, .top_p = 0.9, .top_k = 9};
+  r.seed = 5;
+  r.logprobs = r.processed_logprobs = true;
+  r.top_logprobs = 20;
+  r.forced_tokens = {-1, -1, -1, 7};
+  std::vector<std::vector<float>> rows;
+  r.on_logits = [&](int32_t sample, int32_t position, std::span<const float> logits) {
+    EXPECT_EQ(sample, 0);
+    EXPECT_EQ(position, static_cast<int32_t>(3 + rows.size()));
+    rows.emplace_back(logits.begin(), logits.end());
+  };
+  const Got got = f.run(r);
+  ASSERT_EQ(rows.size(), 6u);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const Event& e = got.events[i];
+    // By the definition: softmax at the temperature, the shortest prefix beyond top_p, at most top_k, renormalised.
+    std::vector<std::pair<double, int32_t>> all;
+    double sum = 0;
+    for (int32_t t = 0; t < 64; ++t) {
+      all.emplace_back(-std::exp(static_cast<double>(rows[i][static_cast<size_t>(t)]) / 0.7), t);
+      sum -= all.back().first;
+    }
+    std::ranges::sort(all);
+    size_t kept = 0;
+    double mass = 0;
+    while (kept < 9 && mass <= 0.9 * sum) mass -= all[kept++].first;
+    ASSERT_EQ(e.top.size(), kept);
+    double of = kLogprobFloor;
+    for (size_t k = 0; k < kept; ++k) {
+      EXPECT_EQ(e.top[k].token, all[k].second);
+      EXPECT_NEAR(e.top[k].logprob, std::log(-all[k].first / mass), 1e-5);
+      if (all[k].second == e.token) of = e.top[k].logprob;
+    }
+    EXPECT_EQ(e.logprob.logprob, of);
+    EXPECT_EQ(e.token == 7, i == 3);
+  }
+  r.on_logits = nullptr;
+  r.sampling.temperature = 0;
+  r.forced_tokens.clear();
+  for (const Event& e : f.run(r).events) {
+    if (e.token < 0) continue;
+    EXPECT_EQ(e.logprob.logprob, 0);
+    EXPECT_EQ(e.top.size(), 1u);
+  }
+  r.logprobs = false;
+  EXPECT_FALSE(f.engine->submit(r).ok());
+}
+
+TEST(Engine, BannedTokensAndTopKOfTheEngine) {
+  Fixture open;
+  Request r = greedy({3, 4, 5}, 12);
+  const std::vector<int32_t> all = open.run(r).tokens;
+  Fixture banned({.banned_tokens = {all[0], all[1], all[2]}});
+  for (int32_t t : banned.run(r).tokens) EXPECT_EQ(std::count(all.begin(), all.begin() + 3, t), 0);
+  r.allowed_tokens = {all[0], 9};
+  for (int32_t t : banned.run(r).tokens) EXPECT_EQ(t, 9);
+  r.allowed_tokens.clear();
+  Fixture narrow({.top_k_max = 1});
+  r.sampling.temperature = 5;
+  r.sampling.top_k = 40;
+  EXPECT_EQ(narrow.run(r).tokens, all);
+  EXPECT_FALSE(Engine::create(std::make_unique<FakeExecutor>(), std::nullopt, {.banned_tokens = {64}}).ok());
+}
+
 TEST(Engine, AnObserverSeesEveryStepOnce) {
   struct Steps : StepObserver {
     void on_step(const StepRecord& r) override {
