@@ -59,6 +59,7 @@ EngineStats Engine::stats() {
   impl_->on_loop([&] {
     s = impl_->stats;
     s.scheduler = impl_->scheduler->stats();
+    if (impl_->tier) s.tier = impl_->tier->stats();
     s.live = impl_->live_count;
   });
   return s;

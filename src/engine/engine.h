@@ -31,6 +31,10 @@
 #include "sched/scheduler.h"
 #include "text/tokenizer.h"
 
+namespace deepinfer::kv {
+class Tier;
+}
+
 namespace deepinfer::engine {
 
 struct EngineOptions {
@@ -49,6 +53,13 @@ struct EngineOptions {
   std::vector<int32_t> banned_tokens;  // never drawn
   int32_t top_k_max = 0;               // draws are among so many of the likeliest tokens at most; 0: no bound
   std::shared_ptr<StepObserver> observer;  // null: none
+  // KV pages below host memory: local SSD, a remote store, or both behind one object (kv/tier.h). Only the engine's
+  // thread calls it. Finished blocks are written there, and prompts look there for what the device does not hold; a
+  // tier that is slow, full, damaged or away costs time, never an answer (sched/tiers.h).
+  std::shared_ptr<kv::Tier> tier;
+  double tier_wait_s = 2;     // a request waits no longer for its pages
+  double tier_timeout_s = 5;  // a single page is given up
+  double tier_flush_s = 2;    // the engine's end waits so long for writes
   bool cpu_times = false;  // StepTimes but forward in CPU time of the engine's thread (benchmarks)
 };
 
@@ -57,9 +68,17 @@ struct StepTimes {
   double plan = 0, forward = 0, sample = 0, commit = 0, stream = 0;
 };
 
+// Pages read from and written to EngineOptions::tier.
+struct TierStats {
+  int64_t hits = 0, missing = 0, damaged = 0, late = 0, errors = 0;
+  int64_t written = 0, write_failures = 0, write_refusals = 0;
+  int in_flight = 0;
+};
+
 struct EngineStats {
   sched::SchedulerStats scheduler;
   StepTimes times;
+  TierStats tier;
   int64_t steps = 0;  // with rows
   int64_t failed_steps = 0;
   int64_t output_tokens = 0;

@@ -14,6 +14,7 @@
 #include "engine/answer.h"
 #include "engine/engine.h"
 #include "engine/stream_state.h"
+#include "engine/tier_link.h"
 #include "ops/cpu/sampler.h"
 #include "recipe/output_vocabulary.h"
 
@@ -32,6 +33,8 @@ struct Engine::Impl {
   void loop();
   bool read_mail();  // false: the engine ends
   void wait_for_mail(double seconds);
+  void wait_for_work();
+  void flush_tier();
   void add(Submission&& submission);
   void cancel(const StreamState& stream);
   void resume_read_streams();
@@ -59,6 +62,7 @@ struct Engine::Impl {
   const EngineOptions options;
   std::unique_ptr<StepExecutor> executor;
   std::unique_ptr<sched::Scheduler> scheduler;
+  std::unique_ptr<TierLink> tier;  // null: none
   std::optional<text::Tokenizer> tokenizer;
   recipe::OutputVocabulary vocabulary;
   RequestLimits limits;

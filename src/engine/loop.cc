@@ -8,6 +8,7 @@ namespace deepinfer::engine {
 namespace {
 
 constexpr double kIdleWaitS = 3600, kPausedWaitS = 0.05, kExpiryS = 60;
+constexpr double kGetWaitS = 0.0002, kPutWaitS = 0.01;  // between polls of a tier
 
 // SplitMix64's finaliser: neighbouring inputs give unrelated seeds.
 uint64_t mix(uint64_t x) {
@@ -62,6 +63,8 @@ sched::SchedulerConfig scheduler_config(const ExecutorInfo& info, const EngineOp
   c.step_target_s = options.step_target_s;
   c.spill = options.spill;
   c.prefix_cache = options.prefix_cache;
+  if (options.tier) c.tier_gets_max = kTierGetsMax;
+  c.tier_wait_s = options.tier_wait_s;
   c.scope = {.checkpoint = info.checkpoint,
              .layout = info.layout,
              .kv_dtype = info.kv_dtype,
@@ -84,6 +87,7 @@ Engine::Impl::Impl(std::unique_ptr<StepExecutor> e, std::unique_ptr<sched::Sched
   limits.samples_max = std::min(options.samples_max, executor->info().sequences_max);
   limits.has_text = tokenizer.has_value();
   scheduler->set_cost(options.step_cost);
+  if (options.tier) tier = std::make_unique<TierLink>(options.tier, executor->info(), options.tier_timeout_s);
 }
 
 Engine::Impl::~Impl() {
@@ -130,16 +134,29 @@ void Engine::Impl::loop() {
       scheduler->expire(now());
       next_expiry_s = now() + kExpiryS;
     }
-    if (!scheduler->has_work()) {
-      wait_for_mail(kIdleWaitS);
-    } else if (!step()) {
-      wait_for_mail(kPausedWaitS);
-    }
+    if (tier) tier->pump(*scheduler, now());
+    if (!scheduler->has_work() || !step()) wait_for_work();
   }
   for (const std::unique_ptr<Live>& l : live) {
     for (const std::unique_ptr<Answer>& a : l->answers) scheduler->cancel(a->id);
   }
   collect_ends();
+  flush_tier();
+}
+
+void Engine::Impl::wait_for_work() {
+  double seconds = scheduler->has_work() ? kPausedWaitS : kIdleWaitS;
+  if (tier && tier->in_flight() > 0) seconds = tier->gets_in_flight() > 0 ? kGetWaitS : kPutWaitS;
+  wait_for_mail(seconds);
+}
+
+void Engine::Impl::flush_tier() {
+  const double end = now() + options.tier_flush_s;
+  while (tier && (tier->in_flight() > 0 || scheduler->has_work()) && now() < end) {
+    step();
+    tier->pump(*scheduler, now());
+    std::this_thread::sleep_for(std::chrono::duration<double>(kGetWaitS));
+  }
 }
 
 void Engine::Impl::wait_for_mail(double seconds) {

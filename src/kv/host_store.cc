@@ -51,10 +51,10 @@ int HostStore::reserve(size_t bytes, double cost) {
   return id;
 }
 
-void HostStore::seal(int id) {
+void HostStore::seal(int id, bool with_checksum) {
   Entry& e = entries_[id];
   if (!e.live) return;
-  e.checksum = kv_checksum(e.bytes);
+  if (with_checksum) e.checksum = kv_checksum(e.bytes);
   e.sealed = true;
   free_if_unused(id);
 }

@@ -51,7 +51,8 @@ class HostStore {
   int reserve(size_t bytes, double cost = 1);
   std::span<std::byte> buffer(int id) { return entries_[id].bytes; }
   std::span<const std::byte> buffer(int id) const { return entries_[id].bytes; }
-  void seal(int id);
+  // Without a checksum the entry cannot be verified later: for bytes that were checked just now.
+  void seal(int id, bool with_checksum = true);
   bool sealed(int id) const { return entries_[id].sealed; }
   // Whether the sealed bytes are still what they were.
   bool verify(int id);

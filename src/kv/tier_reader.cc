@@ -53,7 +53,8 @@ void TierReader::poll(double now_s, const std::function<void(const Arrived&)>& a
   for (size_t n = tier_.poll(done); n > 0; n = tier_.poll(done)) {
     for (size_t i = 0; i < n; ++i) {
       const auto get = std::ranges::find_if(gets_, [&](const Get& g) { return g.busy && g.ticket == done[i].ticket; });
-      if (get != gets_.end()) finish(*get, done[i], arrived);  // else somebody else's put
+      if (get != gets_.end()) finish(*get, done[i], arrived);
+      else if (options_.on_other) options_.on_other(done[i]);
     }
     if (n < done.size()) break;
   }

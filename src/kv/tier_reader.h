@@ -28,6 +28,8 @@ struct TierReaderOptions {
   int block_tokens = kBlockTokens;
   int in_flight_max = 64;
   double timeout_s = 5;
+  // Completions of the tier that are not this reader's: puts of a kv/tier_writer.h.
+  std::function<void(const Tier::Completion&)> on_other;
 };
 
 struct TierReaderCounters {

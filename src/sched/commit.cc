@@ -33,6 +33,8 @@ void Scheduler::Impl::finish(Sequence& s, EndReason reason) {
     queue.remove(s.flow, &s);
     drop_spill(s);
     admission_blocked_at = -1;
+  } else if (s.phase == Phase::kFetching) {
+    fetching.erase(std::ranges::find(fetching, &s));
   } else {
     stop_running(s);
   }

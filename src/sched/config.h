@@ -76,6 +76,11 @@ struct SchedulerConfig {
   double snapshot_ttl_s = 600;
   double attention_tokens = 65536;   // kv::PrefixIndexOptions
   kv::Faults faults;
+
+  // Lower tiers (sched/tiers.h).
+  int tier_gets_max = 0;             // pages asked for at once; 0: there are no lower tiers
+  int tier_puts_max = 64;            // finished blocks that wait to be written
+  double tier_wait_s = 2;            // a request waits no longer for pages, and never longer than computing them takes
 };
 
 Status check(const SchedulerConfig& config);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "sched/scheduler_impl.h"
+
 namespace deepinfer::sched {
 
 int FairQueue::flow(int32_t tenant, int32_t priority, double weight) {
@@ -32,6 +34,14 @@ void FairQueue::push_back(int flow, Sequence* s) {
 void FairQueue::push_front(int flow, Sequence* s) {
   activate(flows_[flow]);
   flows_[flow].waiting.push_front(s);
+}
+
+void FairQueue::push_by_arrival(int flow, Sequence* s) {
+  activate(flows_[flow]);
+  auto& q = flows_[flow].waiting;
+  auto at = q.end();
+  while (at != q.begin() && (*std::prev(at))->arrival > s->arrival) --at;
+  q.insert(at, s);
 }
 
 void FairQueue::remove(int flow, Sequence* s) {

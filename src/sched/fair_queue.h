@@ -29,6 +29,8 @@ class FairQueue {
 
   void push_back(int flow, Sequence* s);
   void push_front(int flow, Sequence* s);
+  // Behind all that arrived before it.
+  void push_by_arrival(int flow, Sequence* s);
   void remove(int flow, Sequence* s);
   // The head of the flow that is `rank`-th in the order of virtual time; null behind the last. Valid until the queue
   // changes.

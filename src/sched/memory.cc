@@ -56,6 +56,9 @@ bool Scheduler::Impl::grow(Sequence& s, int end) {
 }
 
 void Scheduler::Impl::release_memory(Sequence& s) {
+  drop_pages(s);
+  release_claims(s);
+  s.loaded_begin = s.loaded_end = 0;
   index.drop(s.node);
   s.node = kv::kNoNode;
   s.indexed = 0;
@@ -164,9 +167,11 @@ bool Scheduler::Impl::admit(Sequence& s) {
     drop_spill(s);
     restart(s);
   }
-  start_rows(s, match.blocks * config.block_tokens);
+  load_fetched(s, match.blocks);
+  start_rows(s, static_cast<int>(s.blocks.size()) * config.block_tokens);
   if (first) {
     s.progress.cached_tokens = s.state.cached;
+    s.progress.fetched_tokens = (s.loaded_end - s.loaded_begin) * config.block_tokens;
     stats.cached_tokens += s.state.cached;
     queue.charge(s.flow, static_cast<double>(s.known() - s.planned));
   }
@@ -262,8 +267,12 @@ void Scheduler::Impl::index_blocks(Sequence& s) {
   const auto block = static_cast<size_t>(config.block_tokens);
   while (s.indexed < whole) {
     const std::span<const int32_t> tokens = std::span<const int32_t>(s.state.tokens).subspan(s.indexed * block, block);
+    const int64_t inserted = index.counters().inserted;
     const int node = index.insert(s.node, s.keys[s.indexed], tokens, s.blocks[s.indexed], now_s, s.request.ttl_s);
     if (node == kv::kNoNode) return;
+    const bool computed_here = s.indexed < s.loaded_begin || s.indexed >= s.loaded_end;
+    if (config.tier_gets_max > 0 && computed_here && index.counters().inserted > inserted)
+      put_block(s.keys[s.indexed], tokens, s.blocks[s.indexed]);
     if (int32_t& own = s.blocks[s.indexed]; index.block_of(node) != own) {
       // Somebody else computed the same tokens first. Exact blocks are equal bit for bit: one is enough.
       if (config.scope.replay != kv::Replay::kExact) return;
@@ -275,6 +284,7 @@ void Scheduler::Impl::index_blocks(Sequence& s) {
     s.node = node;
     ++s.indexed;
   }
+  if (s.fetch && s.phase == Phase::kRunning && s.indexed >= s.loaded_end) release_claims(s);
 }
 
 void Scheduler::Impl::save_windows(Sequence& s, int length, bool answer) {

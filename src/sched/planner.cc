@@ -40,14 +40,17 @@ const Plan& Scheduler::Impl::make_plan(double now) {
   }
   pass_deadlines(now_s);
   retire_ended();
+  advance_fetches();
   OpenPlan& p = open[(first_open + open_count) % 2];
   ++open_count;
   p.clear();
   p.plan.step.step = plan_count++;
   p.plan.before.swap(pending);
   logits_used = 0;
+  planning = true;
   plan_decode();
   admit_waiting(plan_prefill(prefill_budget()));
+  planning = false;
   ++stats.plans;
   stats.rows += static_cast<int64_t>(p.plan.step.tokens.size());
   return p.plan;
@@ -242,6 +245,8 @@ Sequence* Scheduler::Impl::fork(Sequence& parent, int sample) {
   pending.push_back({.kind = MemoryOp::Kind::kCopySlot, .from = parent.slot, .to = s.slot});
   s.planned = parent.planned;
   s.written = parent.written;
+  s.loaded_begin = parent.loaded_begin;
+  s.loaded_end = parent.loaded_end;
   s.drafts.reserve(config.drafts_max + 1);
   s.progress = parent.progress;
   by_id[s.state.id] = &s;

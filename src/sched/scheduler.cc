@@ -85,10 +85,10 @@ Status Scheduler::Impl::check_request(const Request& r) {
             "the prompt's {} tokens need {} KV blocks and there are {}; give the engine more KV memory (blocks)",
             prompt, pages(prompt), config.blocks));
   }
-  if (queue.size() >= config.waiting_max)
-    return refuse(
-        Limit::kWaiting,
-        fmt::format("{} requests are waiting, which is waiting_max; try again later or raise it", queue.size()));
+  if (const size_t waiting = static_cast<size_t>(queue.size()) + fetching.size();
+      waiting >= static_cast<size_t>(config.waiting_max))
+    return refuse(Limit::kWaiting,
+                  fmt::format("{} requests are waiting, which is waiting_max; try again later or raise it", waiting));
   return {};
 }
 
@@ -130,7 +130,7 @@ Result<int64_t> Scheduler::Impl::submit(Request&& request, double now) {
   next_deadline_s = std::min(next_deadline_s, s.request.deadline_s);
   for (int i = 0; i < s.request.samples; ++i) by_id[s.state.id + i] = &s;
   next_id += s.request.samples;
-  queue.push_back(s.flow, &s);
+  if (!start_fetch(s)) queue.push_back(s.flow, &s);
   admission_blocked_at = -1;
   ++stats.submitted;
   return s.state.id;
@@ -180,6 +180,7 @@ Status Scheduler::Impl::check_accounting() const {
   if (slots_reserved != 0) return bad(slots_reserved, "slots are still reserved");
   if (blocks.free_count() + index.size() != blocks.count())
     return bad(blocks.count() - blocks.free_count() - index.size(), "blocks are lost");
+  if (fetch_bytes != 0) return bad(static_cast<int64_t>(fetch_bytes), "bytes of fetched pages are lost");
   if (host.owned() != 0) return bad(host.owned(), "host entries are lost");
   for (int b = 0; b < blocks.count(); ++b) {
     if (blocks.holders(b) > 1) return bad(b, "is a cached block with another holder");
@@ -190,6 +191,7 @@ Status Scheduler::Impl::check_accounting() const {
 SchedulerStats Scheduler::Impl::current_stats() const {
   SchedulerStats s = stats;
   s.waiting = queue.size();
+  s.fetching = static_cast<int>(fetching.size());
   s.running = static_cast<int>(running.size());
   s.open_plans = open_count;
   s.blocks_free = blocks.free_count();
@@ -263,7 +265,18 @@ void Scheduler::take_ended(std::vector<Ended>* out) {
   impl_->ended.clear();
 }
 
-bool Scheduler::has_work() const { return !impl_->all.empty() || !impl_->pending.empty(); }
+bool Scheduler::has_work() const { return !impl_->all.empty() || !impl_->pending.empty() || !impl_->puts.empty(); }
+
+void Scheduler::take_tier_gets(std::vector<TierGet>* out) { impl_->take_gets(out); }
+
+void Scheduler::take_tier_puts(std::vector<TierPut>* out) { impl_->take_puts(out); }
+
+void Scheduler::tier_arrived(const kv::BlockKey& key, std::span<const std::byte> page, double now_s) {
+  impl_->now_s = std::max(impl_->now_s, now_s);
+  impl_->arrived(key, page);
+}
+
+bool Scheduler::fetching() const { return !impl_->fetching.empty(); }
 
 std::span<const int32_t> Scheduler::tokens(int64_t id) const {
   const Sequence* s = impl_->find(id);

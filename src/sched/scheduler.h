@@ -13,7 +13,7 @@
 // the token "drawn by samples[i] of the previous plan"; a sequence that turns out to have stopped has one row too many,
 // whose result is dropped. Blocks and slots of an ended sequence go back when no plan with its rows is open.
 //
-// A sequence: waiting -> running (prefill in chunks, then decode) -> ended, with preemption back to waiting. Its
+// A sequence: (fetching from a lower tier ->) waiting -> running (prefill in chunks, then decode) -> ended, with preemption back to waiting. Its
 // decoder_begin is fixed from the original prompt. n answers to one prompt are one sequence until the prompt is
 // computed; then they fork (blocks shared, slot copied, the partial block copied by who writes it first) and have ids
 // id, id + 1, ..
@@ -46,6 +46,7 @@
 #include "kv/sequence_state.h"
 #include "sched/config.h"
 #include "sched/plan.h"
+#include "sched/tiers.h"
 
 namespace deepinfer::sched {
 
@@ -92,6 +93,7 @@ struct Ended {
 struct Progress {
   int32_t output_tokens = 0;
   int32_t cached_tokens = 0;    // of the prompt, at first admission: whole blocks
+  int32_t fetched_tokens = 0;   // of those, from a lower tier
   int32_t replayed_rows = 0;    // of those, rows that had to run again for their windows
   kv::HitKind hit = kv::HitKind::kCold;
   int32_t preemptions = 0;
@@ -99,11 +101,12 @@ struct Progress {
 };
 
 struct SchedulerStats {
-  int waiting = 0, running = 0, open_plans = 0;
+  int waiting = 0, fetching = 0, running = 0, open_plans = 0;
   int blocks_free = 0, blocks_evictable = 0, slots_free = 0;
   int64_t plans = 0, rows = 0, decode_rows = 0, prefill_rows = 0, late_rows = 0;
   int64_t submitted = 0, ended = 0, spilled = 0, recomputed = 0, spill_losses = 0, copies_on_write = 0, forks = 0;
   int64_t cached_tokens = 0, replayed_rows = 0;
+  int64_t tier_blocks = 0, tier_losses = 0, tier_puts = 0, tier_puts_skipped = 0;  // losses: fetched and not used
   int64_t snapshots_taken = 0, snapshots_used = 0, snapshots_skipped = 0;
   std::array<int64_t, kLimits> limit_hits = {};
 };
@@ -136,6 +139,13 @@ class Scheduler {
   void commit(const StepResult& result, double now_s);
   // Appends the ends since the last call.
   void take_ended(std::vector<Ended>* out);
+  // Lower tiers: see sched/tiers.h. Both append; gets beyond tier_gets_max come when others have arrived.
+  void take_tier_gets(std::vector<TierGet>* out);
+  void take_tier_puts(std::vector<TierPut>* out);
+  // Answers a TierGet, once each. `page` has block_bytes, or none: a miss.
+  void tier_arrived(const kv::BlockKey& key, std::span<const std::byte> page, double now_s);
+  // Requests that wait for pages: plan() should be called again soon.
+  bool fetching() const;
   // Sequences that wait or run, or copies that plan() still has to hand out.
   bool has_work() const;
 

@@ -1,11 +1,14 @@
 // Inside the scheduler: what a sequence is, and the parts of policy (internal to sched/).
 //   scheduler.cc   requests in, ends out          planner.cc   the rows of a step
 //   memory.cc      blocks, slots, cache, copies   commit.cc    results, ends
+//   fetch.cc       lower tiers
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -15,7 +18,29 @@
 
 namespace deepinfer::sched {
 
-enum class Phase : uint8_t { kWaiting, kRunning, kEnded };
+struct Sequence;
+
+enum class Phase : uint8_t { kFetching, kWaiting, kRunning, kEnded };
+
+// Blocks first .. end - 1 of a sequence on their way from a lower tier.
+struct Fetch {
+  int first = 0, end = 0;
+  int next = 0;          // the next block to ask for
+  int arrived = 0;       // blocks first .. arrived - 1 are in host memory
+  int outstanding = 0;   // gets without an answer
+  int host = kv::kNoEntry;
+  bool asked = false;    // for any block
+  double until_s = 0;
+  int64_t looked_at = -1;     // claims_version when the index was last searched
+  std::vector<uint8_t> here;  // of blocks first ..
+};
+
+// A key that is being fetched, or was and is not in the prefix index yet.
+struct Claim {
+  Sequence* by = nullptr;  // null: who asked is gone
+  int block = 0;
+  bool in_flight = false;
+};
 
 struct Sequence {
   kv::SequenceState state;  // tokens, decoder_begin, computed rows, ..
@@ -41,6 +66,8 @@ struct Sequence {
   int indexed = 0;                   // which is for this many blocks
   int spill = kv::kNoEntry;          // host entry of a preempted sequence
   int spill_blocks = 0;
+  std::optional<Fetch> fetch;
+  int loaded_begin = 0, loaded_end = 0;  // blocks that came from a lower tier
   kv::BlockKey restored_from = {};   // snapshot of an answer that this sequence continues
   bool continues_answer = false;
 
@@ -126,6 +153,22 @@ struct Scheduler::Impl {
   void index_blocks(Sequence& s);
   void save_windows(Sequence& s, int length, bool answer);
 
+  // fetch.cc
+  bool start_fetch(Sequence& s);         // false: nothing to be had from lower tiers
+  bool choose_blocks(Sequence& s);       // those that are missing and would save rows
+  int start_with(const Sequence& s, int blocks) const;  // first row to run if so many blocks were here
+  double computing_takes_s(int rows) const;
+  void advance_fetches();
+  void issue_gets(Sequence& s);
+  void take_gets(std::vector<TierGet>* out);
+  void arrived(const kv::BlockKey& key, std::span<const std::byte> page);
+  bool keep_page(Sequence& s, int block, std::span<const std::byte> page);
+  void load_fetched(Sequence& s, int shared);
+  void drop_pages(Sequence& s);          // its host memory
+  void release_claims(Sequence& s);
+  void put_block(const kv::BlockKey& key, std::span<const int32_t> tokens, int block);
+  void take_puts(std::vector<TierPut>* out);
+
   // commit.cc
   void commit(const StepResult& result, double now_s);
   void commit_draw(Sequence& s, const SampleRow& row, const SampleResult& result);
@@ -154,6 +197,13 @@ struct Scheduler::Impl {
   std::vector<std::unique_ptr<Sequence>> spare;
   std::unordered_map<int64_t, Sequence*> by_id;    // looked up, never walked
   std::vector<Sequence*> running;                  // first to be served first
+  std::vector<Sequence*> fetching;                 // by arrival
+  std::map<kv::BlockKey, Claim> claims;
+  int64_t claims_version = 0;
+  int gets_in_flight = 0;
+  std::vector<kv::BlockKey> gets;                  // claimed and not handed out yet
+  std::vector<TierPut> puts;
+  uint64_t fetch_bytes = 0;
   int draining = 0;                                // ended, but with rows in an open plan
   int slots_reserved = 0;
   int64_t next_id = 1;
@@ -165,6 +215,7 @@ struct Scheduler::Impl {
   std::array<OpenPlan, 2> open;
   int first_open = 0, open_count = 0;
   int64_t plan_count = 0;
+  bool planning = false;                           // rows are being added to current()
   std::vector<MemoryOp> pending;                   // copies for the next plan
   std::vector<Ended> ended;
   std::vector<int32_t> history;

@@ -47,6 +47,9 @@ struct Scenario {
   sched::SchedulerConfig config;
   FakeFaults faults;
   bool async = false, drafts = false;
+  bool restarts = false;  // the device's cache is lost now and then
+  int tier_delay = 0;     // steps until a page comes, at most
+  double tier_loss = 0;
   double draft_quality = 0;
   std::vector<Planned> requests;
 };
@@ -98,6 +101,15 @@ Scenario make_scenario(uint64_t seed) {
   c.host_bytes_max = r.chance(0.2) ? 0 : r.to(1000, r.chance(0.5) ? 10'000 : 1'000'000);
   if (r.chance(0.3)) s.faults.flip = 0.2;
   if (r.chance(0.2)) s.faults.row_failure = 0.02;
+
+  if (r.chance(0.4)) {
+    c.tier_gets_max = r.to(1, 12);
+    c.tier_puts_max = r.chance(0.2) ? 1 : 64;
+    c.tier_wait_s = r.chance(0.3) ? r.to(0, 10) : 1000;
+    s.restarts = r.chance(0.7);
+    s.tier_delay = r.to(0, 12);
+    s.tier_loss = r.chance(0.4) ? 0.2 : 0;
+  }
 
   const int count = r.to(1, 24);
   std::vector<std::vector<int32_t>> texts;  // for prefixes in common
@@ -154,6 +166,8 @@ class Simulation {
       ASSERT_LT(step_, 30'000) << "no end in sight" << dump();
       arrivals();
       cancels();
+      move_pages();
+      if (scenario_.restarts && step_ % 37 == 36) scheduler_->prefix_index().evict(scenario_.config.blocks);
       if (step_ % 50 == 49) scheduler_->expire(step_);
       if (scenario_.drafts && !open) offer_drafts();
       const sched::Plan& plan = scheduler_->plan(step_);
@@ -208,6 +222,28 @@ class Simulation {
       if (a.cancel_step == step_) scheduler_->cancel(id);
     }
     take_ended();
+  }
+
+  // A lower tier: pages come some steps later, or not at all.
+  void move_pages() {
+    for (auto it = on_their_way_.begin(); it != on_their_way_.end();) {
+      if (it->first > step_) break;
+      const auto record = tier_.find(it->second);
+      const bool lost = record == tier_.end() || rng_.chance(scenario_.tier_loss);
+      scheduler_->tier_arrived(it->second, lost ? std::span<const std::byte>() : record->second, step_);
+      it = on_their_way_.erase(it);
+    }
+    std::vector<sched::TierGet> gets;
+    scheduler_->take_tier_gets(&gets);
+    for (const sched::TierGet& g : gets) on_their_way_.emplace(step_ + rng_.to(0, scenario_.tier_delay), g.key);
+    ASSERT_LE(static_cast<int>(on_their_way_.size()), scenario_.config.tier_gets_max) << dump();
+    std::vector<sched::TierPut> puts;
+    scheduler_->take_tier_puts(&puts);
+    for (const sched::TierPut& p : puts) {
+      const std::span<const std::byte> page = scheduler_->host().buffer(p.host);
+      if (scheduler_->host().verify(p.host)) tier_[p.key].assign(page.begin(), page.end());
+      scheduler_->host().unpin(p.host);
+    }
   }
 
   void offer_drafts() {
@@ -301,6 +337,8 @@ class Simulation {
   std::map<int64_t, Answer> answers_;
   std::map<int64_t, int> prompts_;
   std::vector<std::vector<int64_t>> drawn_;
+  std::map<kv::BlockKey, std::vector<std::byte>> tier_;
+  std::multimap<int, kv::BlockKey> on_their_way_;  // by the step at which they come
   size_t submitted_ = 0;
   int step_ = 0;
 };
@@ -321,7 +359,9 @@ TEST(SchedulerSim, EverySeed) {
           &sched::SchedulerStats::recomputed, &sched::SchedulerStats::spill_losses,
           &sched::SchedulerStats::copies_on_write, &sched::SchedulerStats::forks, &sched::SchedulerStats::cached_tokens,
           &sched::SchedulerStats::replayed_rows, &sched::SchedulerStats::snapshots_taken,
-          &sched::SchedulerStats::snapshots_used, &sched::SchedulerStats::ended}) {
+          &sched::SchedulerStats::snapshots_used, &sched::SchedulerStats::tier_puts, &sched::SchedulerStats::tier_blocks,
+          &sched::SchedulerStats::tier_losses, &sched::SchedulerStats::tier_puts_skipped,
+          &sched::SchedulerStats::ended}) {
       sum.*field += stats.*field;
     }
     if (seed % 10 == 0) {
@@ -333,13 +373,15 @@ TEST(SchedulerSim, EverySeed) {
   fmt::print(
       "{} seeds: {} answers, {} rows ({} late), preempted {} spilled + {} recomputed ({} spills lost), {} forks, {} "
       "copies on write, "
-      "{} tokens cached ({} rows replayed), snapshots {} taken, {} used\n",
+      "{} tokens cached ({} rows replayed), snapshots {} taken, {} used, blocks {} to a lower tier ({} not), {} back "
+      "({} in vain)\n",
       g_seeds, sum.ended, sum.rows, sum.late_rows, sum.spilled, sum.recomputed, sum.spill_losses, sum.forks,
-      sum.copies_on_write, sum.cached_tokens, sum.replayed_rows, sum.snapshots_taken, sum.snapshots_used);
+      sum.copies_on_write, sum.cached_tokens, sum.replayed_rows, sum.snapshots_taken, sum.snapshots_used,
+      sum.tier_puts, sum.tier_puts_skipped, sum.tier_blocks, sum.tier_losses);
   if (g_seeds < 300) return;
   // The runs are worth something only if they get into the corners.
   for (int64_t n : {sum.late_rows, sum.spilled, sum.recomputed, sum.spill_losses, sum.copies_on_write,
-                    sum.cached_tokens, sum.replayed_rows, sum.snapshots_used})
+                    sum.cached_tokens, sum.replayed_rows, sum.snapshots_used, sum.tier_puts, sum.tier_blocks, sum.tier_losses})
     EXPECT_GT(n, 0);
 }
 

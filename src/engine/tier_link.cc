@@ -1,0 +1,48 @@
+#include "engine/tier_link.h"
+
+#include <utility>
+
+namespace deepinfer::engine {
+
+TierLink::TierLink(std::shared_ptr<kv::Tier> tier, const ExecutorInfo& info, double timeout_s)
+    : tier_(std::move(tier)),
+      writer_(*tier_, {.page_bytes = info.block_bytes, .in_flight_max = kTierPutsMax}),
+      reader_(*tier_, {.page_bytes = info.block_bytes,
+                       .in_flight_max = kTierGetsMax,
+                       .timeout_s = timeout_s,
+                       .on_other = [this](const kv::Tier::Completion& done) { writer_.completed(done); }}) {}
+
+void TierLink::pump(sched::Scheduler& scheduler, double now_s) {
+  if (in_flight() > 0) {
+    reader_.poll(now_s, [&](const kv::TierReader::Arrived& a) {
+      scheduler.tier_arrived(a.key, a.ok ? a.page : std::span<const std::byte>(), now_s);
+    });
+  }
+  gets_.clear();
+  scheduler.take_tier_gets(&gets_);
+  for (const sched::TierGet& get : gets_) {
+    if (!reader_.fetch(get.key, get.tokens, now_s)) scheduler.tier_arrived(get.key, {}, now_s);
+  }
+  puts_.clear();
+  scheduler.take_tier_puts(&puts_);
+  for (const sched::TierPut& put : puts_) {
+    if (scheduler.host().verify(put.host)) writer_.write(put.key, put.tokens, scheduler.host().buffer(put.host));
+    scheduler.host().unpin(put.host);
+  }
+}
+
+TierStats TierLink::stats() const {
+  const kv::TierReaderCounters& r = reader_.counters();
+  const kv::TierWriterCounters& w = writer_.counters();
+  return {.hits = r.hits,
+          .missing = r.missing,
+          .damaged = r.damaged,
+          .late = r.late,
+          .errors = r.errors,
+          .written = w.written,
+          .write_failures = w.failed,
+          .write_refusals = w.refused,
+          .in_flight = in_flight()};
+}
+
+}  // namespace deepinfer::engine

@@ -1,0 +1,39 @@
+#include "kv/tier_writer.h"
+
+#include <algorithm>
+
+#include "kv/record.h"
+
+namespace deepinfer::kv {
+
+TierWriter::~TierWriter() {
+  for (const Put& p : puts_) {
+    if (p.busy) tier_.cancel(p.ticket);
+  }
+}
+
+bool TierWriter::write(const BlockKey& key, std::span<const int32_t> tokens, std::span<const std::byte> page) {
+  const auto free = std::ranges::find(puts_, false, &Put::busy);
+  if (free == puts_.end() || page.size() != options_.page_bytes) {
+    ++counters_.refused;
+    return false;
+  }
+  Put& p = *free;
+  p.record.resize(record_bytes(tokens.size(), page.size()));
+  seal_record(key, tokens, page, p.record);
+  p.busy = true;
+  p.ticket = tier_.put(key, p.record);
+  ++in_flight_;
+  return true;
+}
+
+bool TierWriter::completed(const Tier::Completion& done) {
+  const auto put = std::ranges::find_if(puts_, [&](const Put& p) { return p.busy && p.ticket == done.ticket; });
+  if (put == puts_.end()) return false;
+  ++(done.status.ok() ? counters_.written : counters_.failed);
+  put->busy = false;
+  --in_flight_;
+  return true;
+}
+
+}  // namespace deepinfer::kv

@@ -1,0 +1,212 @@
+#include <algorithm>
+
+#include "sched/scheduler_impl.h"
+
+namespace deepinfer::sched {
+
+// ---- what to ask for ------------------------------------------------------------------------------------------------
+
+int Scheduler::Impl::start_with(const Sequence& s, int count) const {
+  kv::HitInput in{.hit = count * config.block_tokens, .decoder_begin = s.state.decoder_begin,
+                  .exactness = config.scope.replay};
+  in.snapshot = find_snapshot(s, in);
+  return kv::plan_hit(shape, in).start;
+}
+
+double Scheduler::Impl::computing_takes_s(int rows) const {
+  return cost.prefill_row_s > 0 ? rows * cost.prefill_row_s : kNever;
+}
+
+bool Scheduler::Impl::choose_blocks(Sequence& s) {
+  // Behind the encoder's border all rows run anyway.
+  int end = s.state.decoder_begin / config.block_tokens;
+  const auto known = std::span<const kv::BlockKey>(s.keys).first(static_cast<size_t>(end));
+  const int first = index.match(known, s.state.tokens, now_s, s.request.ttl_s).blocks;
+  const uint64_t room = std::max(config.host_bytes_max / 2, fetch_bytes) - fetch_bytes;
+  end = static_cast<int>(std::min<uint64_t>(static_cast<uint64_t>(end), static_cast<uint64_t>(first) +
+                                                                            room / std::max<size_t>(config.block_bytes, 1)));
+  if (first >= end) return false;
+  const int saved = start_with(s, end) - start_with(s, first);
+  if (saved <= 0) return false;
+  Fetch& f = *s.fetch;
+  f.first = f.next = f.arrived = first;
+  f.end = end;
+  f.here.assign(static_cast<size_t>(end - first), 0);
+  f.until_s = std::min(f.until_s, now_s + computing_takes_s(saved));
+  return true;
+}
+
+bool Scheduler::Impl::start_fetch(Sequence& s) {
+  if (config.tier_gets_max == 0 || !s.request.cache || s.request.prefill != Prefill::kTail) return false;
+  s.fetch.emplace();
+  s.fetch->until_s = now_s + config.tier_wait_s;
+  if (!choose_blocks(s)) {
+    s.fetch.reset();
+    return false;
+  }
+  s.phase = Phase::kFetching;
+  fetching.push_back(&s);
+  issue_gets(s);
+  return true;
+}
+
+// The first block tells whether there is anything; only then the others are worth asking for.
+void Scheduler::Impl::issue_gets(Sequence& s) {
+  Fetch& f = *s.fetch;
+  const int limit = f.arrived == f.first ? std::min(f.first + 1, f.end) : f.end;
+  for (; f.next < limit && gets_in_flight < config.tier_gets_max; ++f.next) {
+    const auto at = static_cast<size_t>(f.next);
+    const auto [it, added] = claims.try_emplace(s.keys[at], Claim{.by = &s, .block = f.next, .in_flight = true});
+    if (!added) return;  // somebody else is at it
+    ++gets_in_flight;
+    ++f.outstanding;
+    f.asked = true;
+    gets.push_back(s.keys[at]);
+  }
+}
+
+void Scheduler::Impl::take_gets(std::vector<TierGet>* out) {
+  const auto block = static_cast<size_t>(config.block_tokens);
+  for (const kv::BlockKey& key : gets) {
+    const auto it = claims.find(key);
+    if (const Sequence* s = it->second.by; s != nullptr) {
+      const size_t first = static_cast<size_t>(it->second.block) * block;
+      out->push_back({key, std::span<const int32_t>(s->state.tokens).subspan(first, block)});
+    } else {  // it ended before anybody was asked
+      claims.erase(it);
+      --gets_in_flight;
+    }
+  }
+  gets.clear();
+}
+
+void Scheduler::Impl::advance_fetches() {
+  size_t kept = 0;
+  for (Sequence* s : fetching) {
+    Fetch& f = *s->fetch;
+    bool done = now_s >= f.until_s;
+    if (!done && !f.asked && f.looked_at != claims_version) {
+      // Who had the claim may have brought the blocks into the index meanwhile.
+      f.looked_at = claims_version;
+      done = !choose_blocks(*s);
+    }
+    if (!done) issue_gets(*s);
+    done |= f.arrived >= f.end && f.outstanding == 0;
+    if (!done) {
+      fetching[kept++] = s;
+      continue;
+    }
+    s->phase = Phase::kWaiting;
+    queue.push_by_arrival(s->flow, s);
+    admission_blocked_at = -1;
+  }
+  fetching.resize(kept);
+}
+
+// ---- what came ------------------------------------------------------------------------------------------------------
+
+void Scheduler::Impl::arrived(const kv::BlockKey& key, std::span<const std::byte> page) {
+  const auto it = claims.find(key);
+  if (it == claims.end() || !it->second.in_flight) return;
+  it->second.in_flight = false;
+  --gets_in_flight;
+  Sequence* s = it->second.by;
+  const int block = it->second.block;
+  if (s != nullptr) --s->fetch->outstanding;
+  if (s != nullptr && s->phase != Phase::kRunning && block < s->fetch->end && keep_page(*s, block, page)) return;
+  claims.erase(it);
+  ++claims_version;
+  if (s == nullptr) return;
+  Fetch& f = *s->fetch;
+  if (s->phase == Phase::kRunning) return;
+  f.end = std::min(f.end, block);  // what lies behind a gap is of no use
+  f.next = std::min(f.next, f.end);
+}
+
+bool Scheduler::Impl::keep_page(Sequence& s, int block, std::span<const std::byte> page) {
+  Fetch& f = *s.fetch;
+  if (page.empty() || page.size() != config.block_bytes) return false;
+  if (f.host == kv::kNoEntry) {
+    const size_t bytes = static_cast<size_t>(f.end - f.first) * config.block_bytes;
+    f.host = host.reserve(bytes);
+    if (f.host == kv::kNoEntry) return false;
+    fetch_bytes += bytes;
+    f.here.resize(static_cast<size_t>(f.end - f.first));
+  }
+  const auto at = static_cast<size_t>(block - f.first);
+  if (config.host_keeps_bytes) std::ranges::copy(page, host.buffer(f.host).subspan(at * config.block_bytes).begin());
+  f.here[at] = 1;
+  while (f.arrived < f.end && f.here[static_cast<size_t>(f.arrived - f.first)] != 0) ++f.arrived;
+  return true;
+}
+
+// Puts what has come behind the sequence's first `shared` blocks, at its admission.
+void Scheduler::Impl::load_fetched(Sequence& s, int shared) {
+  if (!s.fetch || s.fetch->host == kv::kNoEntry) return;
+  Fetch& f = *s.fetch;
+  s.loaded_begin = s.loaded_end = shared;
+  for (int i = shared; i >= f.first && i < f.arrived; ++i) {
+    const int b = take_block(s);
+    if (b == kv::kNoBlock) break;
+    s.blocks.push_back(b);
+    s.loaded_end = i + 1;
+    current().plan.before.push_back({.kind = MemoryOp::Kind::kLoadBlock, .to = b, .host = f.host,
+                                     .offset = static_cast<int64_t>(i - f.first) *
+                                               static_cast<int64_t>(config.block_bytes)});
+  }
+  const int used = s.loaded_end - s.loaded_begin;
+  stats.tier_blocks += used;
+  stats.tier_losses += f.arrived - f.first - used;
+  if (used > 0) {
+    host.pin(f.host);
+    current().pinned.push_back(f.host);
+  }
+  drop_pages(s);
+}
+
+void Scheduler::Impl::drop_pages(Sequence& s) {
+  if (!s.fetch || s.fetch->host == kv::kNoEntry) return;
+  Fetch& f = *s.fetch;
+  fetch_bytes -= f.here.size() * config.block_bytes;
+  host.seal(f.host, false);
+  host.unpin(f.host);
+  f.host = kv::kNoEntry;
+}
+
+void Scheduler::Impl::release_claims(Sequence& s) {
+  if (!s.fetch) return;
+  for (int i = s.fetch->first; i < s.fetch->next; ++i) {
+    const auto it = claims.find(s.keys[static_cast<size_t>(i)]);
+    if (it == claims.end() || it->second.by != &s) continue;
+    it->second.by = nullptr;
+    if (!it->second.in_flight) claims.erase(it);
+  }
+  ++claims_version;
+  s.fetch.reset();
+}
+
+// ---- what goes there ------------------------------------------------------------------------------------------------
+
+void Scheduler::Impl::put_block(const kv::BlockKey& key, std::span<const int32_t> tokens, int block) {
+  const int id = static_cast<int>(puts.size()) < config.tier_puts_max ? host.reserve(config.block_bytes) : kv::kNoEntry;
+  if (id == kv::kNoEntry) {
+    ++stats.tier_puts_skipped;
+    return;
+  }
+  // A block that a preempted sequence leaves behind may be overwritten by the very step that is being planned.
+  std::vector<MemoryOp>& copies = planning ? current().plan.before : pending;
+  copies.push_back({.kind = MemoryOp::Kind::kSaveBlock, .from = block, .host = id});
+  copies.push_back({.kind = MemoryOp::Kind::kSeal, .host = id});
+  puts.push_back({key, {tokens.begin(), tokens.end()}, id});
+  ++stats.tier_puts;
+}
+
+// Their copies run in order, so that the sealed ones are in front.
+void Scheduler::Impl::take_puts(std::vector<TierPut>* out) {
+  size_t n = 0;
+  while (n < puts.size() && host.sealed(puts[n].host)) ++n;
+  std::move(puts.begin(), puts.begin() + static_cast<std::ptrdiff_t>(n), std::back_inserter(*out));
+  puts.erase(puts.begin(), puts.begin() + static_cast<std::ptrdiff_t>(n));
+}
+
+}  // namespace deepinfer::sched
