@@ -15,6 +15,12 @@ enum class FaultPoint : uint8_t {
   kHostReserve,  // no host memory
   kHostVerify,   // bytes in host memory changed: the checksum does not fit
   kIndexInsert,  // a block cannot be added to the prefix index
+  kSsdFull,      // no space on the device
+  kSsdWrite,     // a write fails
+  kSsdTorn,      // a write stops half way, as at a crash: the process goes on without knowing
+  kSsdRead,      // a read fails
+  kSsdFlip,      // a read gives one wrong bit
+  kSsdShort,     // a read gives half
 };
 
 struct Faults {

@@ -49,6 +49,12 @@ void seal_record(const BlockKey& key, std::span<const int32_t> tokens, std::span
   put_number(at, kv_checksum(record.first(at - record.data())), kChecksumBytes);
 }
 
+bool record_is_whole(std::span<const std::byte> record) {
+  if (record.size() < kHeaderBytes + kChecksumBytes || std::memcmp(record.data(), kMagic, 4) != 0) return false;
+  const size_t body = record.size() - kChecksumBytes;
+  return get_number(record.data() + body, kChecksumBytes) == kv_checksum(record.first(body));
+}
+
 Result<std::span<const std::byte>> open_record(std::span<const std::byte> record, const BlockKey& key,
                                                std::span<const int32_t> tokens) {
   const auto bad = [&key](std::string_view what) {

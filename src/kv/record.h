@@ -26,6 +26,9 @@ void seal_record(const BlockKey& key, std::span<const int32_t> tokens, std::span
 Result<std::span<const std::byte>> open_record(std::span<const std::byte> record, const BlockKey& key,
                                                std::span<const int32_t> tokens);
 
+// Whether the bytes are a record whose checksum fits, whatever its key and tokens.
+bool record_is_whole(std::span<const std::byte> record);
+
 // The checksum that every store of KV uses: XXH3-64.
 uint64_t kv_checksum(std::span<const std::byte> bytes);
 

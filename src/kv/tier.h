@@ -25,6 +25,14 @@
 
 namespace deepinfer::kv {
 
+// What a store may know of a record beside its bytes.
+struct PutInfo {
+  uint64_t space = 0;          // space_of() of the tenant's namespace
+  double ttl_s = 7 * 86400.0;  // how long it may stay unread: chat 7 days, agents 3
+};
+
+uint64_t space_of(std::string_view tenant);
+
 class Tier {
  public:
   using Ticket = uint64_t;

@@ -1,0 +1,299 @@
+// The SSD tier: what is written is found, also by the next process; what is damaged, erased or old is a miss; kill -9
+// loses the tail only.
+#include "kv/ssd_tier.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <mutex>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "kv/record.h"
+
+namespace deepinfer::kv {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kPayload = 9000;
+
+BlockKey key_of(uint32_t i) {
+  BlockKey k;
+  std::mt19937 random(i);
+  for (uint8_t& b : k.bytes) b = static_cast<uint8_t>(random());
+  return k;
+}
+
+std::vector<std::byte> record_of(uint32_t i, size_t payload = kPayload) {
+  std::mt19937 random(i + 1);
+  std::vector<std::byte> bytes(payload);
+  for (std::byte& b : bytes) b = static_cast<std::byte>(random());
+  const std::vector<int32_t> tokens(128, static_cast<int32_t>(i));
+  std::vector<std::byte> record(record_bytes(tokens.size(), payload));
+  seal_record(key_of(i), tokens, bytes, record);
+  return record;
+}
+
+class Ssd : public testing::Test {
+ protected:
+  void SetUp() override {
+    dir = testing::TempDir() + "ssd_tier_" + std::to_string(::getpid());
+    fs::remove_all(dir);
+    options.bytes_max = 64u << 20;
+    options.segment_bytes = 1u << 20;
+    options.unix_time = [this] { return time; };
+  }
+  void TearDown() override {
+    tier.reset();
+    fs::remove_all(dir);
+  }
+  void open() {
+    tier.reset();
+    completed.clear();  // tickets begin again
+    Result<std::unique_ptr<SsdTier>> t = SsdTier::open(dir, options);
+    ASSERT_TRUE(t.ok()) << t.status().to_string();
+    tier = std::move(t).value();
+  }
+  Tier::Completion wait(Tier::Ticket ticket) {
+    for (int i = 0; i < 20000; ++i) {
+      std::array<Tier::Completion, 8> done;
+      for (size_t k = 0, n = tier->poll(done); k < n; ++k) completed[done[k].ticket] = done[k];
+      if (const auto at = completed.find(ticket); at != completed.end()) return at->second;
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+    }
+    ADD_FAILURE() << "ticket " << ticket << " did not complete";
+    return {};
+  }
+  Status put(uint32_t i, PutInfo info = {}) { return wait(tier->put(key_of(i), record_of(i), info)).status; }
+  // The record, or nothing; anything but the right bytes fails the test unless damage is expected.
+  Code get(uint32_t i, bool may_be_damaged = false) {
+    std::vector<std::byte> buffer(record_bytes(128, kPayload));
+    const Tier::Completion c = wait(tier->get(key_of(i), buffer));
+    if (!c.status.ok()) return c.status.code();
+    const std::vector<int32_t> tokens(128, static_cast<int32_t>(i));
+    const auto opened = open_record(std::span(buffer).first(c.bytes), key_of(i), tokens);
+    if (!opened.ok()) {
+      EXPECT_TRUE(may_be_damaged) << i << ": " << opened.status().to_string();
+      return Code::kDataLoss;
+    }
+    EXPECT_EQ(buffer, record_of(i));
+    return Code::kOk;
+  }
+
+  std::string dir;
+  SsdTierOptions options;
+  int64_t time = 1000;
+  std::unique_ptr<SsdTier> tier;
+  std::map<Tier::Ticket, Tier::Completion> completed;
+};
+
+TEST_F(Ssd, FindsWhatWasWrittenAlsoAfterARestart) {
+  for (const bool ring : {true, false}) {
+    options.io_uring = ring;
+    open();
+    for (uint32_t i = 0; i < 300; ++i) ASSERT_TRUE(put(i).ok());
+    EXPECT_EQ(get(1000), Code::kNotFound);
+    for (uint32_t i = 0; i < 300; i += 7) EXPECT_EQ(get(i), Code::kOk);
+    EXPECT_GT(tier->stats().segments, 2);
+    open();
+    EXPECT_EQ(tier->stats().recovered, 300);
+    EXPECT_EQ(tier->stats().torn, 0);
+    for (uint32_t i = 0; i < 300; ++i) EXPECT_EQ(get(i), Code::kOk);
+  }
+}
+
+TEST_F(Ssd, ChainsAreCounted) {
+  open();
+  std::vector<BlockKey> keys;
+  for (uint32_t i = 0; i < 100; ++i) {
+    keys.push_back(key_of(i));
+    if (i == 60) continue;
+    ASSERT_TRUE(put(i).ok());
+  }
+  EXPECT_EQ(tier->count_prefix(keys), 60u);
+}
+
+TEST_F(Ssd, ErasedAndPurgedRecordsStayAway) {
+  open();
+  for (uint32_t i = 0; i < 200; ++i) ASSERT_TRUE(put(i, {.space = space_of(i % 2 == 0 ? "even" : "odd")}).ok());
+  tier->erase(key_of(4));
+  tier->purge(space_of("odd"));
+  tier->flush();
+  for (int round = 0; round < 2; ++round) {
+    EXPECT_EQ(get(4), Code::kNotFound);
+    EXPECT_EQ(get(5), Code::kNotFound);
+    EXPECT_EQ(get(6), Code::kOk);
+    EXPECT_EQ(tier->stats().records, 99);
+    open();
+  }
+  ASSERT_TRUE(put(5, {.space = space_of("odd")}).ok());  // a purge is about the past
+  EXPECT_EQ(get(5), Code::kOk);
+  tier->purge(0);
+  tier->flush();
+  EXPECT_EQ(tier->stats().records, 0);
+}
+
+TEST_F(Ssd, RecordsPassTheirTimeUnlessRead) {
+  open();
+  ASSERT_TRUE(put(1, {.ttl_s = 100}).ok());
+  ASSERT_TRUE(put(2, {.ttl_s = 100}).ok());
+  time += 90;
+  EXPECT_EQ(get(1), Code::kOk);
+  time += 20;
+  EXPECT_EQ(get(1), Code::kOk);
+  EXPECT_EQ(get(2), Code::kNotFound);
+  time += 101;
+  EXPECT_EQ(get(1), Code::kNotFound);
+}
+
+TEST_F(Ssd, KeepsWhatIsReadWhenSpaceEnds) {
+  options.bytes_max = 8u << 20;
+  open();
+  constexpr uint32_t kLoved = 20;
+  for (uint32_t i = 0; i < 3000; ++i) {
+    ASSERT_TRUE(put(i).ok());
+    if (i % 10 == 0) get(i);
+    if (i % 50 == 0) {
+      for (uint32_t k = 0; k < kLoved; ++k) get(k);
+    }
+    ASSERT_LE(tier->stats().segment_bytes, options.bytes_max + options.segment_bytes);
+  }
+  for (uint32_t k = 0; k < kLoved; ++k) EXPECT_EQ(get(k), Code::kOk) << k;
+  const SsdStats s = tier->stats();
+  EXPECT_GT(s.evicted, 1000);
+  EXPECT_GT(s.moved, 0);
+  open();
+  for (uint32_t k = 0; k < kLoved; ++k) EXPECT_EQ(get(k), Code::kOk) << k;
+}
+
+TEST_F(Ssd, FaultsAreMissesAndNeverWrong) {
+  std::mt19937 random(3);
+  std::mutex mutex;
+  options.faults.hook = [&](FaultPoint) {
+    const std::lock_guard lock(mutex);
+    return random() % 4 == 0;
+  };
+  open();
+  int right = 0;
+  for (uint32_t i = 0; i < 400; ++i) {
+    (void)put(i).ok();
+    time += 2;  // a full disk pauses puts
+    right += get(i, true) == Code::kOk;
+  }
+  EXPECT_GT(right, 20);
+  options.faults.hook = nullptr;
+  open();
+  EXPECT_GT(tier->scrub(), 0);  // the torn ones
+  right = 0;
+  for (uint32_t i = 0; i < 400; ++i) right += get(i) == Code::kOk;
+  EXPECT_GT(right, 50);
+}
+
+TEST_F(Ssd, ScrubDropsWhatChangedOnDisk) {
+  open();
+  for (uint32_t i = 0; i < 20; ++i) ASSERT_TRUE(put(i).ok());
+  EXPECT_EQ(tier->scrub(), 0);
+  const std::string path = dir + "/00000001.kv";
+  const int fd = ::open(path.c_str(), O_WRONLY);
+  ASSERT_GE(fd, 0);
+  const char x = 77;
+  ASSERT_EQ(::pwrite(fd, &x, 1, 3 * 12288 + 5000), 1);
+  ::fsync(fd);
+  ::close(fd);
+  EXPECT_EQ(tier->scrub(), 1);
+  EXPECT_EQ(tier->stats().records, 19);
+}
+
+TEST_F(Ssd, OneProcessAFolder) {
+  open();
+  const Result<std::unique_ptr<SsdTier>> second = SsdTier::open(dir, options);
+  EXPECT_EQ(second.status().code(), Code::kFailedPrecondition);
+}
+
+TEST_F(Ssd, CancelledGetsTouchNothing) {
+  open();
+  ASSERT_TRUE(put(1).ok());
+  for (int i = 0; i < 500; ++i) {
+    auto buffer = std::make_unique<std::vector<std::byte>>(record_bytes(128, kPayload));
+    const Tier::Ticket t = tier->get(key_of(1), *buffer);
+    if (i % 3 == 0) std::this_thread::sleep_for(std::chrono::microseconds(i));
+    tier->cancel(t);
+    buffer.reset();
+    EXPECT_FALSE(completed.contains(t));
+  }
+  EXPECT_EQ(get(1), Code::kOk);
+}
+
+TEST_F(Ssd, DamagedFilesOfAFolderAreSurvived) {
+  open();
+  for (uint32_t i = 0; i < 300; ++i) ASSERT_TRUE(put(i).ok());
+  tier.reset();
+  fs::resize_file(dir + "/00000001.kv", 500000);
+  fs::resize_file(dir + "/00000002.idx", 100);
+  std::ofstream(dir + "/000000ff.kv") << "not a segment";
+  std::ofstream(dir + "/notes.txt") << "hello";
+  open();
+  EXPECT_GT(tier->stats().records, 200);
+  for (uint32_t i = 0; i < 300; ++i) get(i);
+}
+
+// The child tells each completed put through a pipe; the parent kills it at a random moment.
+TEST_F(Ssd, KillNineLosesNothingThatWasCompleted) {
+  const int rounds = std::getenv("DEEPINFER_TEST_ALL") != nullptr ? 1000 : 25;
+  std::mt19937 random(8);
+  uint32_t next = 0;
+  std::vector<uint32_t> told;
+  for (int round = 0; round < rounds; ++round) {
+    int fds[2];
+    ASSERT_EQ(::pipe(fds), 0);
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::close(fds[0]);
+      Result<std::unique_ptr<SsdTier>> t = SsdTier::open(dir, options);
+      if (!t.ok()) ::_exit(1);
+      std::map<Tier::Ticket, uint32_t> puts;
+      for (uint32_t i = next;; ++i) {
+        puts[t.value()->put(key_of(i), record_of(i))] = i;
+        std::array<Tier::Completion, 8> done;
+        for (size_t k = 0, n = t.value()->poll(done); k < n; ++k) {
+          if (done[k].status.ok()) (void)!::write(fds[1], &puts[done[k].ticket], sizeof(uint32_t));
+        }
+      }
+    }
+    ::close(fds[1]);
+    std::this_thread::sleep_for(std::chrono::microseconds(1000 + random() % 20000));
+    ::kill(child, SIGKILL);
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    uint32_t i = 0;
+    while (::read(fds[0], &i, sizeof i) == sizeof i) {
+      told.push_back(i);
+      next = std::max(next, i + 100);
+    }
+    ::close(fds[0]);
+    if (next > 4000) {  // a new folder before the oldest records leave for want of space
+      open();
+      for (const uint32_t k : told) ASSERT_EQ(get(k), Code::kOk) << k << " after round " << round;
+      tier.reset();
+      fs::remove_all(dir);
+      told.clear();
+      next = 0;
+    }
+  }
+  open();
+  for (const uint32_t k : told) ASSERT_EQ(get(k), Code::kOk) << k;
+  EXPECT_GT(told.size() + next, 10u);
+}
+
+}  // namespace
+}  // namespace deepinfer::kv
