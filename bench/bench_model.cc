@@ -17,6 +17,7 @@ using namespace deepinfer;
 constexpr int kContext = 1024;
 
 std::unique_ptr<ops::Ops> make_ops(const std::string& backend, int threads) {
+  if (backend == "fast") return ops::make_cpu_ops(threads);
   return backend == "plain" ? ops::make_plain_ops(threads)
                             : ops::make_reference_ops(ops::ReferenceMode::kExact, threads);
 }
@@ -83,7 +84,7 @@ int main(int argc, char** argv) {
                  .goal = 0.3,
                  .higher_is_better = false});
   const auto checkpoint = open();
-  for (const char* backend : {"plain", "reference"}) {
+  for (const char* backend : {"fast", "plain", "reference"}) {
     for (const int threads : {1, 2}) {
       const auto m = make_model(backend, threads, checkpoint);
       std::vector<double> prefill, decode;

@@ -217,7 +217,7 @@ class BadInputTest(unittest.TestCase):
 
     def test_flags(self):
         for bad in (("--temperature", "3"), ("--temperature", "x"), ("--top-p", "0"), ("--seed", "-x"), ("--seed", "-5"), ("--seed", "18446744073709551616"), ("--temperature", "nan"), ("--top-p", "nan"), ("--max-tokens", "0"), ("--effort", "101"),
-                    ("--backend", "fast"), ("--prefill", "half"), ("--threads", "0"), ("--nonsense",)):
+                    ("--backend", "quick"), ("--prefill", "half"), ("--threads", "0"), ("--nonsense",)):
             result = self.run_program("--prompt", "Hi", *bad)
             self.assertEqual(result.returncode, 2, bad)
             self.assertIn(bad[0], result.stderr.decode())

@@ -194,11 +194,12 @@ const auto kBackends =
 #else
 const auto kBackends =
     ::testing::Values(std::tuple{"tiny-random", Kind::kReference}, std::tuple{"tiny-random", Kind::kPlain},
-                      std::tuple{"tiny-trained", Kind::kPlain});
+                      std::tuple{"tiny-trained", Kind::kPlain}, std::tuple{"tiny-random", Kind::kFast},
+                      std::tuple{"tiny-trained", Kind::kFast}, std::tuple{"tiny-random", Kind::kFastAvx2});
 #endif
 
 std::string case_name(const ::testing::TestParamInfo<std::tuple<const char*, Kind>>& info) {
-  constexpr const char* kNames[] = {"_reference", "_plain", "_cuda"};
+  constexpr const char* kNames[] = {"_reference", "_plain", "_fast", "_fast_avx2", "_cuda"};
   std::string name = std::get<0>(info.param);
   std::replace(name.begin(), name.end(), '-', '_');
   return name + kNames[static_cast<int>(std::get<1>(info.param))];

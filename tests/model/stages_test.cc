@@ -90,6 +90,11 @@ class Stages : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(Stages, ReferenceIsEqual) { judge(GetParam(), ops::make_reference_ops(ops::ReferenceMode::kExact, 1), true); }
 TEST_P(Stages, FlipsAreRare) { judge(GetParam(), testing::make_ops(kJudged, available_cores()), false); }
+#ifndef DEEPINFER_TEST_CUDA
+TEST_P(Stages, FlipsOfTheFastBackendAreRare) {
+  judge(GetParam(), testing::make_ops(testing::Kind::kFast, available_cores()), false);
+}
+#endif
 
 INSTANTIATE_TEST_SUITE_P(Models, Stages, ::testing::Values("tiny-random", "tiny-trained", "tiny-wide-random"),
                          [](const auto& info) {
@@ -158,7 +163,9 @@ struct Agreement {
   }
 };
 
-TEST(Agreement, WithTheReferenceOnTheBundledModel) {
+class AgreementOf : public ::testing::TestWithParam<testing::Kind> {};
+
+TEST_P(AgreementOf, TheReferenceOnTheBundledModel) {
   const Result<testing::GoldenFile> golden =
       testing::GoldenFile::open(std::string(DEEPINFER_TEST_DATA) + "/model/tiny-trained");
   const Result<std::vector<testing::GreedyPrompt>> prompts =
@@ -171,7 +178,7 @@ TEST(Agreement, WithTheReferenceOnTheBundledModel) {
     texts.back().insert(texts.back().end(), p.continuation.begin(), p.continuation.end());
   }
   const auto want = all_logits(ops::make_reference_ops(ops::ReferenceMode::kExact, available_cores()), texts);
-  const auto got = all_logits(testing::make_ops(kJudged, available_cores()), texts);
+  const auto got = all_logits(testing::make_ops(GetParam(), available_cores()), texts);
   const size_t vocabulary = want[0].size() / texts[0].size();
   Agreement all;
   for (const bool greedy : {false, true}) {
@@ -189,6 +196,12 @@ TEST(Agreement, WithTheReferenceOnTheBundledModel) {
   EXPECT_LE(all.kl / all.rows, kDivergence);
   EXPECT_GE(all.cosine / all.rows, 0.997);
 }
+
+#ifdef DEEPINFER_TEST_CUDA
+INSTANTIATE_TEST_SUITE_P(Backends, AgreementOf, ::testing::Values(kJudged));
+#else
+INSTANTIATE_TEST_SUITE_P(Backends, AgreementOf, ::testing::Values(kJudged, testing::Kind::kFast));
+#endif
 
 }  // namespace
 }  // namespace deepinfer

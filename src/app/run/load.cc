@@ -118,10 +118,17 @@ std::string program_directory() {
 
 Result<std::unique_ptr<ops::Ops>> make_ops(const RunOptions& options) {
   const int threads = options.threads > 0 ? options.threads : available_cores();
+  if (options.backend == "fast") return ops::make_cpu_ops(threads);
+  if (options.backend == "fast-avx2") {
+    std::unique_ptr<ops::Ops> fast = ops::make_fast_ops(threads, "avx2");
+    if (fast == nullptr)
+      return make_error(Code::kInvalidArgument, "This processor lacks AVX2 or FMA, which backend \"fast-avx2\" needs; use plain.");
+    return fast;
+  }
   if (options.backend == "plain") return ops::make_plain_ops(threads);
   if (options.backend == "reference") return ops::make_reference_ops(ops::ReferenceMode::kExact, threads);
   if (options.backend == "cuda") return ops::open_cuda_ops(0, program_directory());
-  return make_error(Code::kInvalidArgument, "There is no backend \"{}\"; there are plain, reference and cuda.",
+  return make_error(Code::kInvalidArgument, "There is no backend \"{}\"; there are fast, fast-avx2, plain, reference and cuda.",
                     options.backend);
 }
 

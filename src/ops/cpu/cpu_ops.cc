@@ -1,5 +1,7 @@
 #include "ops/cpu/cpu_ops.h"
 
+#include "ops/cpu/fast/backend.h"
+#include "ops/cpu/fast/kernels.h"
 #include "ops/cpu/stages/backend.h"
 
 namespace deepinfer::ops {
@@ -22,6 +24,22 @@ std::unique_ptr<Ops> make_plain_ops(int threads) {
   c.host_memory = true;
   c.kv_format = {KvFormat::Records::kPacked, sizeof(float)};
   return std::make_unique<cpu::Backend<float>>(std::move(c), true, threads);
+}
+
+std::unique_ptr<Ops> make_fast_ops(int threads, const std::string& isa) {
+  const cpu::fast::Kernels* kernels = cpu::fast::choose_kernels(isa.c_str());
+  if (kernels == nullptr) return nullptr;
+  Capabilities c;
+  c.backend = "fast";
+  c.numeric_class = "fast-bf16-pairs-1";
+  c.host_memory = true;
+  c.kv_format = {KvFormat::Records::kPacked, sizeof(float)};
+  return std::make_unique<cpu::fast::FastBackend>(std::move(c), *kernels, threads);
+}
+
+std::unique_ptr<Ops> make_cpu_ops(int threads) {
+  std::unique_ptr<Ops> fast = make_fast_ops(threads);
+  return fast != nullptr ? std::move(fast) : make_plain_ops(threads);
 }
 
 }  // namespace deepinfer::ops

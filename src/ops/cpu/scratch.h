@@ -23,6 +23,8 @@ enum class Slot : uint8_t {
   kProbabilities,
   kOrder,
   kQueries,
+  kKernel,
+  kWords,
   kCount
 };
 

@@ -147,7 +147,7 @@ TEST_F(OptionsTest, RefusesBadValuesByTheirPlace) {
   for (const char* bad : {"", "1.5", "x", "99999999999999999999", " 1", "1 ", "+1"}) EXPECT_NE(flag("threads", bad), "") << bad;
   for (const char* bad : {"nan", "-0.1", "2.1", "inf", "", "0.5x"}) EXPECT_NE(flag("temperature", bad), "") << bad;
   for (const char* bad : {"-1", "18446744073709551616", "1e3", ""}) EXPECT_NE(flag("seed", bad), "") << bad;
-  EXPECT_NE(flag("backend", "fast").find("one of plain, reference, cuda"), std::string::npos);
+  EXPECT_NE(flag("backend", "quick").find("one of fast, fast-avx2, plain, reference, cuda"), std::string::npos);
   EXPECT_NE(flag("thinking", "maybe").find("on or off"), std::string::npos);
   EXPECT_NE(flag("effort", "101").find("1 to 100"), std::string::npos);
   EXPECT_NE(refusal({.command = "run", .environment = {"DEEPINFER_THREADS=no"}}).find("DEEPINFER_THREADS must be"),
@@ -174,7 +174,7 @@ TEST_F(OptionsTest, HonoursNamesOfTheFirstRelease) {
   EXPECT_EQ(values.value().at("prefill").texts.front(), "full");
   ASSERT_EQ(values.value().notes.size(), 1u);
   EXPECT_NE(values.value().notes.front().find("DEEPINFER_NCCL_NUM_SMS has no effect"), std::string::npos);
-  EXPECT_NE(refusal({.command = "run", .environment = {"DEEPINFER_ACCELERATOR=ascend"}}).find("one of plain"),
+  EXPECT_NE(refusal({.command = "run", .environment = {"DEEPINFER_ACCELERATOR=ascend"}}).find("one of fast"),
             std::string::npos);
   EXPECT_NE(refusal({.command = "run", .environment = {"DEEPINFER_FORCE_LOAD_BALANCE=1"}}).find("not possible"),
             std::string::npos);

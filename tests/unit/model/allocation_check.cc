@@ -67,6 +67,7 @@ void check(std::unique_ptr<ops::Ops> ops) {
 }
 
 TEST(Allocation, PlainStepsAllocateNothing) { check(ops::make_plain_ops(3)); }
+TEST(Allocation, FastStepsAllocateNothing) { check(ops::make_cpu_ops(3)); }
 TEST(Allocation, ReferenceStepsAllocateNothing) { check(ops::make_reference_ops(ops::ReferenceMode::kExact, 2)); }
 
 }  // namespace

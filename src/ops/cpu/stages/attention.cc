@@ -96,16 +96,13 @@ void Backend<T>::attention_project(At where, uint32_t parts) {
     const int64_t d = c_.head_dim;
     T* out = at<T>(Role::kCompressorRows);
     if (ratio_of(where.layer) == 1) {
-      multiply(w.compressor.wkv, 0, d, x, D, n, [&](int64_t i, int64_t j, const T* values, int64_t count) {
-        for (int64_t l = 0; l < count; ++l) out[i * 2 * d + j + l] = round(values[l]);
-      });
+      products(w.compressor.wkv, x, D, n, out, 2 * d);
+      for (int64_t i = 0; i < n; ++i) {
+        for (int64_t l = 0; l < d; ++l) out[i * 2 * d + l] = round(out[i * 2 * d + l]);
+      }
     } else {
-      multiply(w.compressor.wgate, 0, d, x, D, n, [&](int64_t i, int64_t j, const T* values, int64_t count) {
-        std::copy_n(values, count, out + i * 2 * d + j);
-      });
-      multiply(w.compressor.wkv, 0, d, x, D, n, [&](int64_t i, int64_t j, const T* values, int64_t count) {
-        std::copy_n(values, count, out + i * 2 * d + d + j);
-      });
+      products(w.compressor.wgate, x, D, n, out, 2 * d);
+      products(w.compressor.wkv, x, D, n, out + d, 2 * d);
     }
   }
 }
@@ -218,10 +215,7 @@ void Backend<T>::attention_output(At where) {
   parallel(n, turn, 8);
   float* z = stage_rows_.data();
   for (int64_t g = 0; g < groups; ++g) {
-    multiply(w.wo_a, g * rank, rank, turned + g * width, heads * d, n,
-             [&](int64_t i, int64_t j, const T* values, int64_t count) {
-               for (int64_t l = 0; l < count; ++l) z[i * groups * rank + g * rank + j + l] = round(values[l]);
-             });
+    linear_part(w.wo_a, g * rank, rank, turned + g * width, heads * d, n, z + g * rank, groups * rank);
   }
   linear(w.wo_b, z, groups * rank, n, at<float>(Role::kSublayerOut), c_.hidden_size);
 }

@@ -195,10 +195,10 @@ Status Backend<T>::load(const checkpoint::ModelConfig& config, const ModelWeight
 }
 
 template <class T>
-bool Backend<T>::reserve_scratch() {
+std::vector<std::pair<Slot, int64_t>> Backend<T>::scratch_plan() const {
   const int64_t keys = keys_max(), experts = std::max(c_.n_routed_experts, c_.dspark_n_routed_experts),
                 context = limits_.context_max;
-  const std::pair<Slot, int64_t> bytes[] = {
+  return {
       {Slot::kPanel, std::max<int64_t>(kPanelColumns, c_.index_head_dim) * kLanes * sizeof(float)},
       {Slot::kAccumulator, std::max<int64_t>(kRowChunk, c_.index_n_heads) * kLanes * sizeof(double)},
       {Slot::kTile, std::max<int64_t>(kRowChunk * kLanes, kMixRows * c_.hc_coefficients()) * sizeof(double)},
@@ -211,6 +211,11 @@ bool Backend<T>::reserve_scratch() {
       {Slot::kOrder, std::max(context, experts) * sizeof(int32_t)},
       {Slot::kQueries, c_.head_dim * kLanes * sizeof(float)},
   };
+}
+
+template <class T>
+bool Backend<T>::reserve_scratch() {
+  const std::vector<std::pair<Slot, int64_t>> plan = scratch_plan();
   // A thread that has grown its memory waits for the others, so that each of them gets an item; not for ever, since a
   // busy machine may start a thread late, which then grows its memory in a step.
   constexpr auto kPatience = std::chrono::milliseconds(200);
@@ -219,7 +224,7 @@ bool Backend<T>::reserve_scratch() {
   std::atomic<bool> failed{false};
   auto body = [&](int64_t, int64_t) {
     try {
-      for (const auto& [slot, n] : bytes) scratch_bytes(slot, n);
+      for (const auto& [slot, n] : plan) scratch_bytes(slot, n);
     } catch (const std::bad_alloc&) {
       failed = true;
     }
@@ -391,6 +396,21 @@ void Backend<T>::linear(const Matrix& w, const float* x, int64_t ldx, int64_t n,
   const float* in = quantised_input(w, x, ldx, n);
   multiply(w, 0, w.rows, in, w.cols, n, [&](int64_t i, int64_t j, const T* v, int64_t count) {
     for (int64_t l = 0; l < count; ++l) out[i * ldo + j + l] = round(v[l]);
+  });
+}
+
+template <class T>
+void Backend<T>::linear_part(const Matrix& w, int64_t row0, int64_t rows, const float* x, int64_t ldx, int64_t n,
+                             float* out, int64_t ldo) {
+  multiply(w, row0, rows, x, ldx, n, [&](int64_t i, int64_t j, const T* v, int64_t count) {
+    for (int64_t l = 0; l < count; ++l) out[i * ldo + j + l] = round(v[l]);
+  });
+}
+
+template <class T>
+void Backend<T>::products(const Matrix& w, const float* x, int64_t ldx, int64_t n, T* out, int64_t ldo) {
+  multiply(w, 0, w.rows, x, ldx, n, [&](int64_t i, int64_t j, const T* v, int64_t count) {
+    std::copy_n(v, count, out + i * ldo + j);
   });
 }
 

@@ -13,6 +13,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/thread_pool.h"
@@ -82,7 +83,7 @@ class Backend : public Ops {
   void draft_logits(int index) override;
   void draft_argmax(int index) override;
 
- private:
+ protected:
   // A list of (row, column) pairs of ExpertRows that go through one expert, at most kExpertRows at a time.
   struct ExpertTask {
     int expert = 0;
@@ -108,6 +109,8 @@ class Backend : public Ops {
   int64_t keys_max() const { return c_.sliding_window + std::max<int64_t>(c_.index_topk, drafts_max()); }
   // Lets every thread of the pool grow its scratch memory now instead of in a step.
   bool reserve_scratch();  // false: no memory
+  // Bytes a thread needs of each slot.
+  virtual std::vector<std::pair<Slot, int64_t>> scratch_plan() const;
   bool is_draft(int layer) const { return layer >= c_.num_hidden_layers; }
   int ratio_of(int layer) const { return is_draft(layer) ? 0 : c_.layers[layer].ratio; }
 
@@ -125,13 +128,22 @@ class Backend : public Ops {
   template <class Sink>
   void multiply(const Matrix& w, int64_t row0, int64_t rows, const float* x, int64_t ldx, int64_t n, Sink&& sink);
   // bf16-output linear of n rows: quantises the input where the weight is FP8 or FP4.
-  void linear(const Matrix& w, const float* x, int64_t ldx, int64_t n, float* out, int64_t ldo);
+  virtual void linear(const Matrix& w, const float* x, int64_t ldx, int64_t n, float* out, int64_t ldo);
+  // Outputs row0 .. row0 + rows - 1 of a linear layer whose input is not quantised, rounded to bf16.
+  virtual void linear_part(const Matrix& w, int64_t row0, int64_t rows, const float* x, int64_t ldx, int64_t n, float* out,
+                           int64_t ldo);
+  // The same for a whole BF16 matrix, not rounded.
+  virtual void products(const Matrix& w, const float* x, int64_t ldx, int64_t n, T* out, int64_t ldo);
   template <class Body>
   void parallel(int64_t n, Body&& body, int64_t grain = 1) {
     pool_.parallel_for(n, std::function<void(int64_t, int64_t)>(std::ref(body)), grain);
   }
   void collapse_and_norm(int row, const T* pre, const float* norm_weight, float* collapsed, float* out) const;
   void mix_finish(double* m, const HyperWeights& w, T* pre, T* post, T* comb) const;
+  // Fills expert_tasks_ and expert_order_: the pairs of each expert, at most rows_max a task.
+  void group_by_expert(const ExpertRows& rows, size_t experts, int rows_max);
+  // Scores of one row (in place) -> its ids and weights.
+  void choose_experts(const RowSet& set, int layer, int64_t row, T* score);
   void ffn_rows(const ExpertWeights& w, const float* x, int64_t n, const T* weight, float* out);
 
   // ---- KV

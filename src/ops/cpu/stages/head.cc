@@ -70,9 +70,7 @@ void Backend<T>::draft_base() {
     }
   };
   parallel(n, hidden, 8);
-  multiply(w_.head, 0, c_.vocab_size, normed, D, n, [&](int64_t i, int64_t j, const T* v, int64_t count) {
-    std::copy_n(v, count, at<T>(Role::kDraftBase, i) + j);
-  });
+  products(w_.head, normed, D, n, at<T>(Role::kDraftBase), c_.vocab_size);
   for (size_t s = 0; s < set.sequences.size(); ++s)
     at<int32_t>(Role::kDraftTokens, s)[0] = set.tokens[set.sequences[s].first_row];
 }

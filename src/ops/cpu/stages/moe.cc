@@ -7,41 +7,46 @@
 namespace deepinfer::ops::cpu {
 
 template <class T>
+void Backend<T>::choose_experts(const RowSet& set, int layer, int64_t row, T* score) {
+  const LayerVectors& v = vectors_[layer];
+  const int64_t experts = w_.layers[layer].moe.gate.rows, k = experts_per_row(layer);
+  T* biased = scratch<T>(Slot::kProbabilities, experts);
+  int32_t* order = scratch<int32_t>(Slot::kOrder, experts);
+  const std::vector<float>& bias = set.image(static_cast<int>(row)) ? v.bias_vl : v.bias;
+  for (int64_t e = 0; e < experts; ++e) {
+    const T z = score[e];
+    score[e] = std::sqrt(z > T{20} ? z : std::log1p(std::exp(z)));
+    const T b = score[e] + static_cast<T>(bias[e]);
+    biased[e] =
+        std::isnan(b) ? -std::numeric_limits<T>::infinity() : b;  // damaged weights: NaN has no place in an order
+    order[e] = static_cast<int32_t>(e);
+  }
+  std::partial_sort(order, order + k, order + experts, [biased](int32_t a, int32_t b) {
+    return biased[a] != biased[b] ? biased[a] > biased[b] : a < b;
+  });
+  int32_t* ids = at<int32_t>(Role::kExpertIds, row);
+  T* weights = at<T>(Role::kExpertWeights, row);
+  T sum = 0;
+  for (int64_t e = 0; e < k; ++e) sum += score[order[e]];
+  for (int64_t e = 0; e < k; ++e) {
+    ids[e] = order[e];
+    weights[e] = score[order[e]] / (sum + static_cast<T>(1e-20)) * static_cast<T>(c_.routed_scaling_factor);
+  }
+  std::fill(ids + k, ids + buffer(Role::kExpertIds).cols, -1);
+}
+
+template <class T>
 void Backend<T>::route(At where) {
   const RowSet& set = set_of(where.rows);
   const MoeWeights& w = w_.layers[where.layer].moe;
-  const LayerVectors& v = vectors_[where.layer];
-  const int64_t experts = w.gate.rows, k = experts_per_row(where.layer), stride = buffer(Role::kExpertIds).cols;
+  const int64_t experts = w.gate.rows;
   auto body = [&](int64_t begin, int64_t end) {
     T* s = scratch<T>(Slot::kScores, kMixRows * experts);
-    T* biased = scratch<T>(Slot::kProbabilities, experts);
-    int32_t* order = scratch<int32_t>(Slot::kOrder, experts);
     for (int64_t i0 = begin; i0 < end; i0 += kMixRows) {
       const int64_t n = std::min<int64_t>(kMixRows, end - i0);
       multiply_rows<T>(w.gate, 0, experts, at<float>(Role::kSublayerIn, i0), c_.hidden_size, n, s, experts);
       for (int64_t i = 0; i < n; ++i) {
-        T* score = s + i * experts;
-        const std::vector<float>& bias = set.image(static_cast<int>(i0 + i)) ? v.bias_vl : v.bias;
-        for (int64_t e = 0; e < experts; ++e) {
-          const T z = score[e];
-          score[e] = std::sqrt(z > T{20} ? z : std::log1p(std::exp(z)));
-          const T b = score[e] + static_cast<T>(bias[e]);
-          biased[e] =
-              std::isnan(b) ? -std::numeric_limits<T>::infinity() : b;  // damaged weights: NaN has no place in an order
-          order[e] = static_cast<int32_t>(e);
-        }
-        std::partial_sort(order, order + k, order + experts, [biased](int32_t a, int32_t b) {
-          return biased[a] != biased[b] ? biased[a] > biased[b] : a < b;
-        });
-        int32_t* ids = at<int32_t>(Role::kExpertIds, i0 + i);
-        T* weights = at<T>(Role::kExpertWeights, i0 + i);
-        T sum = 0;
-        for (int64_t e = 0; e < k; ++e) sum += score[order[e]];
-        for (int64_t e = 0; e < k; ++e) {
-          ids[e] = order[e];
-          weights[e] = score[order[e]] / (sum + static_cast<T>(1e-20)) * static_cast<T>(c_.routed_scaling_factor);
-        }
-        std::fill(ids + k, ids + stride, -1);
+        choose_experts(set, where.layer, i0 + i, s + i * experts);
       }
     }
   };
@@ -80,27 +85,21 @@ void Backend<T>::ffn_rows(const ExpertWeights& w, const float* x, int64_t n, con
 }
 
 template <class T>
-void Backend<T>::experts(At where, const ExpertRows& rows) {
-  const std::vector<ExpertWeights>& experts = w_.layers[where.layer].moe.experts;
+void Backend<T>::group_by_expert(const ExpertRows& rows, size_t experts, int rows_max) {
   const auto* ids = static_cast<const int32_t*>(rows.ids.data);
-  const auto* weights = static_cast<const T*>(rows.weights.data);
-  const auto* input = static_cast<const float*>(rows.input.data);
-  auto* output = static_cast<float*>(rows.output.data);
-  const int64_t columns = rows.ids.cols, D = c_.hidden_size;
-
-  // Pairs by expert, rows ascending inside each.
-  expert_begin_.assign(experts.size() + 1, 0);
+  const int64_t columns = rows.ids.cols;
+  expert_begin_.assign(experts + 1, 0);
   for (int64_t i = 0; i < rows.rows; ++i) {
     for (int k = 0; k < rows.per_row; ++k) {
       if (const int32_t e = ids[i * columns + k]; e >= 0) ++expert_begin_[e + 1];
     }
   }
   expert_tasks_.clear();
-  for (size_t e = 0; e < experts.size(); ++e) {
+  for (size_t e = 0; e < experts; ++e) {
     const int count = expert_begin_[e + 1];
     expert_begin_[e + 1] += expert_begin_[e];
-    for (int first = 0; first < count; first += kExpertRows)
-      expert_tasks_.push_back({static_cast<int>(e), expert_begin_[e] + first, std::min(kExpertRows, count - first)});
+    for (int first = 0; first < count; first += rows_max)
+      expert_tasks_.push_back({static_cast<int>(e), expert_begin_[e] + first, std::min(rows_max, count - first)});
   }
   expert_order_.resize(expert_begin_.back());
   for (int64_t i = 0; i < rows.rows; ++i) {
@@ -109,7 +108,16 @@ void Backend<T>::experts(At where, const ExpertRows& rows) {
         expert_order_[expert_begin_[e]++] = static_cast<int32_t>(i * columns + k);
     }
   }
+}
 
+template <class T>
+void Backend<T>::experts(At where, const ExpertRows& rows) {
+  const std::vector<ExpertWeights>& experts = w_.layers[where.layer].moe.experts;
+  const auto* weights = static_cast<const T*>(rows.weights.data);
+  const auto* input = static_cast<const float*>(rows.input.data);
+  auto* output = static_cast<float*>(rows.output.data);
+  const int64_t columns = rows.ids.cols, D = c_.hidden_size;
+  group_by_expert(rows, experts.size(), kExpertRows);
   auto body = [&](int64_t begin, int64_t end) {
     float* x = scratch<float>(Slot::kInput, kExpertRows * D);
     float* out = scratch<float>(Slot::kKeys, kExpertRows * D);

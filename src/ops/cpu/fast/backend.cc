@@ -1,0 +1,113 @@
+#include "ops/cpu/fast/backend.h"
+
+#include <algorithm>
+#include <new>
+
+namespace deepinfer::ops::cpu::fast {
+
+FastBackend::FastBackend(Capabilities capabilities, const Kernels& kernels, int threads)
+    : Backend<float>(std::move(capabilities), true, threads), k_(kernels) {}
+
+FastBackend::WorkspaceRows FastBackend::plan_workspace(const checkpoint::ModelConfig& c, const Limits& limits) const {
+  const std::array<Buffer, kRoles> buffers = plan_buffers(c, limits);
+  const auto of = [&buffers](Role role) { return buffers[static_cast<int>(role)]; };
+  const int64_t rows = std::max(of(Role::kResidual).rows, of(Role::kLogits).rows);
+  const int64_t widest = std::max({c.hidden_size, c.q_lora_rank, c.o_groups * c.o_lora_rank, c.engram_width(), of(Role::kTaps).cols,
+                                   c.num_attention_heads * c.head_dim, c.dspark_markov_rank});
+  const int64_t pairs = rows * of(Role::kExpertIds).cols;
+  // Groups of heads are packed one after the other, each padded.
+  return {rows * (packed_columns(widest) + c.o_groups * kChunk), pairs * packed_columns(c.hidden_size),
+          (pairs + rows) * packed_columns(c.moe_intermediate_size)};
+}
+
+uint64_t FastBackend::workspace_bytes(const checkpoint::ModelConfig& config, const Limits& limits) const {
+  const WorkspaceRows w = plan_workspace(config, limits);
+  return Backend<float>::workspace_bytes(config, limits) + (kBuffers * w.packed + w.pairs + w.hidden) * sizeof(uint16_t);
+}
+
+Status FastBackend::load(const checkpoint::ModelConfig& config, const ModelWeights& weights, const Limits& limits) {
+  DI_RETURN_IF_ERROR(Backend<float>::load(config, weights, limits));
+  const WorkspaceRows w = plan_workspace(config, limits);
+  try {
+    for (std::vector<uint16_t>& p : packed_) p.resize(w.packed);
+    expert_in_.resize(w.pairs);
+    hidden_.resize(w.hidden);
+    tasks_.reserve(std::max(config.n_routed_experts, config.dspark_n_routed_experts) + 1);
+  } catch (const std::bad_alloc&) {
+    return make_error(Code::kResourceExhausted,
+                      "the model's activations need {} MiB of memory, which is not available; lower the rows or the "
+                      "context of a step",
+                      workspace_bytes(config, limits) >> 20);
+  }
+  return {};
+}
+
+std::vector<std::pair<Slot, int64_t>> FastBackend::scratch_plan() const {
+  std::vector<std::pair<Slot, int64_t>> plan = Backend<float>::scratch_plan();
+  const int64_t rows = buffers_[static_cast<int>(Role::kResidual)].rows;
+  const int64_t widest = std::max({c_.hidden_size, c_.q_lora_rank, c_.o_groups * c_.o_lora_rank, c_.engram_width(),
+                                   buffers_[static_cast<int>(Role::kTaps)].cols, c_.group_input()});
+  plan.emplace_back(Slot::kKernel, static_cast<int64_t>(multiply_scratch_bytes(widest)));
+  plan.emplace_back(Slot::kGate, 2 * rows * kChunk * static_cast<int64_t>(sizeof(float)));
+  return plan;
+}
+
+FastBackend::Packed FastBackend::pack(Buffers to, const float* x, int64_t ldx, int64_t n, int64_t k, Order order,
+                                      bool quantise) {
+  const Packed p{packed_[to].data(), packed_columns(k)};
+  auto body = [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) k_.pack(x + i * ldx, k, order, quantise, p.words + i * p.ld);
+  };
+  constexpr int64_t kGrainColumns = 64 << 10;
+  parallel(n, body, std::max<int64_t>(1, kGrainColumns / k));
+  return p;
+}
+
+void FastBackend::run(std::span<const LinearCall> calls) {
+  constexpr int64_t kSmall = 96 << 10;  // products that are not worth waking a thread for
+  int64_t blocks = 0, work = 0, columns = 0;
+  for (const LinearCall& c : calls) {
+    blocks += (c.rows + kBlockRows - 1) / kBlockRows;
+    work += c.rows * c.w->cols * std::max<int64_t>(c.n, 4) / 4;
+    columns = std::max(columns, c.w->cols);
+  }
+  auto body = [&](int64_t begin, int64_t end) {
+    std::byte* scratch = kernel_scratch(columns);
+    int64_t first = 0;
+    for (const LinearCall& c : calls) {
+      const int64_t count = (c.rows + kBlockRows - 1) / kBlockRows;
+      const int64_t from = std::max(begin, first) - first, to = std::min(end - first, count);
+      if (from < to) {
+        LinearCall part = c;
+        part.row0 = c.row0 + from * kBlockRows;
+        part.rows = std::min(c.rows, to * kBlockRows) - from * kBlockRows;
+        part.out = c.out + from * kBlockRows;
+        k_.multiply(part, scratch);
+      }
+      first += count;
+    }
+  };
+  if (work <= kSmall) {
+    body(0, blocks);
+  } else {
+    parallel(blocks, body);
+  }
+}
+
+void FastBackend::linear(const Matrix& w, const float* x, int64_t ldx, int64_t n, float* out, int64_t ldo) {
+  run(call(w, pack_for(kFirst, w, x, ldx, n), n, out, ldo, true));
+}
+
+void FastBackend::linear_part(const Matrix& w, int64_t row0, int64_t rows, const float* x, int64_t ldx, int64_t n,
+                              float* out, int64_t ldo) {
+  LinearCall c = call(w, pack(kFirst, x, ldx, n, w.cols, order_of(w.format), false), n, out, ldo, true);
+  c.row0 = row0;
+  c.rows = rows;
+  run(c);
+}
+
+void FastBackend::products(const Matrix& w, const float* x, int64_t ldx, int64_t n, float* out, int64_t ldo) {
+  run(call(w, pack_for(kFirst, w, x, ldx, n), n, out, ldo, false));
+}
+
+}  // namespace deepinfer::ops::cpu::fast

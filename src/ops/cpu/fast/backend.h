@@ -1,0 +1,85 @@
+// The fast CPU backend: the plain backend's stages, with those that cost time replaced by kernels of one instruction set
+// (internal to ops/cpu). Activations stay fp32 arrays of bf16 values between stages; each linear layer packs its input to
+// bf16 words once. The members of each file have one reason to change:
+//   backend.cc (memory, linear layers), project.cc (projections, output), moe.cc (router, experts), head.cc (logits, drafts)
+//
+// Summation trees: ORDER.md, "fast".
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "ops/cpu/fast/kernels.h"
+#include "ops/cpu/stages/backend.h"
+
+namespace deepinfer::ops::cpu::fast {
+
+class FastBackend final : public Backend<float> {
+ public:
+  FastBackend(Capabilities capabilities, const Kernels& kernels, int threads);
+
+  Status load(const checkpoint::ModelConfig& config, const ModelWeights& weights, const Limits& limits) override;
+  uint64_t workspace_bytes(const checkpoint::ModelConfig& config, const Limits& limits) const override;
+
+  void attention_project(At at, uint32_t parts) override;
+  void route(At at) override;
+  void experts(At at, const ExpertRows& rows) override;
+  void shared_expert(At at) override;
+  void head() override;
+  void draft_logits(int index) override;
+
+ protected:
+  std::vector<std::pair<Slot, int64_t>> scratch_plan() const override;
+  void linear(const Matrix& w, const float* x, int64_t ldx, int64_t n, float* out, int64_t ldo) override;
+  void linear_part(const Matrix& w, int64_t row0, int64_t rows, const float* x, int64_t ldx, int64_t n, float* out,
+                   int64_t ldo) override;
+  void products(const Matrix& w, const float* x, int64_t ldx, int64_t n, float* out, int64_t ldo) override;
+
+ private:
+  // Packed rows of one input; its memory lives in this object and is reused by the next stage.
+  struct Packed {
+    uint16_t* words = nullptr;
+    int64_t ld = 0;
+  };
+  enum Buffers { kFirst, kSecond, kBuffers };
+
+  struct WorkspaceRows {
+    int64_t packed, pairs, hidden;  // words of a packed input, of the experts' inputs and of their hidden rows
+  };
+  WorkspaceRows plan_workspace(const checkpoint::ModelConfig& c, const Limits& limits) const;
+
+  Packed pack(Buffers to, const float* x, int64_t ldx, int64_t n, int64_t k, Order order, bool quantise);
+  Packed pack_for(Buffers to, const Matrix& w, const float* x, int64_t ldx, int64_t n) {
+    const Order order = order_of(w.format);
+    return pack(to, x, ldx, n, w.cols, order, order != Order::kNatural);
+  }
+  static LinearCall call(const Matrix& w, const Packed& x, int64_t n, float* out, int64_t ldo, bool round) {
+    return {&w, 0, w.rows, x.words, x.ld, n, out, ldo, round};
+  }
+  // Runs the calls with their outputs divided among the threads.
+  void run(std::span<const LinearCall> calls);
+  void run(const LinearCall& one) { run(std::span<const LinearCall>(&one, 1)); }
+  std::byte* kernel_scratch(int64_t k) const { return scratch_bytes(Slot::kKernel, multiply_scratch_bytes(k)); }
+
+  // One expert's rows: x packed, hidden rows from `first` on, weights null for the shared expert.
+  struct FfnTask {
+    const ExpertWeights* weights = nullptr;
+    Packed x;
+    int64_t first = 0, rows = 0;
+    bool shared = false;
+  };
+  void run_ffn(const ExpertRows* routed);
+  void add_experts(const ExpertRows& rows, const std::vector<ExpertWeights>& experts);
+  void add_shared(const ExpertWeights& shared, int64_t rows);
+  void up_block(const FfnTask& task, int64_t block, const ExpertRows* routed);
+  void down_block(const FfnTask& task, int64_t block, const ExpertRows* routed);
+
+  const Kernels& k_;
+  std::vector<uint16_t> packed_[kBuffers];
+  std::vector<uint16_t> expert_in_;  // [pairs, packed hidden_size] of experts with several rows
+  std::vector<uint16_t> hidden_;     // [pairs + rows, packed intermediate size]
+  std::vector<FfnTask> tasks_;
+  int shared_done_ = -1;  // layer whose shared expert ran together with the others
+};
+
+}  // namespace deepinfer::ops::cpu::fast

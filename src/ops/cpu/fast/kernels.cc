@@ -1,0 +1,48 @@
+#include "ops/cpu/fast/kernels.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "ops/cpu/fast/avx2.h"
+#include "ops/cpu/fast/avx512.h"
+
+namespace deepinfer::ops::cpu::fast {
+
+size_t multiply_scratch_bytes(int64_t k) {
+  constexpr int64_t kAccumulators = 16 << 10, kScaleRows = 4;
+  const int64_t row = packed_columns(k) * static_cast<int64_t>(sizeof(uint16_t));
+  const int64_t panel = std::max(kPanelBytes, kBlockRows / 4 * row), streams = kStreamRows * row;
+  return std::max(panel, streams) + kAccumulators + kScaleRows * packed_columns(k / 32 + 1);
+}
+
+#if defined(__x86_64__)
+
+const Kernels* avx512_kernels() {
+  static const Kernels table = {"avx512", avx512::pack, avx512::multiply, avx512::outer, avx512::swiglu};
+  static const bool fits = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+                           __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512bf16");
+  return fits ? &table : nullptr;
+}
+
+const Kernels* avx2_kernels() {
+  static const Kernels table = {"avx2", avx2::pack, avx2::multiply, avx2::outer, avx2::swiglu};
+  static const bool fits = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  return fits ? &table : nullptr;
+}
+
+#else
+
+const Kernels* avx512_kernels() { return nullptr; }
+const Kernels* avx2_kernels() { return nullptr; }
+
+#endif
+
+const Kernels* choose_kernels(const char* isa) {
+  if (std::strcmp(isa, "avx512") == 0) return avx512_kernels();
+  if (std::strcmp(isa, "avx2") == 0) return avx2_kernels();
+  if (*isa != '\0') return nullptr;
+  return avx512_kernels() != nullptr ? avx512_kernels() : avx2_kernels();
+}
+
+}  // namespace deepinfer::ops::cpu::fast

@@ -1,0 +1,85 @@
+// The inner loops of the fast CPU backend, one table for each instruction set (internal to ops/cpu).
+//
+//   const Kernels* k = choose_kernels("");                       // the best of this processor; null: none fits
+//   k->pack(x, cols, order_of(w.format), true, packed);          // FQ8, bf16, columns in the order of the weights
+//   k->multiply({.w = &w, .row0 = 0, .rows = 64, .x = packed, .ldx = ldx, .n = 6, .out = y, .ldo = 64, .round = true},
+//               scratch);
+//
+// Every table computes the same bits (ORDER.md, "fast"): sums of bf16 pairs as VDPBF16PS defines them, that is, two
+// fused multiply-adds, the odd element first. Only numbers below 2^-126 differ: AVX-512 flushes them, AVX2 keeps them.
+//
+// Limits: |x| and |w| x scale below 2^60; block scales are held within 2^-60 .. 2^60 so that no exponent wraps.
+// The files of a table are compiled for its instruction set. They include nothing with inline functions that other files
+// use as well, since the linker keeps one copy of such a function and may keep theirs.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "ops/weights.h"
+
+namespace deepinfer::ops::cpu::fast {
+
+// In which order the columns of 64 lie in a packed row: as the expansion of a format leaves them.
+enum class Order : uint8_t {
+  kNatural,  // BF16
+  kFp8,      // eights: 0 2 4 6 1 3 5 7
+  kFp4,      // even columns, then odd ones
+};
+
+constexpr Order order_of(WeightFormat f) {
+  return f == WeightFormat::kFp4   ? Order::kFp4
+         : f == WeightFormat::kFp8 ? Order::kFp8
+                                   : Order::kNatural;
+}
+
+inline constexpr int64_t kChunk = 64;  // columns; packed rows are padded with zeros to a multiple
+
+constexpr int64_t packed_columns(int64_t k) { return (k + kChunk - 1) / kChunk * kChunk; }
+
+struct LinearCall {
+  const Matrix* w = nullptr;    // BF16, FP8 or FP4
+  int64_t row0 = 0, rows = 0;
+  const uint16_t* x = nullptr;  // packed rows, ldx elements apart
+  int64_t ldx = 0, n = 0;
+  float* out = nullptr;  // out[i * ldo + j] = sum of row row0 + j, j < rows
+  int64_t ldo = 0;
+  bool round = false;  // to bf16
+};
+
+inline constexpr int64_t kBlockRows = 32;       // weight rows of one unit of work: a row of FP8 scale blocks
+inline constexpr int64_t kStreamRows = 4;       // up to so many x rows weights are expanded in registers only
+inline constexpr int64_t kPanelBytes = 384 << 10;  // expanded weights that stay in a core's second-level cache
+
+// Bytes of scratch memory a call to multiply may use, aligned to 64.
+size_t multiply_scratch_bytes(int64_t k);
+
+// Sums over pairs for attention: c[m][lane] = sum over p of a(m, p) . b(p, lane), pairs ascending, from 0.
+struct OuterCall {
+  const uint32_t* a = nullptr;  // bf16 pairs; a(m, p) = a[m * a_row + p * a_step]
+  int64_t a_row = 0, a_step = 0;
+  const uint32_t* b = nullptr;  // bf16 pairs; b(p, lane) = b[p * b_step + lane]
+  int64_t b_step = 0;
+  int64_t m = 0, pairs = 0, lanes = 0;  // lanes: a multiple of 16
+  float* c = nullptr;
+  int64_t ldc = 0;
+};
+
+struct Kernels {
+  const char* isa;
+  // k columns of one row to bf16 (cut, as x holds bf16 values), quantised by FQ8 first if asked; zeros up to
+  // packed_columns(k).
+  void (*pack)(const float* x, int64_t k, Order order, bool quantise, uint16_t* out);
+  void (*multiply)(const LinearCall& call, std::byte* scratch);
+  void (*outer)(const OuterCall& call);
+  // out = bf16(silu(min(gate, limit)) * clamp(up, -limit, limit) * weight), n channels.
+  void (*swiglu)(const float* gate, const float* up, int64_t n, float limit, float weight, float* out);
+};
+
+const Kernels* avx512_kernels();  // null where the build or the processor lacks F, BW, VL, DQ, VBMI or BF16
+const Kernels* avx2_kernels();    // null without AVX2 and FMA
+
+// "avx512", "avx2", or "" for the best; null if this processor lacks it.
+const Kernels* choose_kernels(const char* isa);
+
+}  // namespace deepinfer::ops::cpu::fast

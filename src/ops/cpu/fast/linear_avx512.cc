@@ -1,0 +1,411 @@
+// Linear layers with AVX-512 VBMI and BF16: weights as stored -> bf16 in registers -> VDPBF16PS (see ORDER.md).
+#include <immintrin.h>
+
+#include <cstring>
+
+#include "ops/cpu/fast/avx512.h"
+
+namespace deepinfer::ops::cpu::fast {
+namespace {
+
+using Words = __m512i;  // 32 bf16
+
+constexpr int64_t kPrefetchBytes = 1536;  // ahead of the loads of a weight row
+constexpr int kPanelStep = 4;             // panel rows that share loaded activations
+constexpr int kRowStep = 6;               // activation rows that share loaded weights
+constexpr int64_t kStripColumns = 1024;   // columns of kRowStep rows that stay in the first-level cache
+constexpr int kScaleBias = 127, kScaleLimit = 60;
+
+inline __m512 dot(__m512 acc, Words a, Words b) { return _mm512_dpbf16_ps(acc, (__m512bh)a, (__m512bh)b); }
+
+inline const uint8_t* bytes(const std::byte* p) { return reinterpret_cast<const uint8_t*>(p); }
+
+// ---- Expansion --------------------------------------------------------------------------------------------------
+
+// bf16 of the 128 magnitudes of e4m3, high and low bytes apart. NaN stays NaN.
+struct E4m3Tables {
+  alignas(64) uint8_t high[128], low[128];
+};
+
+constexpr E4m3Tables make_e4m3_tables() {
+  E4m3Tables t{};
+  for (int code = 0; code < 128; ++code) {
+    int exponent = code >> 3, mantissa = code & 7, value = 0;
+    if (code == 0x7f) {
+      value = 0x7fc0;
+    } else if (exponent > 0) {
+      value = (exponent + 120) << 7 | mantissa << 4;
+    } else if (mantissa > 0) {  // mantissa x 2^-9
+      int shift = 0;
+      while ((mantissa << shift & 8) == 0) ++shift;
+      value = (121 - shift) << 7 | (mantissa << shift & 7) << 4;
+    }
+    t.high[code] = static_cast<uint8_t>(value >> 8);
+    t.low[code] = static_cast<uint8_t>(value & 255);
+  }
+  return t;
+}
+
+constexpr E4m3Tables kE4m3 = make_e4m3_tables();
+
+struct Fp8Expander {
+  __m512i high[2], low[2], sign = _mm512_set1_epi8(static_cast<char>(0x80));
+
+  Fp8Expander() {
+    for (int i = 0; i < 2; ++i) {
+      high[i] = _mm512_load_si512(kE4m3.high + 64 * i);
+      low[i] = _mm512_load_si512(kE4m3.low + 64 * i);
+    }
+  }
+  // 64 codes; a, b: their values in Order::kFp8.
+  [[gnu::always_inline]] void expand(__m512i codes, Words& a, Words& b) const {
+    __m512i h = _mm512_permutex2var_epi8(high[0], codes, high[1]);
+    const __m512i l = _mm512_permutex2var_epi8(low[0], codes, low[1]);
+    h = _mm512_ternarylogic_epi32(h, codes, sign, 0xf8);  // h | (codes & sign)
+    a = _mm512_unpacklo_epi8(l, h);
+    b = _mm512_unpackhi_epi8(l, h);
+  }
+};
+
+// Clamped scale bytes of a chunk of 64 columns: s[0] for the first 32, s[1] for the others.
+inline uint32_t clamp_scale(uint32_t s) {
+  constexpr uint32_t kLow = kScaleBias - kScaleLimit, kHigh = kScaleBias + kScaleLimit;
+  return s < kLow ? kLow : s > kHigh ? kHigh : s;
+}
+
+struct Fp4Expander {
+  // Words 0..15 for the lower 32 columns, 16..31 for the upper: magnitude bits of value x 2^-127, without zeros.
+  __m512i base, half, spread;
+  __mmask32 nonzero;
+
+  Fp4Expander() {
+    constexpr int16_t kMagnitude[8] = {0, 126 << 7, 127 << 7, (127 << 7) + 64, 128 << 7, (128 << 7) + 64, 129 << 7, (129 << 7) + 64};
+    alignas(64) int16_t words[32];
+    nonzero = 0;
+    for (int i = 0; i < 32; ++i) {
+      const int code = i & 15, magnitude = kMagnitude[code & 7];
+      words[i] = magnitude == 0 ? static_cast<int16_t>(code == 8 ? 0x8000 : 0)
+                                : static_cast<int16_t>((magnitude - (kScaleBias << 7)) ^ (code & 8 ? 0x8000 : 0));
+      nonzero |= static_cast<__mmask32>(magnitude != 0) << i;
+    }
+    base = _mm512_load_si512(words);
+    half = _mm512_inserti64x4(_mm512_setzero_si512(), _mm256_set1_epi16(16), 1);
+    // Byte 0 of every broadcast pair to the words of the lower half, byte 1 to those of the upper.
+    spread = _mm512_inserti64x4(_mm512_set1_epi16(static_cast<int16_t>(0x8000)), _mm256_set1_epi16(static_cast<int16_t>(0x8001)), 1);
+  }
+  // 32 bytes of codes; scales: two clamped bytes.
+  [[gnu::always_inline]] void expand(__m256i codes, uint16_t scales, Words& a, Words& b) const {
+    const __m512i exponent = _mm512_slli_epi16(_mm512_shuffle_epi8(_mm512_set1_epi16(static_cast<int16_t>(scales)), spread), 7);
+    const __m512i table = _mm512_mask_add_epi16(base, nonzero, base, exponent);
+    const __m512i pairs = _mm512_cvtepu8_epi16(codes), mask = _mm512_set1_epi16(15);
+    a = _mm512_permutexvar_epi16(_mm512_ternarylogic_epi32(pairs, mask, half, 0xea), table);  // (pairs & mask) | half
+    b = _mm512_permutexvar_epi16(_mm512_or_si512(_mm512_srli_epi16(pairs, 4), half), table);
+  }
+};
+
+// x 2^(scale - 127) on words of bf16: what falls below the least exponent becomes (or counts as) zero.
+struct WordScale {
+  __m512i up, down;  // at most one of them is not zero in a lane
+  static WordScale make(uint32_t s0, uint32_t s1) {
+    const int d0 = (static_cast<int>(clamp_scale(s0)) - kScaleBias) * 128,
+              d1 = (static_cast<int>(clamp_scale(s1)) - kScaleBias) * 128;
+    const auto both = [](int lower, int upper) {
+      return _mm512_inserti64x4(_mm512_set1_epi16(static_cast<int16_t>(lower)), _mm256_set1_epi16(static_cast<int16_t>(upper)), 1);
+    };
+    return {both(d0 > 0 ? d0 : 0, d1 > 0 ? d1 : 0), both(d0 < 0 ? -d0 : 0, d1 < 0 ? -d1 : 0)};
+  }
+  [[gnu::always_inline]] Words apply(Words x) const {
+    const __m512i magnitude_bits = _mm512_set1_epi16(0x7fff);
+    const __m512i m = _mm512_and_si512(x, magnitude_bits);
+    __m512i y = _mm512_mask_add_epi16(m, _mm512_test_epi16_mask(x, magnitude_bits), m, up);
+    y = _mm512_subs_epu16(y, down);
+    return _mm512_ternarylogic_epi32(y, x, magnitude_bits, 0xf4);  // y | (x & ~magnitude_bits)
+  }
+};
+
+// ---- Rows of weights --------------------------------------------------------------------------------------------
+
+struct WeightRow {
+  const uint8_t* data = nullptr;
+  const uint8_t* scale = nullptr;
+};
+
+WeightRow row_of(const Matrix& w, int64_t row) {
+  switch (w.format) {
+    case WeightFormat::kFp8:
+      return {bytes(w.data) + row * w.cols, bytes(w.scale) + row / 32 * (w.cols / 32)};
+    case WeightFormat::kFp4:
+      return {bytes(w.data) + row * (w.cols / 2), bytes(w.scale) + row * (w.cols / 32)};
+    default: return {bytes(w.data) + row * w.cols * 2, nullptr};
+  }
+}
+
+// One chunk of 64 columns of a row, not scaled for FP8. `left`: columns that exist, for the last chunk.
+template <WeightFormat F, class Expander>
+[[gnu::always_inline]] inline void load_chunk(const Expander& e, const WeightRow& r, const uint8_t* scales, int64_t chunk,
+                                              int64_t left, Words& a, Words& b) {
+  if constexpr (F == WeightFormat::kFp8) {
+    const uint8_t* p = r.data + chunk * 64;
+    e.expand(left >= 64 ? _mm512_loadu_si512(p) : _mm512_maskz_loadu_epi8((uint64_t{1} << left) - 1, p), a, b);
+  } else if constexpr (F == WeightFormat::kFp4) {
+    const uint8_t* p = r.data + chunk * 32;
+    uint16_t s;
+    std::memcpy(&s, scales + chunk * 2, sizeof s);
+    e.expand(left >= 64 ? _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))
+                        : _mm256_maskz_loadu_epi8((uint32_t{1} << (left / 2)) - 1, p),
+             s, a, b);
+  } else {
+    const uint8_t* p = r.data + chunk * 128;
+    if (left >= 64) {
+      a = _mm512_loadu_si512(p);
+      b = _mm512_loadu_si512(p + 64);
+    } else {
+      const uint64_t mask = (uint64_t{1} << left) - 1;
+      a = _mm512_maskz_loadu_epi16(static_cast<__mmask32>(mask), p);
+      b = _mm512_maskz_loadu_epi16(static_cast<__mmask32>(mask >> 32), p + 64);
+    }
+  }
+}
+
+struct NoExpander {};
+template <WeightFormat F>
+struct ExpanderOf {
+  using type = NoExpander;
+};
+template <>
+struct ExpanderOf<WeightFormat::kFp8> {
+  using type = Fp8Expander;
+};
+template <>
+struct ExpanderOf<WeightFormat::kFp4> {
+  using type = Fp4Expander;
+};
+
+void clamp_scales(const uint8_t* from, int64_t n, uint8_t* to) {
+  const __m512i low = _mm512_set1_epi8(kScaleBias - kScaleLimit),
+                high = _mm512_set1_epi8(static_cast<char>(kScaleBias + kScaleLimit));
+  for (int64_t i = 0; i < n; i += 64) {
+    const __mmask64 mask = n - i >= 64 ? ~__mmask64{0} : (__mmask64{1} << (n - i)) - 1;
+    const __m512i s = _mm512_maskz_loadu_epi8(mask, from + i);
+    _mm512_storeu_si512(to + i, _mm512_min_epu8(_mm512_max_epu8(s, low), high));
+  }
+}
+
+// ---- Sums -------------------------------------------------------------------------------------------------------
+
+// The lanes of four accumulators, each summed as (i, i + 8), (i, i + 4), (i, i + 2), (0, 1).
+inline __m128 sum_lanes(__m512 a, __m512 b, __m512 c, __m512 d) {
+  const __m512 ab = _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
+  const __m512 cd = _mm512_add_ps(_mm512_shuffle_f32x4(c, d, 0x44), _mm512_shuffle_f32x4(c, d, 0xee));
+  __m512 s = _mm512_add_ps(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xdd));
+  s = _mm512_add_ps(s, _mm512_permute_ps(s, 0x4e));
+  s = _mm512_add_ps(s, _mm512_permute_ps(s, 0xb1));
+  return _mm512_castps512_ps128(_mm512_maskz_compress_ps(0x1111, s));
+}
+
+inline __m128 round_to_bf16(__m128 v) {
+  const __m128i b = _mm_castps_si128(v);
+  const __m128i odd = _mm_and_si128(_mm_srli_epi32(b, 16), _mm_set1_epi32(1));
+  const __m128i rounded = _mm_add_epi32(b, _mm_add_epi32(odd, _mm_set1_epi32(0x7fff)));
+  const __mmask8 nan = _mm_cmp_ps_mask(v, v, _CMP_UNORD_Q);
+  return _mm_castsi128_ps(_mm_and_si128(_mm_mask_or_epi32(rounded, nan, b, _mm_set1_epi32(0x400000)),
+                                        _mm_set1_epi32(static_cast<int>(0xffff0000))));
+}
+
+inline void store_sums(const LinearCall& c, int64_t i, int64_t j, __m128 sums, int64_t count) {
+  if (c.round) sums = round_to_bf16(sums);
+  _mm_mask_storeu_ps(c.out + i * c.ldo + j, static_cast<__mmask8>((1 << count) - 1), sums);
+}
+
+// N weight rows times M activation rows, weights expanded in registers.
+template <WeightFormat F, int M, int N>
+void stream_rows(const LinearCall& c, int64_t j, const uint16_t* x, int64_t ldx, uint8_t* scales, int64_t scales_ld) {
+  const Matrix& w = *c.w;
+  const typename ExpanderOf<F>::type expander;
+  WeightRow rows[N];
+  for (int r = 0; r < N; ++r) {
+    rows[r] = row_of(w, c.row0 + j + r);
+    if constexpr (F == WeightFormat::kFp4) clamp_scales(rows[r].scale, w.cols / 32, scales + r * scales_ld);
+  }
+  __m512 acc[N][M];
+  for (int r = 0; r < N; ++r) {
+    for (int i = 0; i < M; ++i) acc[r][i] = _mm512_setzero_ps();
+  }
+  constexpr int64_t kBytes = F == WeightFormat::kFp8 ? 64 : F == WeightFormat::kFp4 ? 32 : 128;
+  const auto step = [&](int64_t chunk, int64_t left) __attribute__((always_inline)) {
+#pragma GCC unroll 4
+    for (int r = 0; r < N; ++r) {
+      Words a, b;
+      _mm_prefetch(reinterpret_cast<const char*>(rows[r].data + chunk * kBytes + kPrefetchBytes), _MM_HINT_T0);
+      if constexpr (kBytes == 128)
+        _mm_prefetch(reinterpret_cast<const char*>(rows[r].data + chunk * kBytes + kPrefetchBytes + 64), _MM_HINT_T0);
+      load_chunk<F>(expander, rows[r], scales + r * scales_ld, chunk, left, a, b);
+#pragma GCC unroll 4
+      for (int i = 0; i < M; ++i) {
+        acc[r][i] = dot(acc[r][i], a, _mm512_loadu_si512(x + i * ldx + chunk * 64));
+        acc[r][i] = dot(acc[r][i], b, _mm512_loadu_si512(x + i * ldx + chunk * 64 + 32));
+      }
+    }
+  };
+  const int64_t whole = w.cols / 64;
+  for (int64_t chunk = 0; chunk < whole; ++chunk) step(chunk, 64);
+  if (w.cols % 64 != 0) step(whole, w.cols % 64);
+  for (int i = 0; i < M; ++i) {
+    const __m512 zero = _mm512_setzero_ps();
+    store_sums(c, i, j, sum_lanes(acc[0][i], N > 1 ? acc[1 % N][i] : zero, N > 2 ? acc[2 % N][i] : zero, N > 3 ? acc[3 % N][i] : zero), N);
+  }
+}
+
+// Activations of all rows times the scales of one row of FP8 blocks.
+void scale_activations(const LinearCall& c, const uint8_t* scale, int64_t blocks, uint16_t* out, int64_t ldo) {
+  for (int64_t k = 0; k < blocks; k += 2) {
+    const WordScale s = WordScale::make(scale[k], k + 1 < blocks ? scale[k + 1] : kScaleBias);
+    for (int64_t i = 0; i < c.n; ++i) {
+      const uint16_t* from = c.x + i * c.ldx + k * 32;
+      uint16_t* to = out + i * ldo + k * 32;
+      _mm512_storeu_si512(to, s.apply(_mm512_loadu_si512(from)));
+      _mm512_storeu_si512(to + 32, s.apply(_mm512_loadu_si512(from + 32)));
+    }
+  }
+}
+
+template <WeightFormat F, int M>
+void stream(const LinearCall& c, std::byte* scratch) {
+  const Matrix& w = *c.w;
+  auto* scaled = reinterpret_cast<uint16_t*>(scratch);
+  auto* scales = reinterpret_cast<uint8_t*>(scratch);
+  const int64_t scales_ld = packed_columns(w.cols / 32);
+  for (int64_t j = 0; j < c.rows;) {
+    const uint16_t* x = c.x;
+    int64_t ldx = c.ldx;
+    if constexpr (F == WeightFormat::kFp8) {
+      x = scaled;
+      ldx = packed_columns(w.cols);
+      scale_activations(c, row_of(w, c.row0 + j).scale, w.cols / 32, scaled, ldx);
+    }
+    int64_t end = j + kBlockRows - (c.row0 + j) % kBlockRows;  // of the row of FP8 blocks
+    if (end > c.rows) end = c.rows;
+    for (; j + 4 <= end; j += 4) stream_rows<F, M, 4>(c, j, x, ldx, scales, scales_ld);
+    for (; j < end; ++j) stream_rows<F, M, 1>(c, j, x, ldx, scales, scales_ld);
+  }
+}
+
+// ---- Panels -----------------------------------------------------------------------------------------------------
+
+template <WeightFormat F>
+void expand_row(const Matrix& w, int64_t row, uint8_t* scales, uint16_t* out) {
+  const typename ExpanderOf<F>::type expander;
+  const WeightRow r = row_of(w, row);
+  if constexpr (F == WeightFormat::kFp4) clamp_scales(r.scale, w.cols / 32, scales);
+  for (int64_t chunk = 0; chunk * 64 < w.cols; ++chunk) {
+    Words a, b;
+    load_chunk<F>(expander, r, scales, chunk, w.cols - chunk * 64, a, b);
+    if constexpr (F == WeightFormat::kFp8) {
+      const WordScale s = WordScale::make(r.scale[chunk * 2], chunk * 64 + 32 < w.cols ? r.scale[chunk * 2 + 1] : kScaleBias);
+      a = s.apply(a);
+      b = s.apply(b);
+    }
+    _mm512_store_si512(out + chunk * 64, a);
+    _mm512_store_si512(out + chunk * 64 + 32, b);
+  }
+}
+
+// Four panel rows times M activation rows over `steps` x 32 columns; acc[i * 4 + r] is continued or begun.
+template <int M>
+void panel_step(const uint16_t* w, int64_t ldw, const uint16_t* x, int64_t ldx, int64_t steps, bool first, __m512* acc) {
+  __m512 s[M][kPanelStep];
+#pragma GCC unroll 6
+  for (int i = 0; i < M; ++i) {
+#pragma GCC unroll 4
+    for (int r = 0; r < kPanelStep; ++r) s[i][r] = first ? _mm512_setzero_ps() : acc[i * kPanelStep + r];
+  }
+  for (int64_t k = 0; k < steps; ++k) {
+    Words v[kPanelStep];
+#pragma GCC unroll 4
+    for (int r = 0; r < kPanelStep; ++r) v[r] = _mm512_load_si512(w + r * ldw + k * 32);
+#pragma GCC unroll 6
+    for (int i = 0; i < M; ++i) {
+      const Words xi = _mm512_loadu_si512(x + i * ldx + k * 32);
+#pragma GCC unroll 4
+      for (int r = 0; r < kPanelStep; ++r) s[i][r] = dot(s[i][r], v[r], xi);
+    }
+  }
+#pragma GCC unroll 6
+  for (int i = 0; i < M; ++i) {
+#pragma GCC unroll 4
+    for (int r = 0; r < kPanelStep; ++r) acc[i * kPanelStep + r] = s[i][r];
+  }
+}
+
+using PanelStep = void (*)(const uint16_t*, int64_t, const uint16_t*, int64_t, int64_t, bool, __m512*);
+constexpr PanelStep kPanelSteps[kRowStep + 1] = {nullptr,       panel_step<1>, panel_step<2>, panel_step<3>,
+                                                 panel_step<4>, panel_step<5>, panel_step<6>};
+
+void multiply_panel(const LinearCall& c, int64_t j0, int64_t count, const uint16_t* panel, int64_t ldp, __m512* acc) {
+  const int64_t groups = (count + kPanelStep - 1) / kPanelStep;
+  for (int64_t i = 0; i < c.n; i += kRowStep) {
+    const int64_t m = c.n - i < kRowStep ? c.n - i : kRowStep;
+    const PanelStep step = kPanelSteps[m];
+    const uint16_t* x = c.x + i * c.ldx;
+    for (int64_t k = 0; k < ldp; k += kStripColumns) {
+      const int64_t steps = (ldp - k < kStripColumns ? ldp - k : kStripColumns) / 32;
+      for (int64_t g = 0; g < groups; ++g)
+        step(panel + g * kPanelStep * ldp + k, ldp, x + k, c.ldx, steps, k == 0, acc + g * kRowStep * kPanelStep);
+    }
+    for (int64_t g = 0; g < groups; ++g) {
+      const int64_t left = count - g * kPanelStep;
+      for (int64_t r = 0; r < m; ++r) {
+        const __m512* s = acc + (g * kRowStep + r) * kPanelStep;
+        store_sums(c, i + r, j0 + g * kPanelStep, sum_lanes(s[0], s[1], s[2], s[3]), left < kPanelStep ? left : kPanelStep);
+      }
+    }
+  }
+}
+
+int64_t panel_rows(int64_t ldp) {
+  const int64_t fit = kPanelBytes / (ldp * 2) / kPanelStep * kPanelStep;
+  return fit < kPanelStep ? kPanelStep : fit > kBlockRows ? kBlockRows : fit;
+}
+
+template <WeightFormat F>
+void panels(const LinearCall& c, std::byte* scratch) {
+  const Matrix& w = *c.w;
+  const int64_t ldp = packed_columns(w.cols), step = panel_rows(ldp);
+  auto* panel = reinterpret_cast<uint16_t*>(scratch);
+  auto* acc = reinterpret_cast<__m512*>(panel + step * ldp);
+  auto* scales = reinterpret_cast<uint8_t*>(acc + kBlockRows * kRowStep);
+  for (int64_t j = 0; j < c.rows; j += step) {
+    const int64_t count = c.rows - j < step ? c.rows - j : step;
+    for (int64_t r = 0; r < count; ++r) expand_row<F>(w, c.row0 + j + r, scales, panel + r * ldp);
+    for (int64_t r = count; r % kPanelStep != 0; ++r) std::memset(panel + r * ldp, 0, ldp * sizeof *panel);
+    multiply_panel(c, j, count, panel, ldp, acc);
+  }
+}
+
+template <WeightFormat F>
+void multiply_format(const LinearCall& c, std::byte* scratch) {
+  switch (c.n) {
+    case 0: return;
+    case 1: return stream<F, 1>(c, scratch);
+    case 2: return stream<F, 2>(c, scratch);
+    case 3: return stream<F, 3>(c, scratch);
+    case 4: return stream<F, 4>(c, scratch);
+    default: return panels<F>(c, scratch);
+  }
+}
+static_assert(kStreamRows == 4);
+
+}  // namespace
+
+namespace avx512 {
+
+void multiply(const LinearCall& c, std::byte* scratch) {
+  switch (c.w->format) {
+    case WeightFormat::kFp8: return multiply_format<WeightFormat::kFp8>(c, scratch);
+    case WeightFormat::kFp4: return multiply_format<WeightFormat::kFp4>(c, scratch);
+    default: return multiply_format<WeightFormat::kBf16>(c, scratch);
+  }
+}
+
+}  // namespace avx512
+}  // namespace deepinfer::ops::cpu::fast

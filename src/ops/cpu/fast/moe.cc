@@ -1,0 +1,121 @@
+// Router and experts (spec/model.md 9). An expert's hidden channels are formed 64 at a time: both products, SwiGLU,
+// quantisation and packing for the next product stay in one task.
+#include <algorithm>
+
+#include "ops/cpu/fast/backend.h"
+
+namespace deepinfer::ops::cpu::fast {
+
+void FastBackend::route(At where) {
+  const RowSet& set = set_of(where.rows);
+  const Matrix& gate = w_.layers[where.layer].moe.gate;
+  const int64_t n = set.rows, experts = gate.rows;
+  float* scores = stage_rows_.data();
+  products(gate, at<float>(Role::kSublayerIn), c_.hidden_size, n, scores, experts);
+  auto choose = [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) choose_experts(set, where.layer, i, scores + i * experts);
+  };
+  parallel(n, choose, 8);
+}
+
+void FastBackend::add_experts(const ExpertRows& rows, const std::vector<ExpertWeights>& experts) {
+  group_by_expert(rows, experts.size(), static_cast<int>(buffers_[static_cast<int>(Role::kResidual)].rows));
+  const int64_t D = c_.hidden_size, columns = rows.ids.cols;
+  const Packed packed = pack(kFirst, static_cast<const float*>(rows.input.data), rows.input.cols, rows.rows, D, Order::kFp4, true);
+  for (const ExpertTask& t : expert_tasks_) {
+    FfnTask task{&experts[t.expert], packed, t.first, t.count, false};
+    if (t.count == 1) {
+      task.x.words += expert_order_[t.first] / columns * packed.ld;
+    } else {
+      task.x.words = expert_in_.data() + t.first * packed.ld;
+    }
+    tasks_.push_back(task);
+  }
+  auto gather = [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) {
+      const FfnTask& task = tasks_[t];
+      for (int64_t i = 0; task.rows > 1 && i < task.rows; ++i)
+        std::copy_n(packed.words + expert_order_[task.first + i] / columns * packed.ld, packed.ld, task.x.words + i * packed.ld);
+    }
+  };
+  parallel(static_cast<int64_t>(tasks_.size()), gather, rows.rows < kBlockRows ? 1 << 20 : 1);
+}
+
+void FastBackend::add_shared(const ExpertWeights& shared, int64_t rows) {
+  const int64_t first = tasks_.empty() ? 0 : tasks_.back().first + tasks_.back().rows;
+  tasks_.push_back({&shared, pack_for(kSecond, shared.gate, at<float>(Role::kSublayerIn), c_.hidden_size, rows), first, rows, true});
+}
+
+// Hidden channels block * 64 .. of a task's rows, packed for the down projection.
+void FastBackend::up_block(const FfnTask& task, int64_t block, const ExpertRows* routed) {
+  const ExpertWeights& w = *task.weights;
+  const int64_t row0 = block * kChunk, count = std::min(kChunk, w.gate.rows - row0), ld = packed_columns(w.gate.rows);
+  float* gate = scratch<float>(Slot::kGate, 2 * task.rows * kChunk);
+  float* up = gate + task.rows * kChunk;
+  std::byte* memory = kernel_scratch(w.gate.cols);
+  k_.multiply({&w.gate, row0, count, task.x.words, task.x.ld, task.rows, gate, kChunk, true}, memory);
+  k_.multiply({&w.up, row0, count, task.x.words, task.x.ld, task.rows, up, kChunk, true}, memory);
+  const auto limit = static_cast<float>(c_.swiglu_limit);
+  for (int64_t i = 0; i < task.rows; ++i) {
+    const float weight = task.shared ? 1.0f : static_cast<const float*>(routed->weights.data)[expert_order_[task.first + i]];
+    float* h = gate + i * kChunk;
+    k_.swiglu(h, up + i * kChunk, count, limit, weight, h);
+    k_.pack(h, count, order_of(w.down.format), true, hidden_.data() + (task.first + i) * ld + row0);
+  }
+}
+
+// Output channels block * 32 .. of a task's rows.
+void FastBackend::down_block(const FfnTask& task, int64_t block, const ExpertRows* routed) {
+  const Matrix& w = task.weights->down;
+  const int64_t row0 = block * kBlockRows, count = std::min(kBlockRows, w.rows - row0), ld = packed_columns(w.cols), D = w.rows;
+  const uint16_t* x = hidden_.data() + task.first * ld;
+  if (task.shared) {
+    k_.multiply({&w, row0, count, x, ld, task.rows, at<float>(Role::kSharedOut) + row0, D, true}, kernel_scratch(w.cols));
+    return;
+  }
+  auto* output = static_cast<float*>(routed->output.data);
+  const int32_t* pairs = expert_order_.data() + task.first;
+  if (task.rows == 1) {
+    k_.multiply({&w, row0, count, x, ld, 1, output + pairs[0] * D + row0, D, true}, kernel_scratch(w.cols));
+    return;
+  }
+  float* out = scratch<float>(Slot::kGate, task.rows * kBlockRows);
+  k_.multiply({&w, row0, count, x, ld, task.rows, out, kBlockRows, true}, kernel_scratch(w.cols));
+  for (int64_t i = 0; i < task.rows; ++i) std::copy_n(out + i * kBlockRows, count, output + pairs[i] * D + row0);
+}
+
+void FastBackend::run_ffn(const ExpertRows* routed) {
+  if (tasks_.empty()) return;
+  const int64_t ups = (tasks_[0].weights->gate.rows + kChunk - 1) / kChunk,
+                downs = (c_.hidden_size + kBlockRows - 1) / kBlockRows, n = static_cast<int64_t>(tasks_.size());
+  auto up = [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) up_block(tasks_[i / ups], i % ups, routed);
+  };
+  parallel(n * ups, up);
+  auto down = [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) down_block(tasks_[i / downs], i % downs, routed);
+  };
+  parallel(n * downs, down);
+  tasks_.clear();
+}
+
+// The shared expert of the same rows runs in the same loops; shared_expert() then has nothing left to do.
+void FastBackend::experts(At where, const ExpertRows& rows) {
+  const MoeWeights& moe = w_.layers[where.layer].moe;
+  add_experts(rows, moe.experts);
+  const bool local = rows.input.data == buffer(Role::kSublayerIn).data && rows.rows == row_count(where.rows);
+  if (local) add_shared(moe.shared, rows.rows);
+  run_ffn(&rows);
+  shared_done_ = local ? where.layer : -1;
+}
+
+void FastBackend::shared_expert(At where) {
+  if (shared_done_ == where.layer) {
+    shared_done_ = -1;
+    return;
+  }
+  add_shared(w_.layers[where.layer].moe.shared, row_count(where.rows));
+  run_ffn(nullptr);
+}
+
+}  // namespace deepinfer::ops::cpu::fast

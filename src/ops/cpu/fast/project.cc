@@ -1,0 +1,75 @@
+// Projections of attention, indexer and compressor (spec/model.md 6.1, 7, 8.2): what reads the same input runs in one
+// loop.
+#include <algorithm>
+#include <array>
+
+#include "ops/cpu/fast/backend.h"
+
+namespace deepinfer::ops::cpu::fast {
+
+void FastBackend::attention_project(At where, uint32_t parts) {
+  const RowSet& set = set_of(where.rows);
+  const LayerWeights& w = w_.layers[where.layer];
+  const LayerVectors& v = vectors_[where.layer];
+  const int64_t n = set.rows, half = c_.qk_rope_head_dim / 2, D = c_.hidden_size, d = c_.head_dim;
+  const int64_t low = c_.q_lora_rank, heads = c_.num_attention_heads, index_heads = c_.index_n_heads, index_d = c_.index_head_dim;
+  const int table = ratio_of(where.layer) > 0;
+  const float* x = at<float>(Role::kSublayerIn);
+  float *qr = at<float>(Role::kQueryLow), *q = at<float>(Role::kQuery), *kv = stage_rows_.data(), *iq = at<float>(Role::kIndexQuery),
+        *compressed = at<float>(Role::kCompressorRows);
+  std::array<LinearCall, 5> calls;
+  size_t count = 0;
+  const auto run_calls = [&] {
+    run(std::span<const LinearCall>(calls.data(), count));
+    count = 0;
+  };
+
+  if (parts & (kProjectQueries | kProjectWindow)) {
+    const Packed p = pack_for(kFirst, w.attention.wq_a, x, D, n);
+    if (parts & kProjectQueries) calls[count++] = call(w.attention.wq_a, p, n, qr, low, true);
+    if (parts & kProjectWindow) calls[count++] = call(w.attention.wkv, p, n, kv, d, true);
+  }
+  if (parts & (kProjectIndexQueries | kProjectCompressor)) {
+    const Packed p = pack(kSecond, x, D, n, D, Order::kNatural, false);
+    if (parts & kProjectIndexQueries)
+      calls[count++] = call(w.indexer.weights_proj, p, n, at<float>(Role::kIndexWeights), index_heads, true);
+    if (parts & kProjectCompressor) {
+      const bool gated = ratio_of(where.layer) != 1;
+      if (gated) calls[count++] = call(w.compressor.wgate, p, n, compressed, 2 * d, false);
+      calls[count++] = call(w.compressor.wkv, p, n, compressed + (gated ? d : 0), 2 * d, !gated);
+    }
+  }
+  run_calls();
+
+  auto finish_low = [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      if (parts & kProjectQueries) norm(qr + i * low, v.q_norm.data(), low, qr + i * low);
+      if (parts & kProjectWindow) {
+        float* row = kv + i * d;
+        norm(row, v.kv_norm.data(), d, row);
+        rotate(row, 1, d, set.cos[table].data() + i * half, set.sin[table].data() + i * half, false);
+        encode_window(row, reinterpret_cast<std::byte*>(at<uint8_t>(Role::kWindowRecords, i)));
+      }
+    }
+  };
+  if (parts & (kProjectQueries | kProjectWindow)) parallel(n, finish_low, 8);
+  if ((parts & (kProjectQueries | kProjectIndexQueries)) == 0) return;
+
+  const Packed p = pack_for(kFirst, w.attention.wq_b, qr, low, n);
+  if (parts & kProjectQueries) calls[count++] = call(w.attention.wq_b, p, n, q, heads * d, true);
+  if (parts & kProjectIndexQueries) calls[count++] = call(w.indexer.wq_b, p, n, iq, index_heads * index_d, true);
+  run_calls();
+  auto finish_high = [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const float *cos = set.cos[table].data() + i * half, *sin = set.sin[table].data() + i * half;
+      if (parts & kProjectQueries) rotate(q + i * heads * d, heads, d, cos, sin, false);
+      if (parts & kProjectIndexQueries) {
+        rotate(iq + i * index_heads * index_d, index_heads, index_d, cos, sin, false);
+        numeric::fq4i(std::span<float>(iq + i * index_heads * index_d, index_heads * index_d));
+      }
+    }
+  };
+  parallel(n, finish_high, 8);
+}
+
+}  // namespace deepinfer::ops::cpu::fast
