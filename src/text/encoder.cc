@@ -32,7 +32,7 @@ Encoder::Encoder(Bpe bpe, const Vocabulary& vocabulary) : bpe_(std::move(bpe)) {
 
 void Encoder::encode(std::string_view text, Scratch* scratch, std::vector<TokenId>* ids) const {
   const char* const text_end = text.data() + text.size();
-  ids->reserve(ids->size() + text.size() / 3);
+  const size_t ids_before = ids->size();
   scratch->splitter.start(text);
   while (scratch->splitter.next()) {
     const std::span<const uint32_t> starts = scratch->splitter.starts();
@@ -50,6 +50,13 @@ void Encoder::encode(std::string_view text, Scratch* scratch, std::vector<TokenI
     TokenId* out = scratch->ids.data();
     for (size_t i = 0; i < pieces; i += kGroup)
       out = encode_group(base, starts.data() + i, std::min(kGroup, pieces - i), scratch, out);
+    const size_t made = static_cast<size_t>(out - scratch->ids.data());
+    if (ids->capacity() - ids->size() < made) {  // room for the rest, should it be like what came before
+      const size_t done = static_cast<size_t>(scratch->splitter.base() - text.data()) + bytes;
+      const double ids_per_byte = static_cast<double>(ids->size() - ids_before + made) / static_cast<double>(done);
+      const size_t rest = static_cast<size_t>(1.1 * ids_per_byte * static_cast<double>(text.size() - done));
+      ids->reserve(std::max(ids->size() + made + rest, 3 * ids->capacity() / 2));
+    }
     ids->insert(ids->end(), scratch->ids.data(), out);
   }
 }
@@ -63,9 +70,11 @@ TokenId* Encoder::encode_group(const char* base, const uint32_t* starts, size_t 
     if (size <= PieceKey::kMaxBytes) {
       keys[i] = make_key(base + starts[i], size);
       whole_places[i] = whole_.locate(keys[i]);
-      // Known to be no token: the cache is next. (Selected, not branched on.)
-      const void* const cached = scratch->cache.address(keys[i].hash);
-      __builtin_prefetch(whole_places[i] == 0 ? cached : base);
+      // Known to be no token: the cache is next. Selected by a mask, since a branch would be a coin toss.
+      const auto near = reinterpret_cast<uintptr_t>(base),
+                 cached = reinterpret_cast<uintptr_t>(scratch->cache.address(keys[i].hash));
+      const uintptr_t unknown = uintptr_t{0} - static_cast<uintptr_t>(whole_places[i] == 0);
+      __builtin_prefetch(reinterpret_cast<const void*>(near ^ ((near ^ cached) & unknown)));
     } else {
       keys[i] = long_key(base + starts[i], size);
       scratch->cache.prefetch(keys[i].hash);

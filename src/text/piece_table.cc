@@ -31,7 +31,7 @@ void PieceTable::build(const std::vector<std::pair<std::string_view, TokenId>>& 
       Bucket& bucket = buckets_[1 + at];
       const auto free = std::find(bucket.size, bucket.size + kWays, uint8_t{0});
       if (free == bucket.size + kWays) {
-        bucket.overflowed = true;
+        bucket.overflowed = 1;
         continue;
       }
       const size_t i = static_cast<size_t>(free - bucket.size);

@@ -27,9 +27,17 @@ struct PieceKey {
 
 // The first `size` bytes (at most 16) at p, padded with zeros. Reads 16 bytes whatever the size is.
 inline std::pair<uint64_t, uint64_t> load_padded(const char* p, uint32_t size) {
-  static constexpr std::array<uint64_t, 9> kMask = {
-      0, 0xff, 0xffff, 0xffffff, 0xffffffff, 0xffffffffff, 0xffffffffffff, 0xffffffffffffff, ~uint64_t{0}};
-  return {load_u64(p) & kMask[size < 8 ? size : 8], load_u64(p + 8) & kMask[size < 8 ? 0 : size - 8]};
+  using Bytes = uint64_t __attribute__((vector_size(16)));
+  static constexpr auto kMasks = [] {  // 16 bytes of ones, then of zeros
+    std::array<uint8_t, 32> masks{};
+    for (size_t i = 0; i < 16; ++i) masks[i] = 0xff;
+    return masks;
+  }();
+  Bytes bytes, mask;
+  std::memcpy(&bytes, p, sizeof bytes);
+  std::memcpy(&mask, kMasks.data() + 16 - size, sizeof mask);
+  bytes &= mask;
+  return {bytes[0], bytes[1]};
 }
 
 // Reads 16 bytes from p whatever the size is.
@@ -54,7 +62,8 @@ class PieceTable {
   TokenId read(size_t place, const PieceKey& key) const {
     const Bucket& bucket = buckets_[place];
     const uint32_t hits = bucket.hits(key);
-    if (__builtin_expect(hits == 0 && bucket.overflowed, 0)) return read_further(place, key);
+    // One rare branch: whether there is a hit is as good as random.
+    if (__builtin_expect(static_cast<uint32_t>(hits == 0) & bucket.overflowed, 0)) return read_further(place, key);
     return bucket.id[std::countr_zero(hits | 1u << (kWays - 1))] | -static_cast<TokenId>(hits == 0);
   }
 
@@ -63,7 +72,7 @@ class PieceTable {
   struct alignas(64) Bucket {
     uint64_t low[kWays] = {}, high[kWays] = {};
     uint8_t size[kWays] = {};  // 0 is free
-    bool overflowed = false;   // a key that belongs here lies further on
+    uint8_t overflowed = 0;    // 1: a key that belongs here lies further on
     TokenId id[kWays] = {};
 
     // One bit per way that holds the key.

@@ -43,6 +43,8 @@ const KindTable& kind_table() {
   return table;
 }
 
+// Of 64 bytes: ascii_masks() gives the kinds of ASCII bytes, and han_leads() the first bytes of characters from U+4E00
+// to U+9F7F that lie in the 64 bytes as a whole.
 struct AsciiMasks {
   uint64_t letter, digit, white, newline, space, graphic, high;
 };
@@ -72,6 +74,22 @@ AsciiMasks ascii_masks(const char* p) {
   }
   return m;
 }
+
+uint64_t han_leads(const char* p) {
+  uint64_t whole = 0, low = 0, high = 0, from_b8 = 0, below_be = 0;
+  for (int i = 0; i < 4; ++i) {
+    const __m128i v = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 16 * i));
+    const auto put = [&](uint64_t& mask, __m128i bytes) {
+      mask |= static_cast<uint64_t>(static_cast<uint32_t>(_mm_movemask_epi8(bytes))) << (16 * i);
+    };
+    put(whole, in_range(v, 0xe5, 4));
+    put(low, _mm_cmpeq_epi8(v, _mm_set1_epi8(static_cast<char>(0xe4))));
+    put(high, _mm_cmpeq_epi8(v, _mm_set1_epi8(static_cast<char>(0xe9))));
+    put(from_b8, in_range(v, 0xb8, 8));
+    put(below_be, in_range(v, 0x80, 0x3e));
+  }
+  return (whole | (low & from_b8 >> 1) | (high & below_be >> 1)) & ~uint64_t{0} >> 2;
+}
 #else
 AsciiMasks ascii_masks(const char* p) {
   AsciiMasks m{};
@@ -87,6 +105,16 @@ AsciiMasks ascii_masks(const char* p) {
     put(m.high, c >= 0x80);
   }
   return m;
+}
+
+uint64_t han_leads(const char* p) {
+  uint64_t leads = 0;
+  for (int i = 0; i < 62; ++i) {
+    const uint8_t c = static_cast<uint8_t>(p[i]), after = static_cast<uint8_t>(p[i + 1]);
+    const bool han = (c >= 0xe5 && c <= 0xe8) || (c == 0xe4 && after >= 0xb8) || (c == 0xe9 && after < 0xbe);
+    leads |= static_cast<uint64_t>(han) << i;
+  }
+  return leads;
 }
 #endif
 
@@ -186,7 +214,11 @@ void PieceSplitter::classify(size_t bytes) {
         word.cjk |= all(kCjk);
       };
       put(carried_bits, carried_kind);
-      uint64_t left = m.high & ~carried_bits;
+      // Chinese comes in long runs.
+      uint64_t han = in_word == 64 ? han_leads(base_ + at) : 0;
+      han |= han << 1 | han << 2;
+      put(han, kLetter | kCjk);
+      uint64_t left = m.high & ~carried_bits & ~han;
       carried_bits = 0;
       while (left != 0) {
         const int bit = std::countr_zero(left);
@@ -194,16 +226,10 @@ void PieceSplitter::classify(size_t bytes) {
         const uint32_t c = decode(text + at + bit, &length);
         const uint64_t bits = low_bits(static_cast<size_t>(length)) << bit;
         left &= ~bits;
-        uint8_t kind = kLetter | kCjk;
-        if (c - 0x4e00 <= 0x9fa5 - 0x4e00) {
-          word.letter |= bits;
-          word.cjk |= bits;
-        } else {
-          kind = table.kinds[size_t{table.block_of[c / CategoryTable::kBlock]} * CategoryTable::kBlock +
-                             c % CategoryTable::kBlock];
-          if (is_cjk(c)) kind |= kCjk;
-          put(bits, kind);
-        }
+        uint8_t kind = table.kinds[size_t{table.block_of[c / CategoryTable::kBlock]} * CategoryTable::kBlock +
+                                   c % CategoryTable::kBlock];
+        if (is_cjk(c)) kind |= kCjk;
+        put(bits, kind);
         if (bit + length > 64) {
           carried_bits = low_bits(static_cast<size_t>(bit + length - 64));
           carried_kind = kind;
