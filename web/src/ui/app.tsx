@@ -42,7 +42,7 @@ export function App() {
       {withSidebar && <Sidebar />}
       {withSidebar && <div class="veil for-sidebar" onClick={() => sidebar.set(false)} />}
       <main>
-        <Header title={conversation?.title ?? "New chat"} />
+        <Header title={conversation?.title ?? null} />
         {conversation && Object.keys(conversation.messages).length > 0 ? <Thread conversation={conversation} /> : <Welcome />}
         <Composer />
       </main>
@@ -55,16 +55,16 @@ export function App() {
   );
 }
 
-function Header({ title }: { title: string }) {
+function Header({ title }: { title: string | null }) {
   const { models } = useStore(server);
   const tokens = useStore(showTokens);
   const shownPanel = useStore(panel);
   const withSidebar = useStore(sidebar);
   const first = models[0];
   return (
-    <header class="head">
+    <header class={"head" + (title === null ? "" : " with-title")}>
       <IconButton icon="menu" label={withSidebar ? "Hide the list of chats" : "Show the list of chats"} keys="Ctrl+Shift+S" onClick={() => sidebar.set(!withSidebar)} />
-      <h2 class="chat-title">{title}</h2>
+      <h2 class="chat-title">{title ?? "New chat"}</h2>
       {first && (
         <span class="model-name" title={first.bundled ? "The bundled model: small, made to show the machinery" : undefined}>
           {first.id}

@@ -107,7 +107,7 @@ function Chips() {
 function PanelChip({ id, icon, name, on }: { id: Panel; icon: IconName; name: string; on: boolean }) {
   const open = useStore(panel) === id;
   return (
-    <button type="button" class={"chip" + (on ? " on" : "")} aria-expanded={open} aria-controls="panel" onClick={() => setPanel(open ? null : id)}>
+    <button type="button" class={`chip for-${id}${on ? " on" : ""}`} aria-expanded={open} aria-controls="panel" onClick={() => setPanel(open ? null : id)}>
       <Icon name={icon} size={15} />
       {name}
     </button>

@@ -125,7 +125,7 @@ function Popup({ token, x, y, below }: { token: ShownToken; x: number; y: number
           {token.prob.top.map((a, i) => (
             <li key={i} class={a.text === token.prob!.text ? "taken" : undefined}>
               <code>{visible(a.text)}</code>
-              <meter min={0} max={1} value={Math.exp(a.logprob)} aria-label="Probability" />
+              <progress max={1} value={Math.exp(a.logprob)} aria-hidden="true" />
               <span>{percent(a.logprob)}</span>
             </li>
           ))}
