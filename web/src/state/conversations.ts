@@ -1,4 +1,4 @@
-// The reader's conversations: kept in the browser, saved a moment after each change.
+// The reader's conversations, kept in the browser.
 import { Store } from "./store.ts";
 import { shownPath, newId } from "./tree.ts";
 import { DEFAULTS } from "./types.ts";
@@ -40,7 +40,7 @@ export function put(conversation: Conversation): void {
   const at = rest.findIndex((c) => c.id === conversation.id);
   conversations.set(at < 0 ? [conversation, ...rest] : rest.map((c, i) => (i === at ? conversation : c)));
   dirty.add(conversation.id);
-  timer ??= setTimeout(flush, SAVE_MS);
+  if (timer === undefined) flush();
 }
 
 export function change(id: string, edit: (conversation: Conversation) => Conversation): void {
@@ -48,9 +48,10 @@ export function change(id: string, edit: (conversation: Conversation) => Convers
   if (conversation) put(edit(conversation));
 }
 
+// Saves what has changed: the first change at once, later ones of the same moment together.
 export function flush(): void {
   clearTimeout(timer);
-  timer = undefined;
+  timer = dirty.size ? setTimeout(flush, SAVE_MS) : undefined;
   for (const id of dirty) {
     const conversation = find(id);
     if (conversation) void database.save(conversation);

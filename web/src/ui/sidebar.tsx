@@ -112,7 +112,9 @@ function Entry({ conversation, current, onOpen }: { conversation: Conversation; 
           aria-label="New name"
           value={name}
           ref={(el) => {
-            if (el && document.activeElement !== el && name === title) el.select();
+            if (!el || document.activeElement === el) return;
+            el.focus();
+            el.select();
           }}
           onInput={(e) => setName(e.currentTarget.value)}
           onBlur={rename}

@@ -1,0 +1,374 @@
+"""The page before a service that misbehaves: Markdown and attacks in model text, errors as sentences, keys, broken streams,
+import and export, and that it can be used by keyboard, by screen readers and on small screens. Needs Chromium."""
+import json
+import pathlib
+import socket
+import sys
+import time
+import unittest
+
+from browser import Browser, find_chromium
+from page_stub import USAGE, Stub, chunk, say
+from program import PROGRAM  # noqa: F401  takes the argument away
+
+DATA = pathlib.Path(__file__).resolve().parents[1] / "data" / "page"
+NAMED_ROLES = {"button", "textbox", "searchbox", "slider", "spinbutton", "combobox", "switch", "checkbox", "radio", "tab", "dialog", "link", "navigation", "complementary", "img"}
+
+
+def setUpModule():
+    global browser, stub
+    if not find_chromium():
+        print("SKIPPED, NOTHING WAS CHECKED: Chromium is not installed (tools/install-deps.sh --tests)", file=sys.stderr)
+        raise unittest.SkipTest("no Chromium")
+    browser, stub = Browser(), Stub()
+
+
+def tearDownModule():
+    browser.close()
+    stub.close()
+
+
+def conversation(messages, id="abc", title="Imported"):
+    """A conversation as the page keeps it: messages are (role, text), one after the other."""
+    made, parent = {}, None
+    for number, (role, text) in enumerate(messages):
+        key = f"{id}m{number}"
+        made[key] = {"id": key, "parent": parent, "role": role, "created": number, "content": text, "finish": "stop"}
+        parent = key
+    return {"id": id, "title": title, "named": True, "created": 1, "updated": 1, "settings": {}, "messages": made, "chosen": {}}
+
+
+def export(*conversations):
+    return {"format": "deepinfer.conversations", "version": 1, "conversations": list(conversations)}
+
+
+class PagePartsTest(unittest.TestCase):
+    maxDiff = None
+
+    def setUp(self):
+        stub.key, stub.answer, stub.bodies = None, say("Hello there."), []
+        self.page = browser.open(stub.url)
+        self.page.wait("document.querySelector('.starters') && document.querySelector('.model-name')")
+        self.expect_console = []
+
+    def tearDown(self):
+        page = self.page
+        self.assertEqual(page.errors, [])
+        self.assertEqual([line for line in page.console if not any(e in line for e in self.expect_console)], [])
+        self.assertEqual([url for url in page.requests if not url.startswith((stub.url, "blob:" + stub.url))], [])
+
+    def ask(self, text="Hi"):
+        self.page.type("#composer", text)
+        self.page.press("Enter")
+
+    def answered(self, count=1):
+        self.page.wait(f"document.querySelectorAll('.answer .actions').length >= {count} && !document.querySelector('.answer.growing')", "an answer")
+
+    def bring_in(self, file):
+        self.page.eval(f"""(() => {{
+            const transfer = new DataTransfer();
+            transfer.items.add(new File([{json.dumps(file if isinstance(file, str) else json.dumps(file))}], "x.json"));
+            const input = document.querySelector("input[type=file]");
+            input.files = transfer.files;
+            input.dispatchEvent(new Event("change", {{bubbles: true}}));
+        }})()""")
+
+    def test_markdown(self):
+        cases = json.loads((DATA / "markdown.json").read_text())
+        self.bring_in(export(conversation([("user" if i % 2 == 0 else "assistant", m) for c in cases for i, m in ((0, "q"), (1, c["text"]))])))
+        self.page.wait(f"document.querySelectorAll('.answer .markdown').length === {len(cases)}")
+        shown = self.page.eval("""[...document.querySelectorAll('.answer .markdown')].map((m) => ({
+            html: m.innerHTML,
+            code: [...m.querySelectorAll('figure.code')].map((f) => [f.querySelector('figcaption span').textContent, f.querySelector('pre').textContent])}))""")
+        for case, got in zip(cases, shown):
+            with self.subTest(case["name"]):
+                if "html" in case:
+                    self.assertEqual(got["html"], case["html"])
+                else:
+                    self.assertEqual(got["code"], case["code"])
+
+    def test_model_text_never_becomes_markup(self):
+        attacks = json.loads((DATA / "attacks.json").read_text())
+        messages = [(role, a) for a in attacks for role in ("user", "assistant")] + [("user", "q"), ("assistant", "\n\n".join(attacks))]
+        held = conversation(messages, title=attacks[1])
+        for message in held["messages"].values():
+            message["reasoning"] = message["content"]
+            message["calls"] = [{"id": "<img src=x onerror=hacked=1>", "name": message["content"], "arguments": message["content"]}]
+        held["settings"] = {"system": attacks[1], "tools": [{"on": True, "text": attacks[1]}], "schema": attacks[1], "format": "schema", "stop": [attacks[1]]}
+        self.bring_in(export(held))
+        self.page.wait(f"document.querySelectorAll('.message').length === {len(messages)}")
+        self.page.eval("document.querySelectorAll('details').forEach((d) => d.open = true)")
+        for tab in ("tools", "format", "parameters"):
+            self.page.click(f"#tab-{tab}")
+        self.page.click('[aria-label="This request as code"]')
+        self.page.wait("document.querySelector('dialog[open]')")
+        # Again as it streams in, cut anywhere.
+        self.page.press("Escape")
+        self.page.click(".new-chat")
+        text = "\n\n".join(attacks)
+        stub.answer = lambda handler, _: handler.stream(*[chunk({"content": text[i:i + 7]}) for i in range(0, len(text), 7)], chunk({"content": ""}, "stop", USAGE), "[DONE]")
+        self.ask()
+        self.answered()
+        found = self.page.eval("""({
+            hacked: window.hacked ?? null,
+            strange: [...document.querySelectorAll('.message *')].filter((e) => !/^(a|article|blockquote|br|button|code|col|dd|del|details|div|dl|dt|em|figcaption|figure|h[1-6]|hr|i|input|li|ol|p|path|pre|section|span|strong|summary|svg|table|tbody|td|th|thead|tr|ul)$/i.test(e.tagName)).map((e) => e.outerHTML),
+            handlers: [...document.querySelectorAll('*')].flatMap((e) => [...e.attributes].filter((a) => /^on|style|formaction|srcdoc/i.test(a.name) && a.name !== 'style').map((a) => e.outerHTML)),
+            links: [...document.querySelectorAll('a:not(.skip)')].map((a) => a.getAttribute('href')).filter((h) => !/^https?:\\/\\//.test(h))})""")
+        self.assertEqual(found, {"hacked": None, "strange": [], "handlers": [], "links": []})
+
+    def test_long_and_hostile_markdown_is_drawn_at_once(self):
+        for text in ("*" * 20000, "[" * 20000, "`a" * 20000, "> " * 5000 + "x", "- " * 5000, "**a " * 8000, "|" * 20000 + "\n" + "|-" * 10000, "a\n\n" * 5000, "[a](" * 6000, "http://" * 5000, "_a*b" * 9000):
+            stub.answer = say(text)
+            self.page.click(".new-chat")
+            begin = time.monotonic()
+            self.ask()
+            self.answered()
+            self.assertLess(time.monotonic() - begin, 10, text[:20])  # seconds: a bound against quadratic work, not a measurement
+
+    def test_errors_are_sentences(self):
+        self.expect_console = ["400", "429", "500", "503", "ERR_"]
+        error = {"message": "Invalid temperature value, the valid range of temperature is [0, 2]", "type": "invalid_request_error", "param": "temperature", "code": "invalid_request_error"}
+        cases = [
+            (lambda h, _: h.send_json(400, {"error": error}), "Invalid temperature value, the valid range of temperature is [0, 2]."),
+            (lambda h, _: h.send_json(429, {"error": {"message": "Too many requests"}}, retry_after="7"), "Too many requests. Try again in 7 seconds."),
+            (lambda h, _: h.send(500, "text/html", b"<h1>oops</h1>"), "The server failed."),
+            (lambda h, _: h.send_json(503, {}), "The server is busy or still starting."),
+            (lambda h, _: h.stream(chunk({"content": "Half"}), {"error": {"message": "the engine stopped", "type": "internal_error"}}), "The engine stopped."),
+            (lambda h, _: h.stream(chunk({"content": "Half"})), "The connection ended before the answer did."),
+            (lambda h, _: h.connection.shutdown(socket.SHUT_RDWR), "The server cannot be reached. Is it still running?"),
+        ]
+        for answer, sentence in cases:
+            with self.subTest(sentence):
+                stub.answer = answer
+                self.page.click(".new-chat")
+                self.ask()
+                self.page.wait("document.querySelector('.fault')")
+                self.assertEqual(self.page.text(".fault p"), sentence)
+        self.page.click(".chats .open", at=6)  # the first: it says where
+        self.page.wait("document.querySelector('.fault')")
+        stub.answer = say("Fine now.")
+        self.page.click(".fault .small-button")
+        self.page.wait("document.querySelector('.answer')?.innerText.includes('Fine now.')")
+
+    def test_half_an_answer_stays_when_it_breaks(self):
+        stub.answer = lambda h, _: h.stream(chunk({"content": "Half of it"}))
+        self.ask()
+        self.page.wait("document.querySelector('.fault')")
+        self.assertIn("Half of it", self.page.text(".answer"))
+
+    def test_wants_a_key(self):
+        self.expect_console = ["401"]
+        stub.key = "sk-test"
+        self.page.reload()
+        self.page.wait("document.querySelector('dialog[open] input[type=password]')")
+        self.page.type("dialog input[type=password]", "sk-test")
+        self.page.click("dialog .primary")
+        self.page.wait("!document.querySelector('dialog[open]') && document.querySelector('.model-name')")
+        self.ask()
+        self.answered()
+        self.page.click('[aria-label="This request as code"]')
+        self.page.wait("document.querySelector('.snippet pre')")
+        self.assertIn("$DEEPINFER_API_KEY", self.page.text(".snippet pre"))
+        self.assertNotIn("sk-test", self.page.eval("document.documentElement.outerHTML"))
+        self.assertIsNone(self.page.eval("localStorage.getItem('deepinfer.key')"))  # only where the reader asks for it
+
+    def test_request_has_what_is_set_and_nothing_else(self):
+        self.ask()
+        self.answered()
+        self.assertEqual(stub.bodies[-1], {"model": "stub-model", "messages": [{"role": "user", "content": "Hi"}], "stream": True})
+        self.page.fill('[aria-label="Temperature, exact value"]', "0.5")
+        self.page.fill('[aria-label="Top P, exact value"]', "0.9")
+        self.page.fill("textarea[aria-label='System prompt']", "Be brief.")
+        self.page.type("#stop-text", "END")
+        self.page.press("Enter")
+        self.page.eval("document.querySelector('.more').open = true")
+        for label, value in (("Min P", "0.1"), ("Frequency penalty", "0.2"), ("Presence penalty", "0.3"), ("Repetition penalty", "1.1")):
+            self.page.fill(f'[aria-label="{label}, exact value"]', value)
+        for at, value in ((0, "64"), (1, "7")):
+            self.page.eval(f"document.querySelectorAll('.pair input')[{at}].id = 'pair{at}'")
+            self.page.fill(f"#pair{at}", value)
+        self.page.eval("document.querySelector('.more > .field > input').id = 'topk'")
+        self.page.fill("#topk", "40")
+        self.page.click("input[name=thinking]", at=1)
+        self.page.click("input[name=effort]", at=4)
+        self.ask("And now?")
+        self.answered(2)
+        self.assertEqual(stub.bodies[-1], {
+            "model": "stub-model", "stream": True, "temperature": 0.5, "top_p": 0.9, "top_k": 40, "min_p": 0.1, "frequency_penalty": 0.2, "presence_penalty": 0.3, "repetition_penalty": 1.1,
+            "max_tokens": 64, "seed": 7, "stop": ["END"], "thinking": {"type": "enabled"}, "reasoning_effort": "max",
+            "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello there."}, {"role": "user", "content": "And now?"}]})
+
+    def test_thinking_is_folded(self):
+        stub.answer = lambda h, _: h.stream(chunk({"content": None, "reasoning_content": "I think."}), chunk({"content": "So."}), chunk({"content": ""}, "stop", USAGE), "[DONE]")
+        self.ask()
+        self.answered()
+        self.assertFalse(self.page.eval("document.querySelector('.thinking').open"))
+        self.assertNotIn("I think.", self.page.text(".answer"))
+        self.page.click(".thinking summary")
+        self.page.wait("document.querySelector('.answer').innerText.includes('I think.')")
+
+    def test_names_files_and_undo(self):
+        self.ask("First question")
+        self.answered()
+        before = self.page.eval("document.querySelector('.thread').innerText")
+        self.page.hover(".chats .open")
+        self.page.click('.chats [aria-label^="Rename"]')
+        self.page.fill(".rename", "My chat")
+        self.page.press("Enter")
+        self.page.wait("document.querySelector('.chat-title').textContent === 'My chat'")
+        self.page.eval("""(() => {
+            window.saved = null;
+            const make = URL.createObjectURL;
+            URL.createObjectURL = (blob) => { blob.text().then((t) => window.saved = t); return make.call(URL, blob); };
+            HTMLAnchorElement.prototype.click = function () {};
+        })()""")
+        self.page.click('[aria-label="Export all conversations"]')
+        saved = json.loads(self.page.wait("window.saved"))
+        self.assertEqual([c["title"] for c in saved["conversations"]], ["My chat"])
+        self.page.hover(".chats .open")
+        self.page.click('.chats [aria-label^="Delete"]')
+        self.page.wait("!document.querySelector('.thread')")
+        self.page.click(".toast button")
+        self.page.wait("document.querySelector('.thread')")
+        self.page.hover(".chats .open")
+        self.page.click('.chats [aria-label^="Delete"]')
+        self.page.wait("!document.querySelector('.thread')")
+        self.bring_in(saved)
+        self.page.wait("document.querySelector('.thread')")
+        self.page.reload()
+        self.page.wait("document.querySelector('.thread .answer')")
+        self.assertEqual(self.page.eval("document.querySelector('.thread').innerText"), before)
+        self.assertEqual(self.page.text(".chat-title"), "My chat")
+
+    def test_bad_files_are_refused_with_a_reason(self):
+        good = conversation([("user", "q")])
+        cyclic = conversation([("user", "q"), ("assistant", "a")])
+        cyclic["messages"]["abcm0"]["parent"] = "abcm1"
+        cases = [("{", "not JSON"), ("[]", "not exported by this page"), (json.dumps({**export(good), "version": 9}), "version 9"),
+                 (json.dumps(export({**good, "id": "__proto__"})), "conversations[0].id is not an id"), (json.dumps(export({**good, "messages": 7})), "conversations[0].messages is not an object"),
+                 (json.dumps(export({**good, "messages": {"a": {"id": "a", "role": "boss", "content": ""}}})), "role is none of"),
+                 (json.dumps(export({**good, "messages": {"a": {"id": "a", "role": "user", "content": "", "parent": "zz"}}})), "follows one that is not there")]
+        for text, words in cases:
+            with self.subTest(words):
+                self.bring_in(text)
+                self.page.wait(f"document.querySelector('.toast')?.innerText.includes({json.dumps(words)})")
+        self.assertEqual(self.page.count(".chats .open"), 0)
+        self.bring_in(export(cyclic))  # a ring of messages: nothing to show, and nothing hangs
+        self.page.wait("document.querySelector('.chats .open')")
+
+    def test_keyboard_alone(self):
+        page = self.page
+        self.ask("One")
+        self.answered()
+        page.press("ArrowUp")
+        page.wait("document.activeElement.closest('.edit-box')")
+        page.press("Escape")
+        page.wait("!document.querySelector('.edit-box')")
+        for key, modifiers, there in ((".", ("Ctrl",), "!document.querySelector('.panel')"), (".", ("Ctrl",), "document.querySelector('.panel')"), ("s", ("Ctrl", "Shift"), "!document.querySelector('.sidebar')"),
+                                      ("s", ("Ctrl", "Shift"), "document.querySelector('.sidebar')"), ("e", ("Ctrl", "Shift"), "document.querySelector('dialog[open]')"), ("Escape", (), "!document.querySelector('dialog[open]')"),
+                                      ("/", ("Ctrl",), "document.querySelector('dialog[open] kbd')"), ("Escape", (), "!document.querySelector('dialog[open]')"), ("o", ("Ctrl", "Shift"), "document.querySelector('.starters')"),
+                                      ("ArrowDown", ("Ctrl",), "document.querySelector('.thread')")):
+            page.press(key, *modifiers)
+            page.wait(there, f"{modifiers} {key}")
+        seen = set()
+        page.eval("document.activeElement.blur()")
+        for _ in range(80):
+            page.press("Tab")
+            seen.add(page.eval("document.activeElement.getAttribute('aria-label') ?? document.activeElement.innerText ?? ''"))
+        for name in ("Skip to the message field", "New chat", "Message", "Answer again", "Edit", "Show tokens", "System prompt"):
+            self.assertIn(name, seen)
+
+    def check_names(self, where):
+        bare = [n["role"]["value"] for n in self.page.accessibility() if not n["ignored"] and n["role"]["value"] in NAMED_ROLES and not n.get("name", {}).get("value")]
+        self.assertEqual(bare, [], where)
+
+    def check_contrast(self, where):
+        """WCAG AA: 4.5 for text, 3 for large text, over the nearest painted background."""
+        low = self.page.eval("""(async () => {
+            for (let still = 0; still < 3; still = document.getAnimations().some((a) => a.playState === 'running') ? 0 : still + 1) await new Promise(requestAnimationFrame);
+            const canvas = document.createElement('canvas').getContext('2d', {willReadFrequently: true});
+            const rgba = (c) => { canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = c; canvas.fillRect(0, 0, 1, 1); return [...canvas.getImageData(0, 0, 1, 1).data]; };
+            const over = (top, under) => top.slice(0, 3).map((v, i) => v * top[3] / 255 + under[i] * (1 - top[3] / 255));
+            const lum = (c) => c.map((v) => (v /= 255) <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4).reduce((a, v, i) => a + v * [0.2126, 0.7152, 0.0722][i], 0);
+            const ground = (e) => { const chain = []; for (; e; e = e.parentElement) chain.push(rgba(getComputedStyle(e).backgroundColor)); return chain.reverse().reduce((under, c) => over(c, under), [255, 255, 255]); };
+            const bad = [];
+            for (const e of document.querySelectorAll('body *')) {
+                if (![...e.childNodes].some((n) => n.nodeType === 3 && n.data.trim()) || !e.checkVisibility({opacityProperty: true, visibilityProperty: true}) || e.closest('.offscreen, :disabled, .skip')) continue;
+                const style = getComputedStyle(e), under = ground(e), text = over(rgba(style.color), under);
+                const [a, b] = [lum(text), lum(under)].sort((x, y) => y - x), ratio = (a + 0.05) / (b + 0.05);
+                const large = parseFloat(style.fontSize) >= 24 || (parseFloat(style.fontSize) >= 18.66 && parseInt(style.fontWeight) >= 600);
+                if (ratio < (large ? 3 : 4.5)) bad.push([e.className || e.tagName, e.innerText.slice(0, 30), Math.round(ratio * 100) / 100]);
+            }
+            return bad;
+        })()""")
+        self.assertEqual(low, [], where)
+
+    def test_names_roles_and_contrast(self):
+        page = self.page
+        for scheme in ("light", "dark"):
+            page.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}, {"name": "prefers-reduced-motion", "value": "reduce"}])
+            page.click(".new-chat")
+            self.check_names("welcome")
+            self.check_contrast(f"welcome, {scheme}")
+            stub.answer = lambda h, _: h.stream(chunk({"reasoning_content": "Thinking"}), chunk({"content": "# Title\n\nText with `code`, [link](https://example.com)\n\n```py\nx = f(1)  # y\ns = \"t\"\n```\n\n> quote"}),
+                                                chunk({"tool_calls": [{"index": 0, "id": "c1", "type": "function", "function": {"name": "get_weather", "arguments": "{\"city\": 1}"}}]}), chunk({"content": ""}, "tool_calls", USAGE), "[DONE]")
+            self.ask()
+            page.wait("document.querySelector('.results')")
+            page.eval("document.querySelectorAll('details').forEach((d) => d.open = true)")
+            for tab in ("tools", "format", "live", "parameters"):
+                page.click(f"#tab-{tab}")
+                page.wait(f"document.querySelector('#pane-{tab}')")
+                if tab == "tools":
+                    page.click('[aria-label="Add a tool"] button')
+                if tab == "format":
+                    page.click("input[name=format]", at=2)
+                page.eval("document.querySelectorAll('details').forEach((d) => d.open = true)")
+                self.check_names(tab)
+                self.check_contrast(f"{tab}, {scheme}")
+            for label in ("This request as code", "Settings", "Keyboard"):
+                page.click(f'[aria-label="{label}"]')
+                page.wait("document.querySelector('dialog[open]')")
+                self.check_names(label)
+                self.check_contrast(f"{label}, {scheme}")
+                page.press("Escape")
+                page.wait("!document.querySelector('dialog[open]')")
+        roles = [n["role"]["value"] for n in page.accessibility() if not n["ignored"]]
+        self.assertEqual(roles.count("main"), 1)
+        self.assertEqual(page.eval("document.documentElement.lang"), "en")
+        ids = page.eval("[...document.querySelectorAll('[id]')].map((e) => e.id)")
+        self.assertEqual(len(ids), len(set(ids)))
+
+    def test_small_screens(self):
+        for width in (320, 390, 768):
+            self.page.size(width, 740, mobile=True)
+            self.page.reload()
+            self.page.wait("document.querySelector('.starters, .thread')")
+            stub.answer = say("A very_long_word_" + "x" * 300 + "\n\n```\n" + "y" * 300 + "\n```\n\n| a | b |\n|---|---|\n| " + "z" * 200 + " | b |")
+            self.ask("w" * 200)
+            self.answered()
+            self.assertLessEqual(self.page.eval("document.documentElement.scrollWidth"), width)
+            self.assertLessEqual(self.page.eval("document.querySelector('.thread').scrollWidth - document.querySelector('.thread').clientWidth"), 0)
+            self.page.click('[aria-label="Show the list of chats"]')
+            self.page.wait("document.querySelector('.sidebar')")
+            self.page.click('[aria-label="Hide the list"]')
+            self.page.wait("!document.querySelector('.sidebar')")
+            self.page.click('[aria-label="Panel"]')
+            self.page.wait("document.querySelector('.panel')")
+            self.page.click('[aria-label="Close the panel"]')
+            self.page.wait("!document.querySelector('.panel')")
+
+    def test_theme_is_kept(self):
+        self.page.scheme("light")
+        light = self.page.eval("getComputedStyle(document.body).backgroundColor")
+        self.page.click('[aria-label="Settings"]')
+        self.page.click("input[name=theme]", at=2)
+        self.page.press("Escape")
+        dark = self.page.eval("getComputedStyle(document.body).backgroundColor")
+        self.assertNotEqual(light, dark)
+        self.page.reload()
+        self.page.wait("document.querySelector('.starters')")
+        self.assertEqual(self.page.eval("getComputedStyle(document.body).backgroundColor"), dark)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=1)
