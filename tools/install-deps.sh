@@ -22,6 +22,9 @@ tests=(
   python3-venv      # SDKs and peer libraries below build/
 )
 
+# Browser tests. Ubuntu has Chromium as a snap only, which is not installed from here: the tests then say that they are skipped.
+if [ "$(. /etc/os-release && echo "$ID")" = debian ]; then tests+=(chromium fonts-dejavu-core); fi
+
 # small_vector in the grammar engine (headers only). Versions exclude each other, so any that is there will do.
 [ -e /usr/include/boost/container/small_vector.hpp ] || packages+=(libboost-dev)
 
