@@ -91,11 +91,8 @@ void decode_matrices(Pools& pools, const Ceilings& c) {
         [&](int i, cudaStream_t stream) {
           LinearWeights w = copy_of(pools, whole, i);
           w.n = 1024;
-          for (int g = 0; g < 8; ++g) {
-            linear(w, pools.packed.p, rows, {pools.y.p, Output::kBf16, 8192}, stream);
-            w.codes = static_cast<const uint8_t*>(w.codes) + 1024 * 4096;
-            w.scales += 32 * 128;
-          }
+          w.codes_stride = 1024 * 4096, w.scales_stride = 32 * 128;
+          linear_batched(w, 8, pools.packed.p, rows, group_rows(rows), {pools.y.p, Output::kBf16, 8192}, 1024, stream);
         },
         copies_of(whole));
     report_bytes(c, fmt::format("wo_a_{}", rows), us, 8192.0 * 4096 * (1 + 1.0 / 1024) + 2.0 * rows * (8192 + 32768), rows <= 64 ? std::optional(0.75) : std::nullopt);

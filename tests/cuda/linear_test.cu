@@ -207,6 +207,43 @@ void test_grouped(WeightFormat format, int n, int k) {
   }
 }
 
+// linear_batched: bit-equal to one call a matrix, with inputs of their own and with one input for all.
+void test_batched(WeightFormat format, int n, int k) {
+  constexpr int kCount = 3;
+  std::vector<uint8_t> codes, scales;
+  for (int i = 0; i < kCount; ++i) {
+    const Weights w = make(format, n, k, 90 + i);
+    codes.insert(codes.end(), w.codes.begin(), w.codes.end());
+    scales.insert(scales.end(), w.scales.begin(), w.scales.end());
+  }
+  check::Device<uint8_t> dc(codes), ds(scales);
+  const int64_t code_stride = static_cast<int64_t>(codes.size()) / kCount, scale_stride = static_cast<int64_t>(scales.size()) / kCount;
+  check::Random random(3);
+  for (int rows : {1, 5, 16, 20, 70, 200}) {
+    std::vector<uint16_t> x(static_cast<size_t>(rows) * kCount * k);
+    for (uint16_t& v : x) v = bf16_bits(static_cast<float>(random.normal()));
+    check::Device<uint16_t> dx(x);
+    for (bool shared : {false, true}) {
+      check::Device<uint8_t> packed(packed_bytes(kCount * group_rows(rows), k)), one(packed_bytes(rows, k));
+      check::Device<float> y(static_cast<size_t>(rows) * kCount * n), alone(static_cast<size_t>(rows) * n);
+      y.poison();
+      pack_activations(dx.p, rows, k, packing_of(format, rows), nullptr, packed.p, nullptr, kCount * k, shared ? 1 : kCount, k);
+      linear_batched({dc.p, ds.p, n, k, format, code_stride, scale_stride}, kCount, packed.p, rows, shared ? 0 : group_rows(rows), {y.p, Output::kFp32, kCount * n}, n, nullptr);
+      CUDA_OK(cudaDeviceSynchronize());
+      const std::vector<float> got = y.get();
+      for (int i = 0; i < kCount; ++i) {
+        pack_activations(dx.p + (shared ? 0 : i * k), rows, k, packing_of(format, rows), nullptr, one.p, nullptr, kCount * k);
+        linear({dc.p + i * code_stride, ds.p + i * scale_stride, n, k, format}, one.p, rows, {alone.p, Output::kFp32}, nullptr);
+        CUDA_OK(cudaDeviceSynchronize());
+        const std::vector<float> expected = alone.get();
+        bool same = true;
+        for (int r = 0; r < rows; ++r) same = same && std::memcmp(&expected[static_cast<size_t>(r) * n], &got[(static_cast<size_t>(r) * kCount + i) * n], sizeof(float) * n) == 0;
+        CHECK(same, "batched %s n=%d k=%d rows=%d: matrix %d differs from the layer alone", name(format), n, k, rows, i);
+      }
+    }
+  }
+}
+
 }  // namespace
 
 int main() {
@@ -221,5 +258,8 @@ int main() {
   test_grouped(WeightFormat::kFp4, 256, 384);
   test_grouped(WeightFormat::kFp4, 2304, 5120);
   test_grouped(WeightFormat::kFp8, 128, 256);
+  test_batched(WeightFormat::kFp8, 256, 512);
+  test_batched(WeightFormat::kFp8, 1024, 4096);
+  test_batched(WeightFormat::kFp4, 96, 384);
   return check::verdict("linear_test");
 }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs every GPU test and benchmark that the preset `cuda` built and ends with a verdict. Needs a Hopper GPU and the repository
-# (test data, bundled model); build first: tools/build.sh cuda cuda_tests
+# (test data, bundled model); build first: tools/build.sh cuda cuda_tests bench_ops_cuda
 set -uo pipefail
 cd "$(dirname "$0")/../.."
 bin=${1:-build/cuda/tests/cuda}
@@ -11,7 +11,7 @@ for test in linear_test "cuda_model_stages_test --gtest_filter=*FlipsAreRare*:Ag
   # shellcheck disable=SC2086
   "$bin"/$test || failed=$((failed + 1))
 done
-echo "== cuda_linear"
-"$bin"/cuda_linear || failed=$((failed + 1))
+echo "== bench_ops_cuda"
+"$bin"/../../bench/bench_ops_cuda || failed=$((failed + 1))
 echo "GPU tests: $failed of 4 programs failed"
 exit $((failed > 0))

@@ -1,5 +1,9 @@
 // Projections, window records and the output projection (spec/model.md 6, 8.2, 11.2, 16.1).
+#include <cassert>
+
 #include "ops/cuda/backend.h"
+#include "ops/cuda/launch.h"
+#include "ops/cuda/pack.cuh"
 
 namespace deepinfer::ops::cuda {
 namespace {
@@ -12,29 +16,42 @@ __global__ __launch_bounds__(kThreads) void norm_kernel(bf16* x, const float* w,
   rms_norm<kThreads>(row, w, n, eps, row, shared);
 }
 
-// RoPE on the last channels of every head of a row; sign -1: the conjugate. One thread a pair.
-__global__ void rotate_kernel(const bf16* from, bf16* x, int heads, int d, int half, const float* cos, const float* sin, float sign) {
+// RoPE on the last channels of every head, in place. One thread a pair.
+__global__ __launch_bounds__(256) void rotate_kernel(bf16* x, int heads, int d, int half, const float* cos, const float* sin) {
+  wait_for_inputs();
+  start_next_kernel();
   const int64_t row = blockIdx.x;
-  const int64_t base = row * heads * d;
-  if (from != x) {
-    for (int i = threadIdx.x; i < heads * d; i += blockDim.x) x[base + i] = from[base + i];
-    __syncthreads();
-  }
-  for (int i = threadIdx.x; i < heads * half; i += blockDim.x) {
-    const int h = i / half, j = i % half;
-    rotate_pair(x + base + h * d + d - 2 * half + 2 * j, cos[row * half + j], sign * sin[row * half + j]);
+  const int i = blockIdx.y * 256 + threadIdx.x, h = i / half, j = i % half;
+  if (h < heads) rotate_pair(x + (row * heads + h) * d + d - 2 * half + 2 * j, cos[row * half + j], sin[row * half + j]);
+}
+
+// The conjugate rotation of a row's heads, packed for wo_a (bf16 values, 4.5): block y packs output group y, whose input is `width`
+// channels. Warps take chunks.
+__global__ __launch_bounds__(256) void unrotate_kernel(const bf16* heads, int width, int all, int d, int half, const float* cos, const float* sin, Packing packing, uint8_t* packed,
+                                                       int rows_between) {
+  wait_for_inputs();
+  start_next_kernel();
+  const int64_t row = blockIdx.x, packed_row = static_cast<int64_t>(blockIdx.y) * rows_between + row;
+  const int lane = threadIdx.x % 32, chunks = (width + kChunk - 1) / kChunk;
+  for (int chunk = threadIdx.x / 32; chunk < chunks; chunk += 8) {
+    const int i = kChunk * chunk + 4 * lane, in_head = i % d, j = (in_head - (d - 2 * half)) / 2;  // two pairs a lane: j and j + 1
+    uint2 u{};
+    if (i < width) u = *reinterpret_cast<const uint2*>(heads + row * all + blockIdx.y * width + i);
+    if (i < width && in_head >= d - 2 * half) {
+      const float2 c = *reinterpret_cast<const float2*>(cos + row * half + j), s = *reinterpret_cast<const float2*>(sin + row * half + j);
+      bf16* x = reinterpret_cast<bf16*>(&u);
+      rotate_pair(x, c.x, -s.x);
+      rotate_pair(x + 2, c.y, -s.y);
+    }
+    pack_chunk(u, packing, packed, packed_row, chunks, chunk);
   }
 }
 
-// kv_norm, RoPE and FQ8 of a window row: codes, then scales.
-__global__ __launch_bounds__(kThreads) void window_kernel(bf16* kv, const float* w, int d, int half, const float* cos, const float* sin, float eps, uint8_t* records, int record_bytes) {
-  __shared__ float shared[kThreads / 32];
-  const int64_t row = blockIdx.x;
-  bf16* x = kv + row * d;
-  uint8_t* record = records + row * record_bytes;
+// A window row x: kv_norm, RoPE and FQ8 into its record: codes, then scales.
+__device__ void write_window_record(bf16* x, const float* w, int d, int half, const float* cos, const float* sin, float eps, uint8_t* record, float* shared) {
   rms_norm<kThreads>(x, w, d, eps, x, shared);
   __syncthreads();
-  for (int j = threadIdx.x; j < half; j += kThreads) rotate_pair(x + d - 2 * half + 2 * j, cos[row * half + j], sin[row * half + j]);
+  for (int j = threadIdx.x; j < half; j += kThreads) rotate_pair(x + d - 2 * half + 2 * j, cos[j], sin[j]);
   __syncthreads();
   for (int g = threadIdx.x / 32; g < d / 32; g += kThreads / 32) {
     const int i = 32 * g + threadIdx.x % 32;
@@ -42,6 +59,37 @@ __global__ __launch_bounds__(kThreads) void window_kernel(bf16* kv, const float*
     const int e = fq8_exponent(warp_max(fabsf(v)));
     record[i] = fq8_code(v, e);
     if (threadIdx.x % 32 == 0) record[d + g] = static_cast<uint8_t>(e);
+  }
+}
+
+struct LowArguments {
+  bf16* low_kv;  // [rows][low + d]; null q_norm: [rows][d], window records only
+  const float *q_norm, *kv_norm, *cos, *sin;
+  bf16* low_out;
+  uint8_t *packed, *records;
+  bool stream;
+  int low, d, half, record_bytes;
+  float eps;
+};
+
+// Block y = 0: the window record of a row; 1: q_norm of its qr, also packed for wq_b.
+__global__ __launch_bounds__(kThreads) void low_kernel(const LowArguments a) {
+  __shared__ float shared[kThreads / 32];
+  wait_for_inputs();
+  start_next_kernel();
+  const int64_t row = blockIdx.x;
+  if (blockIdx.y == 0) {
+    bf16* x = a.low_kv + row * (a.low + a.d) + a.low;
+    write_window_record(x, a.kv_norm, a.d, a.half, a.cos + row * a.half, a.sin + row * a.half, a.eps, a.records + row * a.record_bytes, shared);
+    return;
+  }
+  bf16* out = a.low_out + row * a.low;
+  rms_norm<kThreads>(a.low_kv + row * (a.low + a.d), a.q_norm, a.low, a.eps, out, shared);
+  __syncthreads();
+  const int chunks = (a.low + kChunk - 1) / kChunk;
+  for (int chunk = threadIdx.x / 32; chunk < chunks; chunk += kThreads / 32) {
+    const int i = kChunk * chunk + 4 * (threadIdx.x % 32);
+    pack_chunk(i < a.low ? *reinterpret_cast<const uint2*>(out + i) : uint2{}, {WeightFormat::kFp8, a.stream}, a.packed, row, chunks, chunk);
   }
 }
 
@@ -70,12 +118,14 @@ __global__ void widen_kernel(const bf16* from, int d, float* to) {
 
 // The last ring-size rows of each sequence go into its window ring.
 __global__ void store_window_kernel(RowView v, const uint8_t* records, int record_bytes, std::byte* slots, int64_t slot_stride, int64_t ring_offset, int ring_slots) {
+  wait_for_inputs();
+  start_next_kernel();
   const int row = blockIdx.x;
   const SequenceRows& s = v.sequences[v.sequence[row]];
   if (row < s.first_row + s.rows - ring_slots) return;
   std::byte* to = slots + s.slot * slot_stride + ring_offset + static_cast<int64_t>(v.positions[row] % ring_slots) * record_bytes;
   const auto* from = reinterpret_cast<const std::byte*>(records) + static_cast<int64_t>(row) * record_bytes;
-  for (int i = threadIdx.x; i < record_bytes; i += blockDim.x) to[i] = from[i];
+  for (int i = 2 * threadIdx.x; i < record_bytes; i += 2 * blockDim.x) *reinterpret_cast<uint16_t*>(to + i) = *reinterpret_cast<const uint16_t*>(from + i);
 }
 
 }  // namespace
@@ -85,9 +135,11 @@ void Backend::window_rows(int layer, Rows which, const bf16* x) {
   const int d = static_cast<int>(c_.head_dim), table = ratio_of(layer) > 0;
   const Layer& l = layers_[layer];
   if (set.rows == 0) return;
-  project(l.wkv, x, c_.hidden_size, set.rows, {narrow_, Output::kBf16, d});
-  window_kernel<<<set.rows, kThreads, 0, stream_>>>(narrow_, l.kv_norm, d, half(), set.view.cos[table], set.view.sin[table], eps(), at<uint8_t>(Role::kWindowRecords),
-                                                    static_cast<int>(layout_.window_bytes));
+  const LinearOutput y{narrow_, Output::kBf16, d};
+  x == at<bf16>(Role::kSublayerIn) ? project_in(l.wkv, set.rows, y) : project(l.wkv, x, c_.hidden_size, set.rows, y);
+  const LowArguments a{.low_kv = narrow_, .kv_norm = l.kv_norm, .cos = set.view.cos[table], .sin = set.view.sin[table], .records = at<uint8_t>(Role::kWindowRecords), .d = d, .half = half(),
+                       .record_bytes = static_cast<int>(layout_.window_bytes), .eps = eps()};
+  launch_next(low_kernel, set.rows, kThreads, 0, stream_, a);
 }
 
 void Backend::attention_project(At where, uint32_t parts) {
@@ -97,29 +149,33 @@ void Backend::attention_project(At where, uint32_t parts) {
   if (n == 0) return;
   const bf16* x = at<bf16>(Role::kSublayerIn);
   const float *cos = set.view.cos[table], *sin = set.view.sin[table];
-  if (parts & kProjectQueries) {
+  if (parts & kProjectQueries) {  // with the window part
+    assert(parts & kProjectWindow);
     const int low = static_cast<int>(c_.q_lora_rank), heads = static_cast<int>(c_.num_attention_heads), d = static_cast<int>(c_.head_dim);
-    project(l.wq_a, x, D, n, {at<bf16>(Role::kQueryLow), Output::kBf16, low});
-    norm_kernel<<<n, kThreads, 0, stream_>>>(at<bf16>(Role::kQueryLow), l.q_norm, low, low, eps());
-    project(l.wq_b, at<bf16>(Role::kQueryLow), low, n, {at<bf16>(Role::kQuery), Output::kBf16, heads * d});
-    rotate_kernel<<<n, 256, 0, stream_>>>(at<bf16>(Role::kQuery), at<bf16>(Role::kQuery), heads, d, half(), cos, sin, 1.0f);
+    project_in(l.wq_a_wkv, n, {narrow_, Output::kBf16, low + d});
+    const LowArguments a{narrow_, l.q_norm, l.kv_norm, cos, sin, at<bf16>(Role::kQueryLow), packed_, at<uint8_t>(Role::kWindowRecords), n <= kStreamRows, low, d, half(),
+                         static_cast<int>(layout_.window_bytes), eps()};
+    launch_next(low_kernel, dim3(n, 2), kThreads, 0, stream_, a);
+    linear(l.wq_b, packed_, n, {at<bf16>(Role::kQuery), Output::kBf16, heads * d}, stream_);
+    launch_next(rotate_kernel, dim3(n, (heads * half() + 255) / 256), 256, 0, stream_, at<bf16>(Role::kQuery), heads, d, half(), cos, sin);
+  } else if (parts & kProjectWindow) {
+    window_rows(where.layer, where.rows, x);
   }
-  if (parts & kProjectWindow) window_rows(where.layer, where.rows, x);
   if (parts & kProjectIndexQueries) {
     const int heads = static_cast<int>(c_.index_n_heads), d = static_cast<int>(c_.index_head_dim);
     project(l.index_wq_b, at<bf16>(Role::kQueryLow), c_.q_lora_rank, n, {at<bf16>(Role::kIndexQuery), Output::kBf16, heads * d});
     index_query_kernel<<<n, kThreads, 0, stream_>>>(at<bf16>(Role::kIndexQuery), heads, d, half(), cos, sin);
-    project(l.weights_proj, x, D, n, {at<bf16>(Role::kIndexWeights), Output::kBf16, heads});
+    project_in(l.weights_proj, n, {at<bf16>(Role::kIndexWeights), Output::kBf16, heads});
   }
   if (parts & kProjectCompressor) {
     const int d = static_cast<int>(c_.head_dim);
     float* out = at<float>(Role::kCompressorRows);
     if (ratio_of(where.layer) == 1) {
-      project(l.compressor_wkv, x, D, n, {narrow_, Output::kBf16, d});
+      project_in(l.compressor_wkv, n, {narrow_, Output::kBf16, d});
       widen_kernel<<<n, kThreads, 0, stream_>>>(narrow_, d, out);
     } else {
-      project(l.compressor_wgate, x, D, n, {out, Output::kFp32, 2 * d});
-      project(l.compressor_wkv, x, D, n, {out + d, Output::kFp32, 2 * d});
+      project_in(l.compressor_wgate, n, {out, Output::kFp32, 2 * d});
+      project_in(l.compressor_wkv, n, {out + d, Output::kFp32, 2 * d});
     }
   }
 }
@@ -127,7 +183,7 @@ void Backend::attention_project(At where, uint32_t parts) {
 void Backend::store_window(At where) {
   const RowSet& set = set_of(where.rows);
   if (set.rows == 0) return;
-  store_window_kernel<<<set.rows, kThreads, 0, stream_>>>(set.view, at<uint8_t>(Role::kWindowRecords), static_cast<int>(layout_.window_bytes), kv_.slots,
+  launch_next(store_window_kernel, set.rows, kThreads, 0, stream_, set.view, at<uint8_t>(Role::kWindowRecords), static_cast<int>(layout_.window_bytes), kv_.slots,
                                                           static_cast<int64_t>(layout_.slot_stride), static_cast<int64_t>(layout_.window_offsets[where.layer]), layout_.window_slots);
 }
 
@@ -137,18 +193,16 @@ void Backend::attention_output(At where) {
   const int n = set.rows, heads = static_cast<int>(c_.num_attention_heads), d = static_cast<int>(c_.head_dim), table = ratio_of(where.layer) > 0;
   const int groups = static_cast<int>(c_.o_groups), rank = static_cast<int>(c_.o_lora_rank), width = static_cast<int>(c_.group_input());
   if (n == 0) return;
-  rotate_kernel<<<n, 256, 0, stream_>>>(at<bf16>(Role::kHeads), wide_, heads, d, half(), set.view.cos[table], set.view.sin[table], -1.0f);
-  // wo_a takes bf16 activations (4.5): its rows g * rank .. read group g of the heads.
-  for (int g = 0; g < groups; ++g) {
-    LinearWeights w = l.wo_a;
-    w.n = rank;
-    w.codes = static_cast<const uint8_t*>(w.codes) + static_cast<int64_t>(g) * rank * w.k;
-    w.scales += static_cast<int64_t>(g) * (rank / 32) * (w.k / 32);
-    Packing packing = packing_of(w.format, n);
-    packing.quantise = false;
-    pack_activations(wide_ + g * width, n, width, packing, nullptr, packed_, stream_, static_cast<int64_t>(heads) * d);
-    linear(w, packed_, n, {narrow_ + g * rank, Output::kBf16, groups * rank}, stream_);
-  }
+  Packing packing = packing_of(WeightFormat::kFp8, n);
+  packing.quantise = false;
+  launch_next(unrotate_kernel, dim3(n, groups), 256, 0, stream_, at<bf16>(Role::kHeads), width, heads * d, d, half(), set.view.cos[table], set.view.sin[table], packing, packed_,
+              group_rows(n));
+  // Rows g * rank .. of wo_a read group g of the heads.
+  LinearWeights w = l.wo_a;
+  w.n = rank;
+  w.codes_stride = static_cast<int64_t>(rank) * w.k;
+  w.scales_stride = static_cast<int64_t>(rank / 32) * (w.k / 32);
+  linear_batched(w, groups, packed_, n, group_rows(n), {narrow_, Output::kBf16, groups * rank}, rank, stream_);
   project(l.wo_b, narrow_, groups * rank, n, {at<bf16>(Role::kSublayerOut), Output::kBf16, c_.hidden_size});
 }
 
@@ -157,6 +211,7 @@ void Backend::fill_draft_rings(Rows which) {
   const int D = static_cast<int>(c_.hidden_size);
   if (set.rows == 0) return;
   bf16* main = at<bf16>(Role::kSublayerIn);
+  packed_in_ = {};
   project(main_proj_, at<bf16>(Role::kTaps), buffer(Role::kTaps).cols, set.rows, {main, Output::kBf16, D});
   norm_kernel<<<set.rows, kThreads, 0, stream_>>>(main, main_norm_, D, D, eps());
   for (int j = 0; j < c_.num_nextn_predict_layers; ++j) {

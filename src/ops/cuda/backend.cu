@@ -9,7 +9,7 @@
 namespace deepinfer::ops::cuda {
 namespace {
 
-constexpr int kMixSlice = 1024;  // columns of one partial sum of the mHC projection
+constexpr int kMixSlice = 256;  // channels of one partial sum of the mHC projection
 
 size_t element_bytes(Element e) {
   switch (e) {
@@ -165,33 +165,34 @@ static Status stack_layout(const Matrix& m, int64_t* row_bytes, int64_t* padded_
 }
 
 Status Backend::upload_matrix(const Matrix& m, LinearWeights* out) {
-  std::vector<ExpertWeights> one(1);
-  one[0].gate = m;
-  return upload_stack(one, &ExpertWeights::gate, out);
+  *out = {};
+  return m ? upload_stack({{&m}}, out) : Status();
 }
 
-Status Backend::upload_stack(const std::vector<ExpertWeights>& experts, Matrix ExpertWeights::*which, LinearWeights* out) {
-  if (experts.empty() || !(experts[0].*which)) {
-    *out = {};
-    return {};
+Status Backend::upload_stack(const std::vector<std::vector<const Matrix*>>& experts, LinearWeights* out) {
+  *out = {};
+  if (experts.empty() || !*experts[0][0]) return {};
+  const Matrix& first = *experts[0][0];
+  int64_t row_bytes, padded_row, scale_rows, scale_cols, padded_scale, rows = 0, all_scale_rows = 0;
+  for (const Matrix* m : experts[0]) {
+    DI_RETURN_IF_ERROR(stack_layout(*m, &row_bytes, &padded_row, &scale_rows, &scale_cols, &padded_scale));
+    rows += m->rows, all_scale_rows += scale_rows;
   }
-  const Matrix& first = experts[0].*which;
-  int64_t row_bytes, padded_row, scale_rows, scale_cols, padded_scale;
-  DI_RETURN_IF_ERROR(stack_layout(first, &row_bytes, &padded_row, &scale_rows, &scale_cols, &padded_scale));
-  const int64_t code_stride = (first.rows * padded_row + 255) / 256 * 256, scale_stride = (scale_rows * padded_scale + 255) / 256 * 256;
+  const int64_t code_stride = (rows * padded_row + 255) / 256 * 256, scale_stride = (all_scale_rows * padded_scale + 255) / 256 * 256;
   void *codes = nullptr, *scales = nullptr;
   DI_RETURN_IF_ERROR(arena_.take(code_stride * experts.size(), &codes));
   DI_RETURN_IF_ERROR(arena_.take(scale_stride * experts.size(), &scales));
   for (size_t e = 0; e < experts.size(); ++e) {
-    const Matrix& m = experts[e].*which;
-    if (e > 0) DI_RETURN_IF_ERROR(stack_layout(m, &row_bytes, &padded_row, &scale_rows, &scale_cols, &padded_scale));
-    cudaError_t error = cudaMemcpy2D(static_cast<uint8_t*>(codes) + e * code_stride, padded_row, m.data, row_bytes, row_bytes, m.rows, cudaMemcpyHostToDevice);
-    if (error == cudaSuccess && scale_rows > 0) {
-      error = cudaMemcpy2D(static_cast<uint8_t*>(scales) + e * scale_stride, padded_scale, m.scale, scale_cols, scale_cols, scale_rows, cudaMemcpyHostToDevice);
+    auto *code = static_cast<uint8_t*>(codes) + e * code_stride, *scale = static_cast<uint8_t*>(scales) + e * scale_stride;
+    for (const Matrix* m : experts[e]) {
+      DI_RETURN_IF_ERROR(stack_layout(*m, &row_bytes, &padded_row, &scale_rows, &scale_cols, &padded_scale));
+      cudaError_t error = cudaMemcpy2D(code, padded_row, m->data, row_bytes, row_bytes, m->rows, cudaMemcpyHostToDevice);
+      if (error == cudaSuccess && scale_rows > 0) error = cudaMemcpy2D(scale, padded_scale, m->scale, scale_cols, scale_cols, scale_rows, cudaMemcpyHostToDevice);
+      if (error != cudaSuccess) return cuda_error("take the weights", error);
+      code += m->rows * padded_row, scale += scale_rows * padded_scale;
     }
-    if (error != cudaSuccess) return cuda_error("take the weights", error);
   }
-  *out = {codes, static_cast<const uint8_t*>(scales), static_cast<int>(first.rows), static_cast<int>(padded(first.cols)), first.format, code_stride, scale_stride};
+  *out = {codes, static_cast<const uint8_t*>(scales), static_cast<int>(rows), static_cast<int>(padded(first.cols)), first.format, code_stride, scale_stride};
   return {};
 }
 
@@ -214,9 +215,11 @@ Status Backend::upload_vector(const Matrix& m, const float** out) {
 }
 
 Status Backend::load_layer(const LayerWeights& in, Layer* l) {
-  DI_RETURN_IF_ERROR(upload_matrix(in.attention.wq_a, &l->wq_a));
+  DI_RETURN_IF_ERROR(upload_stack({{&in.attention.wq_a, &in.attention.wkv}}, &l->wq_a_wkv));
+  l->wkv = l->wq_a_wkv;
+  const int64_t low = in.attention.wq_a.rows, k = l->wkv.k;
+  l->wkv.codes = static_cast<const uint8_t*>(l->wkv.codes) + low * k, l->wkv.scales += low / 32 * (k / 32), l->wkv.n -= static_cast<int>(low);
   DI_RETURN_IF_ERROR(upload_matrix(in.attention.wq_b, &l->wq_b));
-  DI_RETURN_IF_ERROR(upload_matrix(in.attention.wkv, &l->wkv));
   DI_RETURN_IF_ERROR(upload_matrix(in.attention.wo_a, &l->wo_a));
   DI_RETURN_IF_ERROR(upload_matrix(in.attention.wo_b, &l->wo_b));
   DI_RETURN_IF_ERROR(upload_matrix(in.compressor.wkv, &l->compressor_wkv));
@@ -225,11 +228,11 @@ Status Backend::load_layer(const LayerWeights& in, Layer* l) {
   DI_RETURN_IF_ERROR(upload_matrix(in.indexer.wq_b, &l->index_wq_b));
   DI_RETURN_IF_ERROR(upload_matrix(in.indexer.weights_proj, &l->weights_proj));
   DI_RETURN_IF_ERROR(upload_matrix(in.moe.gate, &l->gate));
-  DI_RETURN_IF_ERROR(upload_stack(in.moe.experts, &ExpertWeights::gate, &l->w1));
-  DI_RETURN_IF_ERROR(upload_stack(in.moe.experts, &ExpertWeights::up, &l->w3));
-  DI_RETURN_IF_ERROR(upload_stack(in.moe.experts, &ExpertWeights::down, &l->w2));
-  DI_RETURN_IF_ERROR(upload_matrix(in.moe.shared.gate, &l->shared_w1));
-  DI_RETURN_IF_ERROR(upload_matrix(in.moe.shared.up, &l->shared_w3));
+  std::vector<std::vector<const Matrix*>> gate_up, down;
+  for (const ExpertWeights& e : in.moe.experts) gate_up.push_back({&e.gate, &e.up}), down.push_back({&e.down});
+  DI_RETURN_IF_ERROR(upload_stack(gate_up, &l->w1_w3));
+  DI_RETURN_IF_ERROR(upload_stack(down, &l->w2));
+  DI_RETURN_IF_ERROR(upload_stack({{&in.moe.shared.gate, &in.moe.shared.up}}, &l->shared_w1_w3));
   DI_RETURN_IF_ERROR(upload_matrix(in.moe.shared.down, &l->shared_w2));
   DI_RETURN_IF_ERROR(upload_matrix(in.engram.wkv, &l->engram_wkv));
   l->experts = static_cast<int>(in.moe.experts.size());
@@ -297,7 +300,7 @@ Status Backend::load(const checkpoint::ModelConfig& config, const ModelWeights& 
   const int64_t most = std::max(rows, outputs), D = c_.hidden_size, heads = c_.num_attention_heads * c_.head_dim, groups = c_.o_groups * c_.o_lora_rank;
   const int64_t taps = static_cast<int64_t>(c_.dspark_target_layer_ids.size()) * D;
   const int64_t widest_input = std::max({D, c_.q_lora_rank, heads, groups, c_.engram_width(), taps});
-  const int64_t widest = std::max({(c_.hc_mult + 1) * D, heads, groups, c_.engram_width(), 2 * c_.head_dim, 2 * c_.moe_intermediate_size});
+  const int64_t widest = std::max({(c_.hc_mult + 1) * D, heads, groups, c_.engram_width(), 2 * c_.head_dim, 2 * c_.moe_intermediate_size, c_.q_lora_rank + c_.head_dim});
   const int64_t most_experts = std::max<int64_t>(c_.n_routed_experts, c_.has_drafter() ? c_.dspark_n_routed_experts : 0);
   const int64_t pairs = rows * buffers_[static_cast<int>(Role::kExpertIds)].cols;
   // Every expert's rows are padded to 8; no more experts than pairs have rows.
@@ -307,9 +310,11 @@ Status Backend::load(const checkpoint::ModelConfig& config, const ModelWeights& 
                                   static_cast<size_t>(c_.o_groups) * packed_bytes(packed_rows, static_cast<int>(c_.group_input()))});
   const auto take = [this](size_t bytes, auto** p) { return arena_.take(bytes, reinterpret_cast<void**>(p)); };
   DI_RETURN_IF_ERROR(take(packed, &packed_));
+  DI_RETURN_IF_ERROR(take(packed_bytes(packed_rows, static_cast<int>(D)), &in_fp8_));
+  DI_RETURN_IF_ERROR(take(packed_bytes(packed_rows, static_cast<int>(D)), &in_bf16_));
   DI_RETURN_IF_ERROR(take(most * widest * 2, &wide_));
   DI_RETURN_IF_ERROR(take(most * widest * 2, &narrow_));
-  DI_RETURN_IF_ERROR(take(most * ((c_.hc_width() + kMixSlice - 1) / kMixSlice) * (c_.hc_coefficients() + 1) * 4, &mix_));
+  DI_RETURN_IF_ERROR(take(most * ((c_.hidden_size + kMixSlice - 1) / kMixSlice) * (c_.hc_coefficients() + 1) * 4, &mix_));
   DI_RETURN_IF_ERROR(take(most * most_experts * 4, &gate_scores_));
   DI_RETURN_IF_ERROR(take(static_cast<size_t>(limits_.sequences_max) * c_.vocab_size * 4, &base_logits_));
   score_columns_ = (limits_.context_max + 7) / 8 * 8;
@@ -320,9 +325,7 @@ Status Backend::load(const checkpoint::ModelConfig& config, const ModelWeights& 
   DI_RETURN_IF_ERROR(take(expert_rows_max_ * 4, &expert_pair_));
   DI_RETURN_IF_ERROR(take((pairs + most_experts) * sizeof(GroupTile), &expert_tiles_));
   DI_RETURN_IF_ERROR(take(4 * (most_experts + 2), &expert_tile_count_));
-  DI_RETURN_IF_ERROR(take(static_cast<size_t>(expert_rows_max_) * inter * 2, &expert_gate_));
-  DI_RETURN_IF_ERROR(take(static_cast<size_t>(expert_rows_max_) * inter * 2, &expert_up_));
-  DI_RETURN_IF_ERROR(take(static_cast<size_t>(expert_rows_max_) * D * 2, &expert_out_));
+  DI_RETURN_IF_ERROR(take(static_cast<size_t>(expert_rows_max_) * inter * 4, &expert_gate_up_));
 
   for (RowSet& s : sets_) {
     const size_t ints = static_cast<size_t>(limits_.blocks_max) + rows * 5 + outputs + limits_.sequences_max * c_.engram_max_ngram_size + 64;
@@ -381,6 +384,7 @@ Status Backend::write(Role role, int64_t first_row, int64_t rows, std::span<cons
   if (first_row < 0 || first_row + rows > b.rows || static_cast<int64_t>(values.size()) != rows * b.cols) {
     return make_error(Code::kInvalidArgument, "rows {}..{} of buffer {} do not exist or do not fit {} values", first_row, first_row + rows, static_cast<int>(role), values.size());
   }
+  if (role == Role::kSublayerIn) packed_in_ = {};
   const size_t size = element_bytes(b.element);
   std::vector<uint8_t> raw(values.size() * size);
   for (size_t i = 0; i < values.size(); ++i) {
@@ -486,13 +490,17 @@ Status Backend::synchronize() {
   return make_error(Code::kUnavailable, "the GPU failed in the middle of a step: {}", cudaGetErrorString(e));
 }
 
-void Backend::project(const LinearWeights& w, const bf16* x, int64_t x_stride, int rows, const LinearOutput& y, bool quantise) {
+void Backend::project(const LinearWeights& w, const bf16* x, int64_t x_stride, int rows, const LinearOutput& y) {
   if (rows == 0) return;
-  Packing packing = packing_of(w.format, rows);
-  packing.quantise = quantise;
   // Columns beyond the model's K are zero in the weights; the input has x_stride of them at least as far as K goes.
-  pack_activations(x, rows, static_cast<int>(std::min<int64_t>(w.k, x_stride)), packing, nullptr, packed_, stream_, x_stride);
+  pack_activations(x, rows, static_cast<int>(std::min<int64_t>(w.k, x_stride)), packing_of(w.format, rows), nullptr, packed_, stream_, x_stride);
   linear(w, packed_, rows, y, stream_);
+}
+
+void Backend::project_in(const LinearWeights& w, int rows, const LinearOutput& y) {
+  const bool fp8 = w.format == WeightFormat::kFp8;
+  if (packed_in_.rows == rows && (fp8 ? packed_in_.fp8 : packed_in_.bf16)) return linear(w, fp8 ? in_fp8_ : in_bf16_, rows, y, stream_);
+  project(w, at<bf16>(Role::kSublayerIn), c_.hidden_size, rows, y);
 }
 
 }  // namespace deepinfer::ops::cuda

@@ -59,6 +59,7 @@ class Backend : public Ops {
   void engram_apply(At at) override;
   void hc_enter(At at, Sublayer which) override;
   void hc_leave(At at, Sublayer which) override;
+  void hc_leave_enter(At leave, Sublayer left, At enter, Sublayer entered) override;
   void hc_collapse(At at) override;
   void keep_decoder_rows() override;
   void attention_project(At at, uint32_t parts) override;
@@ -87,8 +88,9 @@ class Backend : public Ops {
     cudaEvent_t copied = nullptr;
   };
   struct Layer {
-    LinearWeights wq_a, wq_b, wkv, wo_a, wo_b, compressor_wkv, compressor_wgate, index_wk, index_wq_b, weights_proj, gate;
-    LinearWeights w1, w3, w2, shared_w1, shared_w3, shared_w2, engram_wkv;
+    LinearWeights wq_a_wkv, wkv;  // one above the other; the second alone
+    LinearWeights wq_b, wo_a, wo_b, compressor_wkv, compressor_wgate, index_wk, index_wq_b, weights_proj, gate;
+    LinearWeights w1_w3, w2, shared_w1_w3, shared_w2, engram_wkv;
     const float *attn_norm, *ffn_norm, *q_norm, *kv_norm, *sink, *compressor_norm, *k_norm, *bias, *bias_vl;
     const float *hc_fn[2], *hc_base[2], *hc_scale[2];
     const float* engram_qk;  // [C, D]
@@ -101,7 +103,8 @@ class Backend : public Ops {
   size_t scratch_bytes(const checkpoint::ModelConfig& c, const Limits& limits) const;
   Status upload(const void* from, size_t bytes, const void** to);
   Status upload_matrix(const Matrix& m, LinearWeights* out);
-  Status upload_stack(const std::vector<ExpertWeights>& experts, Matrix ExpertWeights::*which, LinearWeights* out);
+  // Matrices of equal width one above the other, once an expert.
+  Status upload_stack(const std::vector<std::vector<const Matrix*>>& experts, LinearWeights* out);
   Status upload_vector(const Matrix& m, const float** out);
   Status load_layer(const LayerWeights& in, Layer* out);
 
@@ -116,8 +119,12 @@ class Backend : public Ops {
   int ratio_of(int layer) const { return is_draft(layer) ? 0 : c_.layers[layer].ratio; }
   int half() const { return static_cast<int>(c_.qk_rope_head_dim / 2); }
   float eps() const { return static_cast<float>(c_.rms_norm_eps); }
-  // Packs x for w and multiplies. quantise: FQ8 before FP8 and FP4 weights.
-  void project(const LinearWeights& w, const bf16* x, int64_t x_stride, int rows, const LinearOutput& y, bool quantise = true);
+  // Packs x for w and multiplies.
+  void project(const LinearWeights& w, const bf16* x, int64_t x_stride, int rows, const LinearOutput& y);
+  // The same from kSublayerIn, which hc_enter has packed unless somebody wrote to it.
+  void project_in(const LinearWeights& w, int rows, const LinearOutput& y);
+  void enter(At at, Sublayer which, bool leave);
+  void swiglu(const bf16* gate_up, int rows, int inter, Packing packing, const float* weights, const int32_t* pair);
   void window_rows(int layer, Rows set, const bf16* x);
   void start_drafts();  // column 0 of kDraftTokens
   void note(cudaError_t e);
@@ -142,6 +149,11 @@ class Backend : public Ops {
   const int64_t* engram_constants_ = nullptr;  // per Engram layer: multipliers, primes, offsets
   // Scratch of a stage.
   uint8_t* packed_ = nullptr;
+  uint8_t *in_fp8_ = nullptr, *in_bf16_ = nullptr;  // kSublayerIn
+  struct {
+    int rows = 0;
+    bool fp8 = false, bf16 = false;
+  } packed_in_;  // what they hold
   bf16* wide_ = nullptr;          // [rows, widest intermediate]
   bf16* narrow_ = nullptr;        // a second one
   float* mix_ = nullptr;          // [rows, slices, coefficients + 1]
@@ -156,7 +168,7 @@ class Backend : public Ops {
   GroupTile* expert_tiles_ = nullptr;
   int32_t* expert_tile_count_ = nullptr;
   int expert_rows_max_ = 0;
-  bf16 *expert_gate_ = nullptr, *expert_up_ = nullptr, *expert_out_ = nullptr;
+  bf16* expert_gate_up_ = nullptr;
   std::map<std::pair<int, int>, cudaGraphExec_t> graphs_;
   bool recording_ = false;
   cudaError_t error_ = cudaSuccess;

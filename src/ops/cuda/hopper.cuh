@@ -12,6 +12,11 @@ namespace deepinfer::ops::cuda {
 
 __device__ __forceinline__ uint32_t shared_address(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
 
+// Programmatic launches (launch.h): a kernel may start while the one before it still runs. wait_for_inputs() returns when that one
+// and all before it are complete; every thread calls it before it touches what others wrote, and before it ends.
+__device__ __forceinline__ void wait_for_inputs() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+__device__ __forceinline__ void start_next_kernel() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+
 // Copies of one thread that go past its registers.
 template <int kBytes>
 __device__ __forceinline__ void async_load(uint32_t to, const void* from) {

@@ -1,80 +1,138 @@
 // Single-pass mHC (spec/model.md 5.2 - 5.4).
+#include <cassert>
+
 #include "ops/cuda/backend.h"
+#include "ops/cuda/launch.h"
+#include "ops/cuda/pack.cuh"
 
 namespace deepinfer::ops::cuda {
 namespace {
 
-constexpr int kThreads = 256, kSlice = 1024, kStreams = 4, kCoefficients = 2 * kStreams + kStreams * kStreams, kMixRows = 4;
+constexpr int kThreads = 256, kSlice = kThreads, kStreams = 4, kCoefficients = 2 * kStreams + kStreams * kStreams, kMixRows = 4;
 
-// Partial sums of one slice of 1,024 columns for kMixRows rows: partial[row][slice][24 products, sum of squares].
-__global__ __launch_bounds__(kThreads) void mix_kernel(const bf16* x, const float* fn, int rows, int width, float* partial) {
-  __shared__ float warp_sums[kThreads / 32][kMixRows][kCoefficients + 1];
-  const int slice = blockIdx.x, row0 = blockIdx.y * kMixRows, slices = gridDim.x, column = slice * kSlice + threadIdx.x * 4;
-  float v[kMixRows][4];
+// Sums v[0..31] over the lanes of a warp; lane l ends with the sum of v[l]. The butterfly of warp_sum(), but each step halves what is
+// still carried.
+__device__ __forceinline__ float warp_sums(float (&v)[32]) {
+  const int lane = threadIdx.x % 32;
 #pragma unroll
-  for (int r = 0; r < kMixRows; ++r) {
+  for (int o = 16; o > 0; o /= 2) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) v[r][i] = row0 + r < rows && column + i < width ? value(x[static_cast<int64_t>(row0 + r) * width + column + i]) : 0.0f;
-  }
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  for (int c = 0; c <= kCoefficients; ++c) {
-    float4 f{};
-    if (c < kCoefficients && column < width) f = *reinterpret_cast<const float4*>(fn + static_cast<int64_t>(c) * width + column);
-#pragma unroll
-    for (int r = 0; r < kMixRows; ++r) {
-      float s = c < kCoefficients ? ((f.x * v[r][0] + f.y * v[r][1]) + f.z * v[r][2]) + f.w * v[r][3]
-                                  : ((v[r][0] * v[r][0] + v[r][1] * v[r][1]) + v[r][2] * v[r][2]) + v[r][3] * v[r][3];
-      s = warp_sum(s);
-      if (lane == 0) warp_sums[warp][r][c] = s;
+    for (int i = 0; i < o; ++i) {
+      const float send = lane & o ? v[i] : v[i + o], keep = lane & o ? v[i + o] : v[i];
+      v[i] = keep + __shfl_xor_sync(0xffffffffu, send, o);
     }
   }
+  return v[0];
+}
+
+struct LeaveArguments {
+  const bf16* y;  // null: X is mixed as it is
+  const float *post, *comb;
+};
+
+// X of kMixRows rows leaves a sublayer, and the partial sums of one slice of 256 channels of all streams:
+// partial[row][slice][24 products, sum of squares].
+__global__ __launch_bounds__(kThreads) void mix_kernel(bf16* x, const LeaveArguments leave, const float* fn, int rows, int d, float* partial) {
+  __shared__ float sums[kThreads / 32][kMixRows][32];
+  wait_for_inputs();
+  start_next_kernel();
+  const int slice = blockIdx.x, row0 = blockIdx.y * kMixRows, slices = gridDim.x, i = slice * kSlice + threadIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  float v[kMixRows][kStreams] = {};
+#pragma unroll
+  for (int r = 0; r < kMixRows; ++r) {
+    if (row0 + r >= rows || i >= d) continue;
+    const int64_t row = row0 + r;
+    bf16* mine = x + row * kStreams * d + i;
+#pragma unroll
+    for (int s = 0; s < kStreams; ++s) v[r][s] = value(mine[s * d]);
+    if (leave.y == nullptr) continue;
+    const float out = value(leave.y[row * d + i]);
+    float next[kStreams];
+#pragma unroll
+    for (int k = 0; k < kStreams; ++k) {
+      float sum = leave.post[row * kStreams + k] * out;
+#pragma unroll
+      for (int j = 0; j < kStreams; ++j) sum = fmaf(leave.comb[row * kStreams * kStreams + j * kStreams + k], v[r][j], sum);
+      next[k] = value(mine[k * d] = rounded(sum));
+    }
+#pragma unroll
+    for (int k = 0; k < kStreams; ++k) v[r][k] = next[k];
+  }
+  float f[kCoefficients][kStreams];
+#pragma unroll
+  for (int c = 0; c < kCoefficients; ++c) {
+#pragma unroll
+    for (int s = 0; s < kStreams; ++s) f[c][s] = i < d ? fn[(static_cast<int64_t>(c) * kStreams + s) * d + i] : 0.0f;
+  }
+#pragma unroll
+  for (int r = 0; r < kMixRows; ++r) {
+    if (row0 + r >= rows) break;
+    float p[32] = {};
+#pragma unroll
+    for (int c = 0; c < kCoefficients; ++c) p[c] = ((f[c][0] * v[r][0] + f[c][1] * v[r][1]) + f[c][2] * v[r][2]) + f[c][3] * v[r][3];
+    p[kCoefficients] = ((v[r][0] * v[r][0] + v[r][1] * v[r][1]) + v[r][2] * v[r][2]) + v[r][3] * v[r][3];
+    sums[warp][r][lane] = warp_sums(p);
+  }
   __syncthreads();
-  for (int i = threadIdx.x; i < kMixRows * (kCoefficients + 1); i += kThreads) {
-    const int r = i / (kCoefficients + 1), c = i % (kCoefficients + 1);
-    if (row0 + r >= rows) continue;
+  for (int at = threadIdx.x; at < kMixRows * 32; at += kThreads) {
+    const int r = at / 32, c = at % 32;
+    if (row0 + r >= rows || c > kCoefficients) continue;
     float sum = 0;
 #pragma unroll
-    for (int w = 0; w < kThreads / 32; ++w) sum += warp_sums[w][r][c];
+    for (int w = 0; w < kThreads / 32; ++w) sum += sums[w][r][c];
     partial[(static_cast<int64_t>(row0 + r) * slices + slice) * (kCoefficients + 1) + c] = sum;
   }
 }
 
-__device__ void sinkhorn(float* m, int iterations, float eps) {
-  const auto columns = [&] {
-    for (int k = 0; k < kStreams; ++k) {
-      float sum = 0;
-      for (int j = 0; j < kStreams; ++j) sum += m[j * kStreams + k];
-      for (int j = 0; j < kStreams; ++j) m[j * kStreams + k] /= sum + eps;
-    }
+// One warp; lane l holds element l mod 16 of the matrix, row-major. Sums in index order.
+__device__ float sinkhorn(float m, int iterations, float eps) {
+  const int lane = threadIdx.x % 32, j = lane / kStreams % kStreams, k = lane % kStreams;
+  const auto of_row = [&](float x, float (&v)[kStreams]) {
+#pragma unroll
+    for (int i = 0; i < kStreams; ++i) v[i] = __shfl_sync(0xffffffffu, x, j * kStreams + i);
   };
-  for (int j = 0; j < kStreams; ++j) {
-    float* row = m + j * kStreams;
-    const float top = fmaxf(fmaxf(row[0], row[1]), fmaxf(row[2], row[3]));
-    float sum = 0;
-    for (int k = 0; k < kStreams; ++k) sum += row[k] = expf(row[k] - top);
-    for (int k = 0; k < kStreams; ++k) row[k] = row[k] / sum + eps;
-  }
-  columns();
+  const auto of_column = [&](float x, float (&v)[kStreams]) {
+#pragma unroll
+    for (int i = 0; i < kStreams; ++i) v[i] = __shfl_sync(0xffffffffu, x, i * kStreams + k);
+  };
+  const auto sum = [](const float (&v)[kStreams]) { return ((v[0] + v[1]) + v[2]) + v[3]; };
+  float v[kStreams];
+  of_row(m, v);
+  m = expf(m - fmaxf(fmaxf(v[0], v[1]), fmaxf(v[2], v[3])));
+  of_row(m, v);
+  m = m / sum(v) + eps;
+  of_column(m, v);
+  m /= sum(v) + eps;
   for (int it = 1; it < iterations; ++it) {
-    for (int j = 0; j < kStreams; ++j) {
-      float sum = 0;
-      for (int k = 0; k < kStreams; ++k) sum += m[j * kStreams + k];
-      for (int k = 0; k < kStreams; ++k) m[j * kStreams + k] /= sum + eps;
-    }
-    columns();
+    of_row(m, v);
+    m /= sum(v) + eps;
+    of_column(m, v);
+    m /= sum(v) + eps;
   }
+  return m;
 }
 
-// collapse with `pre`, then norm: out. collapsed, if given, keeps the vector before the norm.
+// Collapse with `pre`, then norm, into out; two channels a thread at a time (d is even). collapsed: the vector before the norm.
 __device__ void collapse_and_norm(const bf16* x, const float* pre, const float* norm, int d, float eps, bf16* collapsed, bf16* out, float* shared) {
-  for (int i = threadIdx.x; i < d; i += kThreads) {
-    float sum = pre[0] * value(x[i]);
+  float square = 0;
+  for (int i = 2 * threadIdx.x; i < d; i += 2 * kThreads) {
+    float a = 0, b = 0;
 #pragma unroll
-    for (int s = 1; s < kStreams; ++s) sum = fmaf(pre[s], value(x[s * d + i]), sum);
-    collapsed[i] = rounded(sum);
+    for (int s = 0; s < kStreams; ++s) {
+      const __nv_bfloat162 u = *reinterpret_cast<const __nv_bfloat162*>(x + s * d + i);
+      a = s == 0 ? pre[0] * value(u.x) : fmaf(pre[s], value(u.x), a);
+      b = s == 0 ? pre[0] * value(u.y) : fmaf(pre[s], value(u.y), b);
+    }
+    const __nv_bfloat162 c(rounded(a), rounded(b));
+    *reinterpret_cast<__nv_bfloat162*>(collapsed + i) = c;
+    square += value(c.x) * value(c.x);
+    square += value(c.y) * value(c.y);
   }
-  __syncthreads();
-  rms_norm<kThreads>(collapsed, norm, d, eps, out, shared);
+  const float scale = 1.0f / sqrtf(block_sum<kThreads>(square, shared) / static_cast<float>(d) + eps);
+  for (int i = 2 * threadIdx.x; i < d; i += 2 * kThreads) {
+    const __nv_bfloat162 c = *reinterpret_cast<const __nv_bfloat162*>(collapsed + i);
+    *reinterpret_cast<__nv_bfloat162*>(out + i) = __nv_bfloat162(rounded(norm[i] * (value(c.x) * scale)), rounded(norm[i + 1] * (value(c.y) * scale)));
+  }
 }
 
 struct MixArguments {
@@ -82,34 +140,49 @@ struct MixArguments {
   const float *partial, *base, *scale, *norm;
   float *pre, *post, *comb;
   bf16* out;
+  uint8_t *packed_fp8, *packed_bf16;  // or null
+  bool stream;
   int d, slices, iterations;
   float eps, hc_eps;
 };
 
-// Finishes the mix of a row and enters the sublayer.
+// Finishes the mix of a row, enters the sublayer, and packs its input for the matrices behind. Warp 0 mixes while the others wait in
+// the norm's reduction.
 __global__ __launch_bounds__(kThreads) void enter_kernel(MixArguments a) {
-  __shared__ float m[kCoefficients + 1], old_pre[kStreams], shared[kThreads / 32];
+  extern __shared__ __align__(16) bf16 row_values[];  // [d up to a multiple of 128]
+  __shared__ float m[32], old_pre[kStreams], shared[kThreads / 32];
+  wait_for_inputs();
+  start_next_kernel();
   const int64_t row = blockIdx.x;
-  if (threadIdx.x <= kCoefficients) {
-    const float* p = a.partial + row * a.slices * (kCoefficients + 1) + threadIdx.x;
-    float sum = 0;
-    for (int s = 0; s < a.slices; ++s) sum += p[s * (kCoefficients + 1)];
-    m[threadIdx.x] = sum;
-  }
   if (threadIdx.x < kStreams) old_pre[threadIdx.x] = a.pre[row * kStreams + threadIdx.x];
   __syncthreads();
-  if (threadIdx.x == 0) {
-    const float statistic = 1.0f / sqrtf(m[kCoefficients] / static_cast<float>(kStreams * a.d) + a.eps);
-    float comb[kStreams * kStreams];
-    for (int j = 0; j < kStreams; ++j) {
-      a.pre[row * kStreams + j] = sigmoid(m[j] * statistic * a.scale[0] + a.base[j]) + a.hc_eps;
-      a.post[row * kStreams + j] = 2.0f * sigmoid(m[kStreams + j] * statistic * a.scale[1] + a.base[kStreams + j]);
+  if (threadIdx.x < 32) {
+    const int lane = threadIdx.x;
+    if (lane <= kCoefficients) {
+      const float* p = a.partial + row * a.slices * (kCoefficients + 1) + lane;
+      float sum = 0;
+#pragma unroll 4
+      for (int s = 0; s < a.slices; ++s) sum += p[s * (kCoefficients + 1)];
+      m[lane] = sum;
     }
-    for (int i = 0; i < kStreams * kStreams; ++i) comb[i] = m[2 * kStreams + i] * statistic * a.scale[2] + a.base[2 * kStreams + i];
-    sinkhorn(comb, a.iterations, a.hc_eps);
-    for (int i = 0; i < kStreams * kStreams; ++i) a.comb[row * kStreams * kStreams + i] = comb[i];
+    __syncwarp();
+    const float statistic = 1.0f / sqrtf(m[kCoefficients] / static_cast<float>(kStreams * a.d) + a.eps);
+    if (lane < kStreams) a.pre[row * kStreams + lane] = sigmoid(m[lane] * statistic * a.scale[0] + a.base[lane]) + a.hc_eps;
+    if (lane < kStreams) a.post[row * kStreams + lane] = 2.0f * sigmoid(m[kStreams + lane] * statistic * a.scale[1] + a.base[kStreams + lane]);
+    const int i = lane % (kStreams * kStreams);
+    const float mixed = sinkhorn(m[2 * kStreams + i] * statistic * a.scale[2] + a.base[2 * kStreams + i], a.iterations, a.hc_eps);
+    if (lane < kStreams * kStreams) a.comb[row * kStreams * kStreams + lane] = mixed;
   }
-  collapse_and_norm(a.x + row * kStreams * a.d, old_pre, a.norm, a.d, a.eps, a.out + row * a.d, a.out + row * a.d, shared);
+  collapse_and_norm(a.x + row * kStreams * a.d, old_pre, a.norm, a.d, a.eps, row_values, row_values, shared);
+  __syncthreads();
+  const int chunks = (a.d + kChunk - 1) / kChunk, lane = threadIdx.x % 32;
+  for (int chunk = threadIdx.x / 32; chunk < chunks; chunk += kThreads / 32) {
+    const int i = kChunk * chunk + 4 * lane;
+    const uint2 u = i < a.d ? *reinterpret_cast<const uint2*>(row_values + i) : uint2{};
+    if (i < a.d) *reinterpret_cast<uint2*>(a.out + row * a.d + i) = u;
+    if (a.packed_fp8 != nullptr) pack_chunk(u, {WeightFormat::kFp8, a.stream}, a.packed_fp8, row, chunks, chunk);
+    if (a.packed_bf16 != nullptr) pack_chunk(u, {WeightFormat::kBf16, a.stream}, a.packed_bf16, row, chunks, chunk);
+  }
 }
 
 __global__ __launch_bounds__(kThreads) void leave_kernel(bf16* x, const bf16* y, const float* post, const float* comb, int d) {
@@ -166,14 +239,25 @@ unsigned blocks(int64_t n) { return static_cast<unsigned>((n + kThreads - 1) / k
 
 }  // namespace
 
-void Backend::hc_enter(At where, Sublayer which) {
-  const int rows = row_count(where.rows), width = static_cast<int>(c_.hc_width()), slices = (width + kSlice - 1) / kSlice, s = which == Sublayer::kFfn;
+void Backend::enter(At where, Sublayer which, bool leave) {
+  const int rows = row_count(where.rows), d = static_cast<int>(c_.hidden_size), slices = (d + kSlice - 1) / kSlice, s = which == Sublayer::kFfn;
   const Layer& l = layers_[where.layer];
   if (rows == 0) return;
-  mix_kernel<<<dim3(slices, (rows + kMixRows - 1) / kMixRows), kThreads, 0, stream_>>>(at<bf16>(Role::kResidual), l.hc_fn[s], rows, width, mix_);
-  enter_kernel<<<rows, kThreads, 0, stream_>>>(MixArguments{at<bf16>(Role::kResidual), mix_, l.hc_base[s], l.hc_scale[s], s ? l.ffn_norm : l.attn_norm, at<float>(Role::kPre),
-                                                            at<float>(Role::kPost), at<float>(Role::kComb), at<bf16>(Role::kSublayerIn), static_cast<int>(c_.hidden_size), slices,
-                                                            static_cast<int>(c_.hc_sinkhorn_iters), eps(), static_cast<float>(c_.hc_eps)});
+  const LeaveArguments leaving{leave ? at<bf16>(Role::kSublayerOut) : nullptr, at<float>(Role::kPost), at<float>(Role::kComb)};
+  launch_next(mix_kernel, dim3(slices, (rows + kMixRows - 1) / kMixRows), kThreads, 0, stream_, at<bf16>(Role::kResidual), leaving, l.hc_fn[s], rows, d, mix_);
+  const bool bf16_matrices = which == Sublayer::kFfn || l.weights_proj.codes != nullptr || l.compressor_wkv.codes != nullptr;
+  const MixArguments a{at<bf16>(Role::kResidual), mix_, l.hc_base[s], l.hc_scale[s], s ? l.ffn_norm : l.attn_norm, at<float>(Role::kPre), at<float>(Role::kPost), at<float>(Role::kComb),
+                       at<bf16>(Role::kSublayerIn), in_fp8_, bf16_matrices ? in_bf16_ : nullptr, rows <= kStreamRows, d, slices, static_cast<int>(c_.hc_sinkhorn_iters), eps(),
+                       static_cast<float>(c_.hc_eps)};
+  launch_next(enter_kernel, rows, kThreads, static_cast<size_t>((d + kChunk - 1) / kChunk) * kChunk * sizeof(bf16), stream_, a);
+  packed_in_ = {rows, true, bf16_matrices};
+}
+
+void Backend::hc_enter(At where, Sublayer which) { enter(where, which, false); }
+
+void Backend::hc_leave_enter(At leave, Sublayer, At entered, Sublayer which) {
+  assert(leave.rows == entered.rows);
+  enter(entered, which, true);
 }
 
 void Backend::hc_leave(At where, Sublayer) {
@@ -184,6 +268,7 @@ void Backend::hc_leave(At where, Sublayer) {
 }
 
 void Backend::hc_collapse(At where) {
+  packed_in_ = {};
   if (const int rows = row_count(where.rows); rows > 0) {
     collapse_kernel<<<rows, kThreads, 0, stream_>>>(at<bf16>(Role::kResidual), at<float>(Role::kPre), layers_[where.layer].attn_norm, static_cast<int>(c_.hidden_size), eps(),
                                                     at<bf16>(Role::kSublayerIn));
@@ -221,6 +306,7 @@ void Backend::draft_base() {
   const RowSet& set = set_of(Rows::kDraft);
   const int d = static_cast<int>(c_.hidden_size);
   if (set.rows == 0) return;
+  packed_in_ = {};
   final_kernel<<<set.rows, kThreads, 0, stream_>>>(at<bf16>(Role::kResidual), at<float>(Role::kPre), nullptr, set.view.counts, draft_norm_, d, eps(), at<bf16>(Role::kDraftHidden),
                                                    at<bf16>(Role::kSublayerIn));
   project(head_, at<bf16>(Role::kSublayerIn), d, set.rows, {at<float>(Role::kDraftBase), Output::kFp32, c_.vocab_size});

@@ -27,55 +27,57 @@ struct Problem {
   const uint8_t* packed;
   void* y;
   int64_t y_stride;
-  int rows;                      // plain: all rows
+  int rows;                      // plain and batched: rows of each matrix
   int row_tiles, token_tiles;
+  int tiles_each, group_rows;    // batched: token tiles and packed rows of each matrix
+  int64_t y_group;               // elements between the outputs of two matrices
+  const int32_t* y_rows;         // output row of each packed row, or nullptr
   const GroupTile* tiles;        // grouped: else nullptr
   const int32_t* tile_count;
+  Shifts shifts;
+
+  __device__ __forceinline__ GroupTile tile(int index, int tokens) const {
+    if (tiles != nullptr) return tiles[index];
+    const int group = index / tiles_each, first = index % tiles_each * tokens;
+    return {group, group * group_rows + first, min(tokens, rows - first)};
+  }
+  // Where the output of a packed row begins; -1: nowhere.
+  __device__ __forceinline__ int64_t output(const GroupTile& g, int token) const {
+    const int row = g.first_row + token;
+    if (y_rows != nullptr) return y_rows[row] < 0 ? -1 : y_rows[row] * y_stride;
+    return tiles != nullptr ? row * y_stride : (row - g.expert * group_rows) * y_stride + g.expert * y_group;
+  }
 };
 
-// What one CTA works on.
+// What one CTA of rows_kernel works on.
 struct Tile {
+  GroupTile group;
   const uint8_t* codes;
   const uint8_t* scales;
-  const uint8_t* packed;
-  int group0;                    // first packed group
-  int row0;                      // first weight row
-  int token0, tokens;            // output rows token0 .. token0 + tokens - 1
+  int row0;  // first weight row
 };
 
 template <int kTokens>
 __device__ __forceinline__ bool find_tile(const Problem& p, int row_tile, int token_tile, int rows_per_cta, Tile* t) {
+  if (p.tiles != nullptr && token_tile >= *p.tile_count) return false;
+  t->group = p.tile(token_tile, kTokens);
   t->row0 = row_tile * rows_per_cta;
-  t->packed = p.packed;
-  if (p.tiles != nullptr) {
-    if (token_tile >= *p.tile_count) return false;
-    const GroupTile g = p.tiles[token_tile];
-    t->codes = p.codes + g.expert * p.codes_stride;
-    t->scales = p.scales + g.expert * p.scales_stride;
-    t->group0 = g.first_row / 8;
-    t->token0 = g.first_row;
-    t->tokens = g.rows;
-  } else {
-    t->codes = p.codes;
-    t->scales = p.scales;
-    t->token0 = token_tile * kTokens;
-    t->group0 = t->token0 / 8;
-    t->tokens = min(kTokens, p.rows - t->token0);
-  }
+  t->codes = p.codes + t->group.expert * p.codes_stride;
+  t->scales = p.scales + t->group.expert * p.scales_stride;
   return true;
 }
 
 // Starts the copy of one chunk of the tile's tokens to shared memory: [group][16 cores][8 rows][16 bytes], in one piece where the
 // tile does not cross packed tiles. kShare: half of it, into both CTAs of a pair.
 template <bool kShare>
-__device__ __forceinline__ void load_tokens(const Tile& t, int chunks, int chunk, int rank, uint8_t* to, uint64_t* barrier) {
-  const int groups = (t.tokens + 7) / 8, half = (groups + 1) / 2;
+__device__ __forceinline__ void load_tokens(const uint8_t* packed, const GroupTile& t, int chunks, int chunk, int rank, uint8_t* to, uint64_t* barrier) {
+  const int groups = (t.rows + 7) / 8, half = (groups + 1) / 2;
   barrier_expect(barrier, groups * kGroupChunkBytes);
   int g = kShare && rank == 1 ? half : 0;
   const int end = kShare && rank == 0 ? half : groups;
   while (g < end) {
-    const int at = t.group0 + g, run = min(end - g, kPackedGroups - at % kPackedGroups);
-    const uint8_t* from = t.packed + ((static_cast<int64_t>(at / kPackedGroups) * chunks + chunk) * kPackedGroups + at % kPackedGroups) * kGroupChunkBytes;
+    const int at = t.first_row / 8 + g, run = min(end - g, kPackedGroups - at % kPackedGroups);
+    const uint8_t* from = packed + ((static_cast<int64_t>(at / kPackedGroups) * chunks + chunk) * kPackedGroups + at % kPackedGroups) * kGroupChunkBytes;
     if constexpr (kShare) {
       bulk_load_multicast(to + g * kGroupChunkBytes, from, run * kGroupChunkBytes, barrier, 3);
     } else {
@@ -125,7 +127,7 @@ struct Operand {
 
   // row: this lane's first row of the stage (the second is 8 further).
   template <int kRows>
-  __device__ __forceinline__ void expand(uint32_t stage, int row, int quad, int half) {
+  __device__ __forceinline__ void expand(uint32_t stage, int row, int quad, int half, const Shifts& shifts) {
     using S = WeightStage<kFormat, kRows>;
     constexpr int kHalfVectors = F::kVectors > 1 ? F::kVectors / 2 : 1;
     uint4 v[2][F::kVectors];
@@ -141,7 +143,7 @@ struct Operand {
     }
     F::factors(scales[0], scales[1], quad, f);
 #pragma unroll
-    for (int j = 0; j < 4; ++j) F::expand(v, 4 * half + j, f, a[j]);
+    for (int j = 0; j < 4; ++j) F::expand(v, 4 * half + j, f, shifts, a[j]);
   }
   __device__ __forceinline__ void keep_alive() const {
 #pragma unroll
@@ -173,61 +175,77 @@ __device__ __forceinline__ void store(void* y, int64_t index, float v) {
 // The same value for all threads of a warp as far as the compiler can see; without that it serialises wgmma.
 __device__ __forceinline__ int warpgroup_index() { return __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / kWarpgroup, 0); }
 
-constexpr int kStreamWarps = 8, kStreamThreads = 32 * kStreamWarps, kStreamCtas = 3;
+constexpr int kStreamWarps = 8, kStreamThreads = 32 * kStreamWarps;
+
+// What a warp of stream_kernel takes, by format: kParts sets of 16 weight rows at once (two for FP4, whose expansion costs most: they
+// share activations and addresses and their chains of sums overlap), and CTAs on an SM.
+template <WeightFormat kFormat>
+struct StreamShape {
+  static constexpr int kParts = kFormat == WeightFormat::kFp4 ? 2 : 1, kCtas = kFormat == WeightFormat::kFp4 ? 2 : 3;
+};
 
 // Where a thread keeps the weight chunks on their way: a ring of private slots in shared memory, each vector of a slot contiguous
 // over the threads. Copies need no registers and no scoreboard, so consuming one chunk never waits for a later one.
 template <WeightFormat kFormat>
 struct Slot {
   using F = Fragment<kFormat>;
-  static constexpr int kScales = F::kScaleRows == 0 ? 0 : F::kScaleRows >= 16 ? 1 : 2;  // words a chunk
-  static constexpr int kBytes = (2 * F::kVectors * 16 + kScales * 4) * kStreamThreads;
+  static constexpr int kParts = StreamShape<kFormat>::kParts;
+  static constexpr int kScales = F::kScaleRows == 0 ? 0 : F::kScaleRows >= 16 ? 1 : 2;  // words a chunk and part
+  static constexpr int kVectorBytes = 2 * F::kVectors * 16 * kStreamThreads;             // of a part
+  static constexpr int kBytes = kParts * (kVectorBytes + kScales * 4 * kStreamThreads);
 
-  __device__ __forceinline__ static void issue(uint32_t slot, const Rows16<kFormat>& rows, int chunk) {
+  __device__ __forceinline__ static void issue(uint32_t slot, const Rows16<kFormat>& rows, int part, int chunk) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
 #pragma unroll
       for (int i = 0; i < F::kVectors; ++i) {
-        async_load<16>(slot + (h * F::kVectors + i) * kStreamThreads * 16 + threadIdx.x * 16, rows.code[h] + chunk * F::kRowBytes + i * F::kVectorStep);
+        async_load<16>(slot + part * kVectorBytes + (h * F::kVectors + i) * kStreamThreads * 16 + threadIdx.x * 16, rows.code[h] + chunk * F::kRowBytes + i * F::kVectorStep);
       }
-      if (h < kScales) async_load<4>(slot + (8 * F::kVectors + h) * kStreamThreads * 4 + threadIdx.x * 4, rows.scale[h] + chunk * 4);
+      if (h < kScales) async_load<4>(slot + kParts * kVectorBytes + (part * kScales + h) * kStreamThreads * 4 + threadIdx.x * 4, rows.scale[h] + chunk * 4);
     }
   }
-  __device__ __forceinline__ static void read(uint32_t slot, uint4 (&v)[2][F::kVectors], uint32_t (&scales)[2]) {
+  __device__ __forceinline__ static void read(uint32_t slot, int part, uint4 (&v)[2][F::kVectors], uint32_t (&scales)[2]) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
 #pragma unroll
-      for (int i = 0; i < F::kVectors; ++i) v[h][i] = shared_load(slot + (h * F::kVectors + i) * kStreamThreads * 16 + threadIdx.x * 16);
-      if (h < kScales) scales[h] = shared_load_word(slot + (8 * F::kVectors + h) * kStreamThreads * 4 + threadIdx.x * 4);
+      for (int i = 0; i < F::kVectors; ++i) v[h][i] = shared_load(slot + part * kVectorBytes + (h * F::kVectors + i) * kStreamThreads * 16 + threadIdx.x * 16);
+      if (h < kScales) scales[h] = shared_load_word(slot + kParts * kVectorBytes + (part * kScales + h) * kStreamThreads * 4 + threadIdx.x * 4);
     }
   }
 };
 
-// Few tokens. A warp takes 16 weight rows of one quarter of K (of all of K where it is not cut) and streams them, kSlots chunks
-// ahead, across the borders of its tiles, so that memory never idles. CTAs are persistent.
-template <WeightFormat kFormat, int kTokens, Output kOutput, int kSlots, bool kCut>
-__global__ __launch_bounds__(kStreamThreads, kStreamCtas) void stream_kernel(const Problem p) {
+// Few tokens. A warp takes 16 weight rows (FP4: 32) of one quarter of K (of all of K where it is not cut) and streams them, kSlots
+// chunks ahead, across the borders of its tiles, so that memory never idles. CTAs are persistent. Weights that no other kernel
+// chooses are on their way before the kernel in front has ended.
+template <WeightFormat kFormat, int kTokens, Output kOutput, int kSlots, bool kCut, int kCtas>
+__global__ __launch_bounds__(kStreamThreads, kCtas) void stream_kernel(const Problem p) {
   extern __shared__ __align__(128) uint8_t shared[];
   using F = Fragment<kFormat>;
-  constexpr int kSplit = kCut ? kQuarters : 1, kRowWarps = kStreamWarps / kSplit, kRows = 16 * kRowWarps, kGroups = kTokens / 8;
+  constexpr int kParts = StreamShape<kFormat>::kParts, kSplit = kCut ? kQuarters : 1, kRowWarps = kStreamWarps / kSplit, kRows = 16 * kParts * kRowWarps, kGroups = kTokens / 8;
   constexpr int kSlotBytes = Slot<kFormat>::kBytes, kRingBytes = kSlots * kSlotBytes;
   float* partial = reinterpret_cast<float*>(shared + kRingBytes);  // [quarter][token][row]
   const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0), lane = threadIdx.x % 32, quad = lane % 4;
   const int quarter = warp / kRowWarps, first = quarter * p.quarter, last = min(p.chunks, first + p.quarter);
-  const int row_in_tile = 16 * (warp % kRowWarps) + lane / 4;
+  const int row_in_tile = 16 * kParts * (warp % kRowWarps) + lane / 4;
+  start_next_kernel();
+  if (p.tiles != nullptr) wait_for_inputs();
   const int total = p.row_tiles * (p.tiles != nullptr ? min(*p.tile_count, p.token_tiles) : p.token_tiles);
 
   // Copies run ahead of the sums: into the slot that was read last.
   int ahead_tile = blockIdx.x, ahead_chunk = first;
-  Rows16<kFormat> rows;
+  Rows16<kFormat> rows[kParts];
   const auto find_rows = [&] {
     if (ahead_tile >= total) return;
-    const int expert = p.tiles != nullptr ? p.tiles[ahead_tile / p.row_tiles].expert : 0;
-    rows.set(p.codes + expert * p.codes_stride, p.scales + expert * p.scales_stride, p.n, p.k, ahead_tile % p.row_tiles * kRows + row_in_tile, quad);
+    const int expert = p.tile(ahead_tile / p.row_tiles, kTokens).expert;
+#pragma unroll
+    for (int i = 0; i < kParts; ++i) {
+      rows[i].set(p.codes + expert * p.codes_stride, p.scales + expert * p.scales_stride, p.n, p.k, ahead_tile % p.row_tiles * kRows + row_in_tile + 16 * i, quad);
+    }
   };
   const auto issue = [&](uint32_t slot) {
     if (ahead_tile < total) {
-      Slot<kFormat>::issue(slot, rows, ahead_chunk);
+#pragma unroll
+      for (int i = 0; i < kParts; ++i) Slot<kFormat>::issue(slot, rows[i], i, ahead_chunk);
       if (++ahead_chunk == last) {
         ahead_chunk = first;
         ahead_tile += gridDim.x;
@@ -241,46 +259,48 @@ __global__ __launch_bounds__(kStreamThreads, kStreamCtas) void stream_kernel(con
     find_rows();
     for (int i = 0; i < kSlots - 1; ++i) issue(ring + i * kSlotBytes);
   }
+  if (p.tiles == nullptr) wait_for_inputs();
 
   uint32_t slot = ring, free_slot = ring_end - kSlotBytes;
   for (int tile = blockIdx.x; tile < total; tile += gridDim.x) {
-    int token0, tokens;
-    if (p.tiles != nullptr) {
-      const GroupTile g = p.tiles[tile / p.row_tiles];
-      token0 = g.first_row, tokens = g.rows;
-    } else {
-      token0 = tile / p.row_tiles * kTokens, tokens = min(kTokens, p.rows - token0);
-    }
+    const GroupTile group = p.tile(tile / p.row_tiles, kTokens);
     // Lanes without a token read the last one's values, which costs nothing: their sums are thrown away.
     const uint8_t* x[kGroups];
 #pragma unroll
-    for (int g = 0; g < kGroups; ++g) x[g] = p.packed + (static_cast<int64_t>(token0 + min(8 * g + lane / 4, tokens - 1)) * p.chunks + first) * 256 + quad * 16;
-    float acc[kGroups][4] = {};
+    for (int g = 0; g < kGroups; ++g) x[g] = p.packed + (static_cast<int64_t>(group.first_row + min(8 * g + lane / 4, group.rows - 1)) * p.chunks + first) * 256 + quad * 16;
+    float acc[kParts][kGroups][4] = {};
     for (int chunk = first; chunk < last; ++chunk) {
       uint4 b[kGroups][4];
 #pragma unroll
       for (int g = 0; g < kGroups; ++g) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) b[g][i] = __ldg(reinterpret_cast<const uint4*>(x[g] + i * 64));
+        for (int i = 0; i < 4; ++i) b[g][i] = *reinterpret_cast<const uint4*>(x[g] + i * 64);
         x[g] += 256;
       }
       async_wait<kSlots - 2>();
-      uint4 v[2][F::kVectors];
-      uint32_t scales[2] = {}, f[F::kFactors];
-      Slot<kFormat>::read(slot, v, scales);
+      uint4 v[kParts][2][F::kVectors];
+      uint32_t f[kParts][F::kFactors];
+#pragma unroll
+      for (int i = 0; i < kParts; ++i) {
+        uint32_t scales[2] = {};
+        Slot<kFormat>::read(slot, i, v[i], scales);
+        F::factors(scales[0], scales[1], quad, f[i]);
+      }
       issue(free_slot);
       free_slot = slot;
       slot += kSlotBytes;
       if (slot == ring_end) slot = ring;
-      F::factors(scales[0], scales[1], quad, f);
 #pragma unroll
       for (int j = 0; j < 8; ++j) {
-        uint32_t a[4];
-        F::expand(v, j, f, a);
 #pragma unroll
-        for (int g = 0; g < kGroups; ++g) {
-          const uint4 u = b[g][j / 2];
-          mma_bf16(acc[g], a, j % 2 ? u.z : u.x, j % 2 ? u.w : u.y);
+        for (int i = 0; i < kParts; ++i) {
+          uint32_t a[4];
+          F::expand(v[i], j, f[i], p.shifts, a);
+#pragma unroll
+          for (int g = 0; g < kGroups; ++g) {
+            const uint4 u = b[g][j / 2];
+            mma_bf16(acc[i][g], a, j % 2 ? u.z : u.x, j % 2 ? u.w : u.y);
+          }
         }
       }
     }
@@ -288,24 +308,28 @@ __global__ __launch_bounds__(kStreamThreads, kStreamCtas) void stream_kernel(con
     const int row0 = tile % p.row_tiles * kRows;
     if constexpr (kCut) __syncthreads();  // the sums before have been read
 #pragma unroll
-    for (int g = 0; g < kGroups; ++g) {
+    for (int i = 0; i < kParts; ++i) {
 #pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const int token = 8 * g + 2 * quad + e % 2, r = row_in_tile + 8 * (e / 2);
-        if constexpr (kCut) {
-          partial[(quarter * kTokens + token) * kRows + r] = acc[g][e];
-        } else if (token < tokens && row0 + r < p.n) {
-          store<kOutput>(p.y, (token0 + token) * p.y_stride + row0 + r, acc[g][e]);
+      for (int g = 0; g < kGroups; ++g) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          const int token = 8 * g + 2 * quad + e % 2, r = row_in_tile + 16 * i + 8 * (e / 2);
+          if constexpr (kCut) {
+            partial[(quarter * kTokens + token) * kRows + r] = acc[i][g][e];
+          } else if (token < group.rows && row0 + r < p.n) {
+            if (const int64_t y = p.output(group, token); y >= 0) store<kOutput>(p.y, y + row0 + r, acc[i][g][e]);
+          }
         }
       }
     }
     if constexpr (kCut) {
       __syncthreads();
-      for (int s = threadIdx.x; s < tokens * kRows; s += kStreamThreads) {
-        if (row0 + s % kRows >= p.n) continue;
+      for (int s = threadIdx.x; s < group.rows * kRows; s += kStreamThreads) {
+        const int64_t y = p.output(group, s / kRows);
+        if (row0 + s % kRows >= p.n || y < 0) continue;
         const float* q = partial + s;
         constexpr int kNext = kTokens * kRows;
-        store<kOutput>(p.y, (token0 + s / kRows) * p.y_stride + row0 + s % kRows, ((q[0] + q[kNext]) + q[2 * kNext]) + q[3 * kNext]);
+        store<kOutput>(p.y, y + row0 + s % kRows, ((q[0] + q[kNext]) + q[2 * kNext]) + q[3 * kNext]);
       }
     }
   }
@@ -329,6 +353,8 @@ __global__ __launch_bounds__((kRowGroups + 1) * kWarpgroup, 1) void rows_kernel(
   const int quarter = kCluster ? blockIdx.x % kQuarters : 0;
   const int first = kCluster ? min(p.chunks, quarter * p.quarter) : 0, last = kCluster ? min(p.chunks, first + p.quarter) : p.chunks;
 
+  wait_for_inputs();
+  start_next_kernel();
   Tile t;
   if (!find_tile<kTokens>(p, blockIdx.x / (kCluster ? kQuarters : 1), blockIdx.y, kRows, &t)) return;
   if (threadIdx.x == 0) {
@@ -343,7 +369,7 @@ __global__ __launch_bounds__((kRowGroups + 1) * kWarpgroup, 1) void rows_kernel(
       const int stage = (c - first) % kStages, round = (c - first) / kStages;
       uint8_t* to = shared + stage * kStageBytes;
       if (round > 0) barrier_wait(empty + stage, (round - 1) & 1);
-      if (thread == 0) load_tokens<!kCluster>(t, p.chunks, c, blockIdx.x % 2, to, full + stage);
+      if (thread == 0) load_tokens<!kCluster>(p.packed, t.group, p.chunks, c, blockIdx.x % 2, to, full + stage);
       Weights::issue(shared_address(to) + kTokenBytes, t.codes, t.scales, p.n, p.k, t.row0, c, thread);
       barrier_arrive_after_loads(full + stage);
     }
@@ -372,12 +398,12 @@ __global__ __launch_bounds__((kRowGroups + 1) * kWarpgroup, 1) void rows_kernel(
       const uint8_t* tokens = shared + stage * kStageBytes;
       const uint32_t weights = shared_address(tokens) + kTokenBytes;
       barrier_wait(full + stage, phase);
-      even.template expand<kRows>(weights, row_in_tile, quad, 0);
+      even.template expand<kRows>(weights, row_in_tile, quad, 0, p.shifts);
       multiply_half<kFormat, kTokens>(even, 0, tokens, chunk == begin, acc);
       wgmma_wait<1>();
       odd.keep_alive();
       if (chunk > begin) release(empty + (stage == 0 ? kStages - 1 : stage - 1));
-      odd.template expand<kRows>(weights, row_in_tile, quad, 1);
+      odd.template expand<kRows>(weights, row_in_tile, quad, 1, p.shifts);
       multiply_half<kFormat, kTokens>(odd, 1, tokens, false, acc);
       wgmma_wait<1>();
       even.keep_alive();
@@ -404,18 +430,20 @@ __global__ __launch_bounds__((kRowGroups + 1) * kWarpgroup, 1) void rows_kernel(
 #pragma unroll
     for (int i = 0; i < kQuarters; ++i) q[i] = cluster_shared(partial, i);
     const int mine = kRows / kQuarters;
-    for (int i = threadIdx.x; i < t.tokens * mine; i += kRowGroups * kWarpgroup) {
+    for (int i = threadIdx.x; i < t.group.rows * mine; i += kRowGroups * kWarpgroup) {
       const int token = i / mine, r = quarter * mine + i % mine, at = token * kRows + r;
-      if (t.row0 + r >= p.n) continue;
+      const int64_t y = p.output(t.group, token);
+      if (t.row0 + r >= p.n || y < 0) continue;
       const float sum = ((q[0][at] + q[1][at]) + q[2][at]) + q[3][at];
-      store<kOutput>(p.y, (t.token0 + token) * p.y_stride + t.row0 + r, sum);
+      store<kOutput>(p.y, y + t.row0 + r, sum);
     }
     cluster_sync();  // nobody leaves while its shared memory is being read
   } else {
 #pragma unroll
     for (int i = 0; i < kTokens / 2; ++i) {
       const int token = 8 * (i / 4) + 2 * quad + i % 2, r = row + 8 * ((i / 2) % 2);
-      if (token < t.tokens && r < p.n) store<kOutput>(p.y, (t.token0 + token) * p.y_stride + r, total[i]);
+      if (token >= t.group.rows || r >= p.n) continue;
+      if (const int64_t y = p.output(t.group, token); y >= 0) store<kOutput>(p.y, y + r, total[i]);
     }
     cluster_sync();  // nobody leaves while the other may still write to it
   }
@@ -429,12 +457,14 @@ void launch(Kernel kernel, dim3 grid, int threads, int shared_bytes, int cluster
   config.blockDim = dim3(threads);
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim.x = cluster;
-  attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
-  config.attrs = &attribute;
-  config.numAttrs = cluster > 1 ? 1 : 0;
+  cudaLaunchAttribute attributes[2]{};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;  // launch.h
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim.x = cluster;
+  attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
+  config.attrs = attributes;
+  config.numAttrs = cluster > 1 ? 2 : 1;
   cudaLaunchKernelEx(&config, kernel, p);
 }
 
@@ -445,16 +475,24 @@ int multiprocessors() {
   return count;
 }
 
-// Slots of a stream's ring: the CTAs of an SM together have 110 to 150 KB on their way.
-constexpr int ring_slots(WeightFormat f) { return f == WeightFormat::kFp4 ? 7 : f == WeightFormat::kFp8 ? 4 : 2; }
+// kCtas CTAs share the 227 KB of an SM.
+template <WeightFormat kFormat, Output kOutput, int kTokens, bool kCut, int kCtas>
+void launch_stream_with(const Problem& p, int ctas, cudaStream_t stream) {
+  constexpr int kRows = 16 * StreamShape<kFormat>::kParts * kStreamWarps / (kCut ? kQuarters : 1), kPartial = kCut ? kQuarters * kTokens * kRows * 4 : 0;
+  constexpr int kSlots = (((226 << 10) / kCtas) - 1024 - kPartial) / Slot<kFormat>::kBytes;
+  static_assert(kSlots >= 2);
+  launch(stream_kernel<kFormat, kTokens, kOutput, kSlots, kCut, kCtas>, dim3(ctas), kStreamThreads, kSlots * Slot<kFormat>::kBytes + kPartial, 1, p, stream);
+}
 
 template <WeightFormat kFormat, Output kOutput, int kTokens, bool kCut>
 void launch_stream(Problem p, cudaStream_t stream) {
-  constexpr int kRows = 16 * kStreamWarps / (kCut ? kQuarters : 1), kSlots = ring_slots(kFormat);
+  using Shape = StreamShape<kFormat>;
+  constexpr int kRows = 16 * Shape::kParts * kStreamWarps / (kCut ? kQuarters : 1);
   p.row_tiles = (p.n + kRows - 1) / kRows;
-  const int ctas = std::min(p.row_tiles * p.token_tiles, kStreamCtas * multiprocessors());
-  launch(stream_kernel<kFormat, kTokens, kOutput, kSlots, kCut>, dim3(ctas), kStreamThreads,
-         kSlots * Slot<kFormat>::kBytes + (kCut ? kQuarters * kTokens * kRows * 4 : 0), 1, p, stream);
+  const int sms = multiprocessors(), tiles = p.row_tiles * p.token_tiles;
+  // A small matrix: each CTA has an SM and its memory to itself, and most of its weights are on their way at once.
+  if (tiles <= sms) return launch_stream_with<kFormat, kOutput, kTokens, kCut, 1>(p, tiles, stream);
+  launch_stream_with<kFormat, kOutput, kTokens, kCut, Shape::kCtas>(p, std::min(tiles, Shape::kCtas * sms), stream);
 }
 
 template <WeightFormat kFormat, Output kOutput, int kTokens, bool kCluster>
@@ -523,19 +561,27 @@ int tile_tokens(int rows) { return rows <= 8 ? 8 : rows <= 16 ? 16 : rows <= 32 
 }  // namespace
 
 void linear(const LinearWeights& w, const void* packed, int rows, const LinearOutput& y, cudaStream_t stream) {
+  linear_batched(w, 1, packed, rows, 0, y, 0, stream);
+}
+
+void linear_batched(const LinearWeights& w, int count, const void* packed, int rows, int packed_rows, const LinearOutput& y, int64_t y_between, cudaStream_t stream) {
   Problem p{};
   p.packed = static_cast<const uint8_t*>(packed);
   p.rows = rows;
   const int tokens = tile_tokens(rows);
-  dispatch(w, p, y, tokens, (rows + tokens - 1) / tokens, stream);
+  p.tiles_each = (rows + tokens - 1) / tokens;
+  p.group_rows = packed_rows;
+  p.y_group = y_between;
+  dispatch(w, p, y, tokens, count * p.tiles_each, stream);
 }
 
 void linear_grouped(const LinearWeights& w, const void* packed, const GroupTile* tiles, const int32_t* tile_count, int max_tiles,
-                    int rows_per_tile, const LinearOutput& y, cudaStream_t stream) {
+                    int rows_per_tile, const LinearOutput& y, cudaStream_t stream, const int32_t* y_rows) {
   Problem p{};
   p.packed = static_cast<const uint8_t*>(packed);
   p.tiles = tiles;
   p.tile_count = tile_count;
+  p.y_rows = y_rows;
   dispatch(w, p, y, rows_per_tile, max_tiles, stream);
 }
 

@@ -66,16 +66,22 @@ size_t packed_bytes(int64_t rows, int k);
 
 // x: bf16 [rows][k] -> packed, zeros up to a multiple of 128 columns; FQ8 unless the format is bf16. source_row (optional, device): packed row i is x row
 // source_row[i]; -1 gives zeros.
-// x_stride: elements between rows of x (0: k).
+// x_stride: elements between rows of x (0: k). k is a multiple of 4.
+// groups: that many inputs, x_between elements apart, each from a packed row that is a multiple of 8 on: group_rows(rows) apart.
 void pack_activations(const void* x, int64_t rows, int k, Packing packing, const int32_t* source_row, void* packed, cudaStream_t stream,
-                      int64_t x_stride = 0);
+                      int64_t x_stride = 0, int groups = 1, int64_t x_between = 0);
+constexpr int group_rows(int64_t rows) { return static_cast<int>((rows + 7) / 8 * 8); }
 
 // packed: by packing_of(w.format, rows).
 void linear(const LinearWeights& w, const void* packed, int rows, const LinearOutput& y, cudaStream_t stream);
 
+// `count` matrices of one shape in one launch (strides in w): matrix i multiplies the packed rows from i * packed_rows on (a
+// multiple of 8, or 0: all take the same rows) and writes from element i * y_between of y on.
+void linear_batched(const LinearWeights& w, int count, const void* packed, int rows, int packed_rows, const LinearOutput& y, int64_t y_between, cudaStream_t stream);
+
 // Grouped: tiles (device memory, at most max_tiles, *tile_count used) of at most rows_per_tile rows: 8, 16, 32, 64 or 128.
-// packed: by packing_of(w.format, rows_per_tile). Output row of packed row i is i.
+// packed: by packing_of(w.format, rows_per_tile). Packed row i goes to output row y_rows[i] (device; -1: nowhere), or to row i.
 void linear_grouped(const LinearWeights& w, const void* packed, const GroupTile* tiles, const int32_t* tile_count, int max_tiles,
-                    int rows_per_tile, const LinearOutput& y, cudaStream_t stream);
+                    int rows_per_tile, const LinearOutput& y, cudaStream_t stream, const int32_t* y_rows = nullptr);
 
 }  // namespace deepinfer::ops::cuda

@@ -1,6 +1,10 @@
 // Mixture of experts (spec/model.md 9). Grouping happens on the device: pairs (row, slot) are sorted by expert, each expert's rows
 // padded to 8, and cut into tiles; nothing waits for the host.
+#include <algorithm>
+
 #include "ops/cuda/backend.h"
+#include "ops/cuda/launch.h"
+#include "ops/cuda/pack.cuh"
 
 namespace deepinfer::ops::cuda {
 namespace {
@@ -13,6 +17,8 @@ __global__ __launch_bounds__(kRouteThreads) void route_kernel(RowView v, const f
   extern __shared__ float scores[];  // [experts] unbiased, [experts] biased
   __shared__ float best_value[kRouteThreads / 32];
   __shared__ int best_id[kRouteThreads / 32], chosen[kMaxChoices];
+  wait_for_inputs();
+  start_next_kernel();
   const int row = blockIdx.x;
   float* biased = scores + experts;
   const float* b = v.image(row) ? bias_vl : bias;
@@ -55,37 +61,53 @@ __global__ __launch_bounds__(kRouteThreads) void route_kernel(RowView v, const f
   }
 }
 
-// One CTA: counts, places and tiles. Pairs of an expert keep their order, so every list is the same on every run.
+// Counts, places and tiles. Pairs of an expert keep their order, so every list is the same on every run. Every CTA counts; CTA b
+// places the rows of experts b, b + gridDim.x, ..: a warp an expert.
 __global__ __launch_bounds__(kGroupThreads) void group_kernel(const int32_t* ids, int rows, int columns, int per_row, int experts, int rows_per_tile, int32_t* source, int32_t* pair,
                                                               int capacity, GroupTile* tiles, int32_t* tile_count) {
-  extern __shared__ int32_t table[];  // [experts] count, then first packed row; [experts] first tile
-  int32_t *count = table, *first_tile = table + experts;
+  extern __shared__ int32_t table[];  // [experts] count, [experts] first packed row, [experts] first tile
+  __shared__ int warp_rows[kGroupThreads / 32], warp_tiles[kGroupThreads / 32];
+  int32_t *count = table, *first_row = table + experts, *first_tile = table + 2 * experts;
+  wait_for_inputs();
+  start_next_kernel();
   for (int e = threadIdx.x; e < experts; e += kGroupThreads) count[e] = 0;
-  for (int i = threadIdx.x; i < capacity; i += kGroupThreads) source[i] = pair[i] = -1;
   __syncthreads();
-  const int pairs = rows * per_row;
+  const int pairs = rows * per_row, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   for (int i = threadIdx.x; i < pairs; i += kGroupThreads) {
     const int e = ids[static_cast<int64_t>(i / per_row) * columns + i % per_row];
     if (e >= 0) atomicAdd(&count[e], 1);
   }
   __syncthreads();
-  if (threadIdx.x == 0) {
-    int row = 0, tile = 0;
-    for (int e = 0; e < experts; ++e) {
-      const int n = count[e];
-      first_tile[e] = tile;
-      for (int i = 0; i < n; i += rows_per_tile) tiles[tile++] = {e, row + i, min(rows_per_tile, n - i)};
-      count[e] = row;
-      row += (n + 7) / 8 * 8;
+  // Exclusive sums of padded rows and of tiles, kGroupThreads experts at a time.
+  int row_base = 0, tile_base = 0;
+  for (int e0 = 0; e0 < experts; e0 += kGroupThreads) {
+    const int e = e0 + threadIdx.x, n = e < experts ? count[e] : 0, my_rows = (n + 7) / 8 * 8, my_tiles = (n + rows_per_tile - 1) / rows_per_tile;
+    int row_sum = my_rows, tile_sum = my_tiles;
+#pragma unroll
+    for (int o = 1; o < 32; o *= 2) {
+      const int r = __shfl_up_sync(0xffffffffu, row_sum, o), t = __shfl_up_sync(0xffffffffu, tile_sum, o);
+      if (lane >= o) row_sum += r, tile_sum += t;
     }
-    *tile_count = tile;
+    __syncthreads();
+    if (lane == 31) warp_rows[warp] = row_sum, warp_tiles[warp] = tile_sum;
+    __syncthreads();
+    int before_rows = row_base, before_tiles = tile_base;
+    for (int w = 0; w < kGroupThreads / 32; ++w) {
+      if (w < warp) before_rows += warp_rows[w], before_tiles += warp_tiles[w];
+      row_base += warp_rows[w], tile_base += warp_tiles[w];
+    }
+    if (e < experts) first_row[e] = before_rows + row_sum - my_rows, first_tile[e] = before_tiles + tile_sum - my_tiles;
   }
   __syncthreads();
-  // A warp an expert, in pair order.
-  const int lane = threadIdx.x % 32;
-  for (int e = threadIdx.x / 32; e < experts; e += kGroupThreads / 32) {
-    int next = count[e];
-    for (int i0 = 0; i0 < pairs; i0 += 32) {
+  if (blockIdx.x == 0 && threadIdx.x == 0) *tile_count = tile_base;
+  for (int i = row_base + blockIdx.x * kGroupThreads + threadIdx.x; i < capacity; i += gridDim.x * kGroupThreads) source[i] = pair[i] = -1;
+  for (int e = blockIdx.x + gridDim.x * warp; e < experts; e += gridDim.x * (kGroupThreads / 32)) {
+    const int n = count[e], first = first_row[e];
+    if (n == 0) continue;
+    for (int i = lane; i * rows_per_tile < n; i += 32) tiles[first_tile[e] + i] = {e, first + i * rows_per_tile, min(rows_per_tile, n - i * rows_per_tile)};
+    if (lane < (n + 7) / 8 * 8 - n) source[first + n + lane] = pair[first + n + lane] = -1;
+    int next = first;
+    for (int i0 = 0; next < first + n; i0 += 32) {
       const int i = i0 + lane, at = i < pairs ? (i / per_row) * columns + i % per_row : 0;
       const bool mine = i < pairs && ids[at] == e;
       const unsigned all = __ballot_sync(0xffffffffu, mine);
@@ -99,37 +121,53 @@ __global__ __launch_bounds__(kGroupThreads) void group_kernel(const int32_t* ids
   }
 }
 
-// hidden = bf16(silu(min(g, limit)) * clamp(u) * weight); in place of g.
-__global__ void swiglu_kernel(bf16* gate, const bf16* up, int inter, float limit, const float* weights, const int32_t* pair) {
-  const int64_t row = blockIdx.y;
-  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+// hidden = bf16(silu(min(g, limit)) * clamp(u) * weight) of [rows][gate | up], packed for the matrix behind. A warp a chunk of a row.
+__global__ __launch_bounds__(128) void swiglu_kernel(const bf16* gate_up, int rows, int inter, int chunks, float limit, const float* weights, const int32_t* pair, Packing packing,
+                                                     uint8_t* packed) {
+  wait_for_inputs();
+  start_next_kernel();
+  const int at = blockIdx.x * 4 + threadIdx.x / 32, row = at / chunks, chunk = at % chunks, i = kChunk * chunk + 4 * (threadIdx.x % 32);
+  if (row >= rows) return;
   float weight = 1.0f;
   if (pair != nullptr) {
     if (pair[row] < 0) return;
     weight = weights[pair[row]];
   }
-  if (i >= inter) return;
-  const float g = fminf(value(gate[row * inter + i]), limit), u = fminf(fmaxf(value(up[row * inter + i]), -limit), limit);
-  const float h = g / (1.0f + expf(-g)) * u;
-  gate[row * inter + i] = rounded(pair != nullptr ? h * weight : h);
+  uint2 out{};
+  if (i < inter) {
+    const bf16* x = gate_up + static_cast<int64_t>(row) * 2 * inter + i;
+    const uint2 gates = *reinterpret_cast<const uint2*>(x), ups = *reinterpret_cast<const uint2*>(x + inter);
+    const auto *gate = reinterpret_cast<const bf16*>(&gates), *up = reinterpret_cast<const bf16*>(&ups);
+    bf16* h = reinterpret_cast<bf16*>(&out);
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const float g = fminf(value(gate[e]), limit), u = fminf(fmaxf(value(up[e]), -limit), limit), v = g / (1.0f + expf(-g)) * u;
+      h[e] = rounded(pair != nullptr ? v * weight : v);
+    }
+  }
+  pack_chunk(out, packing, packed, row, chunks, chunk);
 }
 
-__global__ void scatter_kernel(const bf16* from, const int32_t* pair, int d, bf16* to) {
-  const int64_t row = blockIdx.y;
-  const int i = blockIdx.x * blockDim.x + threadIdx.x;
-  if (pair[row] >= 0 && i < d) to[static_cast<int64_t>(pair[row]) * d + i] = from[row * d + i];
-}
-
+// Four channels a thread.
 __global__ void combine_kernel(const bf16* shared, const bf16* routed, int d, int k, int columns, bf16* out) {
+  wait_for_inputs();
+  start_next_kernel();
   const int64_t row = blockIdx.y;
-  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  const int i = 4 * (blockIdx.x * blockDim.x + threadIdx.x);
   if (i >= d) return;
-  float sum = value(shared[row * d + i]);
-  for (int j = 0; j < k; ++j) sum += value(routed[(row * columns + j) * d + i]);
-  out[row * d + i] = rounded(sum);
+  const auto load = [](const bf16* p, float (&v)[4]) {
+    const uint2 u = *reinterpret_cast<const uint2*>(p);
+    v[0] = __uint_as_float(u.x << 16), v[1] = __uint_as_float(u.x & 0xffff0000u), v[2] = __uint_as_float(u.y << 16), v[3] = __uint_as_float(u.y & 0xffff0000u);
+  };
+  float sum[4], v[4];
+  load(shared + row * d + i, sum);
+  for (int j = 0; j < k; ++j) {
+    load(routed + (row * columns + j) * d + i, v);
+#pragma unroll
+    for (int e = 0; e < 4; ++e) sum[e] += v[e];
+  }
+  *reinterpret_cast<uint2*>(out + row * d + i) = {bf16_pair(sum[0], sum[1]), bf16_pair(sum[2], sum[3])};
 }
-
-unsigned blocks(int64_t n) { return static_cast<unsigned>((n + 255) / 256); }
 
 }  // namespace
 
@@ -138,49 +176,47 @@ void Backend::route(At where) {
   const Layer& l = layers_[where.layer];
   if (set.rows == 0) return;
   const int experts = l.gate.n;
-  project(l.gate, at<bf16>(Role::kSublayerIn), c_.hidden_size, set.rows, {gate_scores_, Output::kFp32, experts});
-  route_kernel<<<set.rows, kRouteThreads, 2 * experts * sizeof(float), stream_>>>(set.view, gate_scores_, l.bias, l.bias_vl, experts, experts_per_row(where.layer),
-                                                                                  static_cast<int>(buffer(Role::kExpertIds).cols), static_cast<float>(c_.routed_scaling_factor),
-                                                                                  at<int32_t>(Role::kExpertIds), at<float>(Role::kExpertWeights));
+  project_in(l.gate, set.rows, {gate_scores_, Output::kFp32, experts});
+  launch_next(route_kernel, set.rows, kRouteThreads, 2 * experts * sizeof(float), stream_, set.view, gate_scores_, l.bias, l.bias_vl, experts, experts_per_row(where.layer),
+              static_cast<int>(buffer(Role::kExpertIds).cols), static_cast<float>(c_.routed_scaling_factor), at<int32_t>(Role::kExpertIds), at<float>(Role::kExpertWeights));
+}
+
+void Backend::swiglu(const bf16* gate_up, int rows, int inter, Packing packing, const float* weights, const int32_t* pair) {
+  const int chunks = (inter + kChunk - 1) / kChunk;
+  launch_next(swiglu_kernel, (rows * chunks + 3) / 4, 128, 0, stream_, gate_up, rows, inter, chunks, static_cast<float>(c_.swiglu_limit), weights, pair, packing, packed_);
 }
 
 void Backend::experts(At where, const ExpertRows& rows) {
   const Layer& l = layers_[where.layer];
-  const int n = static_cast<int>(rows.rows), columns = static_cast<int>(rows.ids.cols), D = static_cast<int>(c_.hidden_size), inter = l.w1.n;
+  const int n = static_cast<int>(rows.rows), columns = static_cast<int>(rows.ids.cols), D = static_cast<int>(c_.hidden_size), inter = l.w1_w3.n / 2;
   if (n == 0) return;
   const int pairs = n * rows.per_row, average = (pairs + l.experts - 1) / l.experts;
   const int per_tile = average <= 4 ? 8 : average <= 12 ? 16 : average <= 24 ? 32 : average <= 64 ? 64 : 128;
   const int packed_rows = std::min(expert_rows_max_, pairs + 7 * std::min(l.experts, pairs));
-  const int max_tiles = std::min(pairs, pairs / per_tile + l.experts);
-  group_kernel<<<1, kGroupThreads, 2 * l.experts * sizeof(int32_t), stream_>>>(static_cast<const int32_t*>(rows.ids.data), n, columns, rows.per_row, l.experts, per_tile, expert_source_,
-                                                                               expert_pair_, packed_rows, expert_tiles_, expert_tile_count_);
+  const int max_tiles = std::min(pairs, pairs / per_tile + l.experts), ctas = pairs <= 64 ? 1 : std::min(24, (l.experts + 15) / 16);
+  launch_next(group_kernel, ctas, kGroupThreads, 3 * l.experts * sizeof(int32_t), stream_, static_cast<const int32_t*>(rows.ids.data), n, columns, rows.per_row, l.experts, per_tile,
+              expert_source_, expert_pair_, packed_rows, expert_tiles_, expert_tile_count_);
   const Packing packing = packing_of(WeightFormat::kFp4, per_tile);
   pack_activations(rows.input.data, packed_rows, D, packing, expert_source_, packed_, stream_);
-  linear_grouped(l.w1, packed_, expert_tiles_, expert_tile_count_, max_tiles, per_tile, {expert_gate_, Output::kBf16, inter}, stream_);
-  linear_grouped(l.w3, packed_, expert_tiles_, expert_tile_count_, max_tiles, per_tile, {expert_up_, Output::kBf16, inter}, stream_);
-  swiglu_kernel<<<dim3(blocks(inter), packed_rows), 256, 0, stream_>>>(expert_gate_, expert_up_, inter, static_cast<float>(c_.swiglu_limit), static_cast<const float*>(rows.weights.data),
-                                                                       expert_pair_);
-  pack_activations(expert_gate_, packed_rows, inter, packing, nullptr, packed_, stream_);
-  linear_grouped(l.w2, packed_, expert_tiles_, expert_tile_count_, max_tiles, per_tile, {expert_out_, Output::kBf16, D}, stream_);
-  scatter_kernel<<<dim3(blocks(D), packed_rows), 256, 0, stream_>>>(expert_out_, expert_pair_, D, static_cast<bf16*>(rows.output.data));
+  linear_grouped(l.w1_w3, packed_, expert_tiles_, expert_tile_count_, max_tiles, per_tile, {expert_gate_up_, Output::kBf16, 2 * inter}, stream_);
+  swiglu(expert_gate_up_, packed_rows, inter, packing, static_cast<const float*>(rows.weights.data), expert_pair_);
+  linear_grouped(l.w2, packed_, expert_tiles_, expert_tile_count_, max_tiles, per_tile, {rows.output.data, Output::kBf16, D}, stream_, expert_pair_);
 }
 
 void Backend::shared_expert(At where) {
   const Layer& l = layers_[where.layer];
-  const int n = row_count(where.rows), D = static_cast<int>(c_.hidden_size), inter = l.shared_w1.n;
+  const int n = row_count(where.rows), D = static_cast<int>(c_.hidden_size), inter = l.shared_w1_w3.n / 2;
   if (n == 0) return;
-  // The routed experts are done with these buffers: one stream.
-  project(l.shared_w1, at<bf16>(Role::kSublayerIn), D, n, {wide_, Output::kBf16, inter});
-  linear(l.shared_w3, packed_, n, {narrow_, Output::kBf16, inter}, stream_);
-  swiglu_kernel<<<dim3(blocks(inter), n), 256, 0, stream_>>>(wide_, narrow_, inter, static_cast<float>(c_.swiglu_limit), nullptr, nullptr);
-  project(l.shared_w2, wide_, inter, n, {at<bf16>(Role::kSharedOut), Output::kBf16, D});
+  project_in(l.shared_w1_w3, n, {wide_, Output::kBf16, 2 * inter});
+  swiglu(wide_, n, inter, packing_of(WeightFormat::kFp8, n), nullptr, nullptr);
+  linear(l.shared_w2, packed_, n, {at<bf16>(Role::kSharedOut), Output::kBf16, D}, stream_);
 }
 
 void Backend::combine(At where) {
   const int n = row_count(where.rows), D = static_cast<int>(c_.hidden_size);
   if (n == 0) return;
-  combine_kernel<<<dim3(blocks(D), n), 256, 0, stream_>>>(at<bf16>(Role::kSharedOut), at<bf16>(Role::kExpertOut), D, experts_per_row(where.layer),
-                                                          static_cast<int>(buffer(Role::kExpertIds).cols), at<bf16>(Role::kSublayerOut));
+  launch_next(combine_kernel, dim3((D + 1023) / 1024, n), 256, 0, stream_, at<bf16>(Role::kSharedOut), at<bf16>(Role::kExpertOut), D, experts_per_row(where.layer),
+              static_cast<int>(buffer(Role::kExpertIds).cols), at<bf16>(Role::kSublayerOut));
 }
 
 }  // namespace deepinfer::ops::cuda

@@ -24,9 +24,15 @@ __device__ __forceinline__ uint32_t scale_pair(uint32_t bits, uint32_t factor) {
 // Word `i` of four.
 __device__ __forceinline__ uint32_t word_of(const uint4& u, int i) { return i == 0 ? u.x : i == 1 ? u.y : i == 2 ? u.z : u.w; }
 
+// Left shifts as multiplications by numbers that the compiler does not know: they go to the multipliers, while the logic unit, which
+// expansion keeps busiest, is left with the masks.
+struct Shifts {
+  uint32_t by2 = 1 << 2, by4 = 1 << 4, by6 = 1 << 6, by8 = 1 << 8, by12 = 1 << 12;
+};
+
 // kVectors: 16-byte vectors a row; kVectorStep: bytes between a lane's vectors in a row; kRowBytes: bytes of a chunk in a row;
 // kScaleRows: weight rows that share a scale.
-// expand(v, j, f, a): the A registers of step j from the vectors v[row half][kVectors]; f: factors() of the chunk's scales.
+// expand(v, j, f, shifts, a): the A registers of step j from the vectors v[row half][kVectors]; f: factors() of the chunk's scales.
 template <WeightFormat kFormat>
 struct Fragment;
 
@@ -40,11 +46,11 @@ struct Fragment<WeightFormat::kFp8> {
     f[0] = __byte_perm(scales, 0, 0x4440 + quad / 2) * 0x00800080u + 120 * 0x00800080u;
     f[1] = __byte_perm(scales, 0, 0x4442 + quad / 2) * 0x00800080u + 120 * 0x00800080u;
   }
-  __device__ __forceinline__ static void expand(const uint4 (&v)[2][kVectors], int j, const uint32_t (&f)[kFactors], uint32_t (&a)[4]) {
+  __device__ __forceinline__ static void expand(const uint4 (&v)[2][kVectors], int j, const uint32_t (&f)[kFactors], const Shifts& s, uint32_t (&a)[4]) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const uint32_t word = word_of(v[h][j / 4], j % 4);
-      a[h] = scale_pair(((word << 8) & 0x80008000u) | ((word << 4) & 0x07f007f0u), f[j / 4]);
+      a[h] = scale_pair(((word * s.by8) & 0x80008000u) | ((word * s.by4) & 0x07f007f0u), f[j / 4]);
       a[2 + h] = scale_pair((word & 0x80008000u) | ((word >> 4) & 0x07f007f0u), f[j / 4]);
     }
   }
@@ -59,16 +65,14 @@ struct Fragment<WeightFormat::kFp4> {
     f[0] = __byte_perm(scales0, 0, 0x4440 + quad) * 0x00800080u + 126 * 0x00800080u;
     f[1] = __byte_perm(scales1, 0, 0x4440 + quad) * 0x00800080u + 126 * 0x00800080u;
   }
-  __device__ __forceinline__ static void expand(const uint4 (&v)[2][kVectors], int j, const uint32_t (&f)[kFactors], uint32_t (&a)[4]) {
+  __device__ __forceinline__ static void expand(const uint4 (&v)[2][kVectors], int j, const uint32_t (&f)[kFactors], const Shifts& s, uint32_t (&a)[4]) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const uint32_t word = word_of(v[h][0], j / 2);
-#pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        const int i = 2 * (j % 2) + e;
-        const uint32_t magnitude = (i < 2 ? word << (6 - 4 * i) : word >> (4 * i - 6)) & 0x01c001c0u;
-        a[2 * e + h] = scale_pair(((word << (12 - 4 * i)) & 0x80008000u) | magnitude, f[h]);
-      }
+      const uint32_t low = j % 2 == 0 ? word * s.by6 : word >> 2, high = j % 2 == 0 ? word * s.by2 : word >> 6;
+      const uint32_t low_sign = j % 2 == 0 ? word * s.by12 : word * s.by4, high_sign = j % 2 == 0 ? word * s.by8 : word;
+      a[h] = scale_pair((low_sign & 0x80008000u) | (low & 0x01c001c0u), f[h]);
+      a[2 + h] = scale_pair((high_sign & 0x80008000u) | (high & 0x01c001c0u), f[h]);
     }
   }
 };
@@ -78,7 +82,7 @@ struct Fragment<WeightFormat::kBf16> {
   static constexpr int kVectors = 4, kVectorStep = 64, kRowBytes = 256, kScaleRows = 0, kFactors = 1;
 
   __device__ __forceinline__ static void factors(uint32_t, uint32_t, int, uint32_t (&)[kFactors]) {}
-  __device__ __forceinline__ static void expand(const uint4 (&v)[2][kVectors], int j, const uint32_t (&)[kFactors], uint32_t (&a)[4]) {
+  __device__ __forceinline__ static void expand(const uint4 (&v)[2][kVectors], int j, const uint32_t (&)[kFactors], const Shifts&, uint32_t (&a)[4]) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const uint4 u = v[h][j / 2];
