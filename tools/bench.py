@@ -4,6 +4,7 @@ a miss is shown as a miss; only a broken benchmark (crash, bad line, ratio above
 import argparse
 import json
 import pathlib
+import shutil
 import subprocess
 import sys
 
@@ -15,9 +16,14 @@ def names():
     return sorted(p.stem for p in (ROOT / "bench").glob("*.cmake"))
 
 
+def preset(name):
+    """The build preset of a benchmark: those of a GPU say so in their .cmake file."""
+    return "cuda" if "DEEPINFER_CUDA" in (ROOT / f"bench/{name}.cmake").read_text() else "release"
+
+
 def run_one(name, quick):
     """Returns (results, error): the parsed lines of one program and what is wrong with it, if anything."""
-    command = [ROOT / f"build/release/bench/bench_{name}"] + (["--quick"] if quick else [])
+    command = [ROOT / f"build/{preset(name)}/bench/bench_{name}"] + (["--quick"] if quick else [])
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     results = []
     for line in done.stdout.splitlines():
@@ -47,12 +53,17 @@ def main():
         if n not in known:
             sys.exit(f"bench.sh: there is no benchmark '{n}'; there are: {' '.join(known)}")
     chosen = args.name or known
+    if not shutil.which("nvcc"):
+        for n in [n for n in chosen if preset(n) == "cuda"]:
+            print(f"bench.sh: {n} is left out: there is no nvcc here to build it", file=sys.stderr)
+            chosen = [m for m in chosen if m != n]
     if not chosen:
         print("no benchmarks yet")
         return
-    build = subprocess.run([ROOT / "tools/build.sh", "release"] + [f"bench_{n}" for n in chosen], capture_output=True, text=True)
-    if build.returncode:
-        sys.exit(build.stdout + build.stderr)
+    for p in sorted({preset(n) for n in chosen}):
+        build = subprocess.run([ROOT / "tools/build.sh", p] + [f"bench_{n}" for n in chosen if preset(n) == p], capture_output=True, text=True)
+        if build.returncode:
+            sys.exit(build.stdout + build.stderr)
     cases = json.loads((ROOT / "bench/cases.json").read_text())
     errors, rows = [], []
     for n in chosen:
