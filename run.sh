@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
-# Installs what is missing, builds, and starts DeepInfer on the bundled model. Arguments go to `deepinfer run`.
-#   ./run.sh                                     talk to the model in the terminal
-#   ./run.sh --prompt "Tell me a story."         one answer
+# Installs what is missing, builds, and starts DeepInfer on the bundled model.
+#   ./run.sh                                     the service with its page, at http://127.0.0.1:8000
+#   ./run.sh serve --port 8001                   the same with options of `deepinfer serve`
+#   ./run.sh --prompt "Tell me a story."         one answer in the terminal; other options of `deepinfer run` likewise
+#   ./run.sh run                                 a chat in the terminal
 set -euo pipefail
 cd "$(dirname "$0")"
 tools/install-deps.sh >&2
@@ -15,5 +17,11 @@ if ! tools/build.sh release deepinfer >"$log" 2>&1; then
   exit 1
 fi
 rm -f "$log"
-if [ -t 0 ] && [ $# -eq 0 ]; then say "Starting a chat with the bundled model. Type /help for commands; Ctrl-D ends the program."; fi
-exec "$program" run "$@"
+case "${1:-serve}" in
+  serve | run)
+    command=${1:-serve}
+    shift || true
+    exec "$program" "$command" "$@"
+    ;;
+  *) exec "$program" run "$@" ;;
+esac

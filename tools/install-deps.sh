@@ -13,7 +13,7 @@ packages=(
   libsimdjson-dev   # reading JSON: checkpoints, hub replies, fixtures
   libutf8proc-dev   # Unicode normalisation: Engram classes of a tokenizer without its class file
   libxxhash-dev     # hash tables over tensor names, keys of the prompt cache
-  libcurl4-openssl-dev libssl-dev  # deepinfer pull: HTTP and SHA-256; sealed reasoning
+  libcurl4-openssl-dev libssl-dev  # deepinfer pull: HTTP and SHA-256; sealed reasoning; TLS of the service
   libedit-dev       # line editing of deepinfer run
   libtomlplusplus-dev  # configuration files
   liburing-dev      # asynchronous disk reads and writes: KV on SSD, offloaded experts
@@ -23,10 +23,15 @@ tests=(
 )
 
 # Browser tests. Ubuntu has Chromium as a snap only, which is not installed from here: the tests then say that they are skipped.
-if [ "$(. /etc/os-release && echo "$ID")" = debian ]; then tests+=(chromium fonts-dejavu-core); fi
+debian=$(. /etc/os-release && if [ "$ID" = debian ]; then echo "${VERSION_ID:-testing}"; fi)
+if [ -n "$debian" ]; then tests+=(chromium fonts-dejavu-core); fi
 
-# small_vector in the grammar engine (headers only). Versions exclude each other, so any that is there will do.
-[ -e /usr/include/boost/container/small_vector.hpp ] || packages+=(libboost-dev)
+# Boost's headers, 1.81 or later: Asio and Beast of the service, small_vector of the grammar engine. Debian 12 has two
+# versions, which exclude each other; Ubuntu 24.04's libboost-dev is new enough.
+boost=$(sed -n 's/^#define BOOST_VERSION \([0-9]*\)$/\1/p' /usr/include/boost/version.hpp 2>/dev/null || true)
+if [ "${boost:-0}" -lt 108100 ] || [ ! -e /usr/include/boost/beast.hpp ]; then
+  if [ "$debian" = 12 ]; then packages+=(libboost1.81-dev); else packages+=(libboost-dev); fi
+fi
 
 if [ "${1:-}" = "--tests" ]; then packages+=("${tests[@]}"); fi
 

@@ -24,6 +24,10 @@ Answer::Answer(Live& l, int i, int vocab_size, const recipe::OutputVocabulary* v
   }
   if (r.grammar) matcher_.emplace(r.grammar);
   if (!r.grammar_after.empty()) trigger_.emplace(r.grammar_after, r.grammar_bound);
+  if (trigger_ && !r.before_grammar_banned.empty()) {
+    before_grammar_ = live.end_tokens;
+    before_grammar_.insert(before_grammar_.end(), r.before_grammar_banned.begin(), r.before_grammar_banned.end());
+  }
   if (vocabulary == nullptr) return;
   recipe::ParserOptions options;
   options.initial = recipe::InitialStage::kContent;
@@ -55,6 +59,7 @@ Result<int32_t> Answer::sample(ops::Sampler& sampler, std::span<const float> log
                      .allowed = allowed_bits(mask, &status)};
   DI_RETURN_IF_ERROR(status);
   if (usage.output_tokens < r.min_tokens) row.forbidden = live.end_tokens;
+  if (!before_grammar_.empty() && !constrained()) row.forbidden = before_grammar_;
   const bool plain = r.sampling.greedy() && r.sampling.logit_bias.empty() && !history_ && row.allowed.empty() &&
                      row.forbidden.empty() && !r.processed_logprobs;
   int32_t token = plain ? ops::Sampler::likeliest(logits) : sampler.sample(row);

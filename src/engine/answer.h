@@ -76,6 +76,7 @@ class Answer {
   std::optional<ops::TokenHistory> history_;
   std::optional<grammar::Matcher> matcher_;
   std::optional<GrammarTrigger> trigger_;  // until it opens the matcher waits
+  std::vector<int32_t> before_grammar_;    // and these cannot come
   std::unique_ptr<Text> text_;
   std::unique_ptr<recipe::TokenOutput> output_;
   FinishReason reason_ = FinishReason::kStopToken;

@@ -123,6 +123,7 @@ Status check_request(const Request& r, const RequestLimits& limits) {
                       prompt, r.top_logprobs, prompt * (r.top_logprobs + 1), limits.prompt_logprobs_max);
   }
   DI_RETURN_IF_ERROR(check_ids("allowed_tokens", r.allowed_tokens, 0, limits.vocab_size));
+  DI_RETURN_IF_ERROR(check_ids("before_grammar_banned", r.before_grammar_banned, 0, limits.vocab_size));
   DI_RETURN_IF_ERROR(check_ids("forced_tokens", r.forced_tokens, -1, limits.vocab_size));
   DI_RETURN_IF_ERROR(check_trigger(r, limits));
   DI_RETURN_IF_ERROR(range("priority", r.priority, -8, 8));

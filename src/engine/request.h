@@ -53,6 +53,7 @@ struct Request {
   std::shared_ptr<grammar::Compiled> grammar;  // masks what does not fit; null: none
   std::vector<int32_t> grammar_after;          // the grammar holds behind these tokens only; empty: from the start
   int32_t grammar_bound = -1;                  // a token behind which grammar_after is forced; -1: none
+  std::vector<int32_t> before_grammar_banned;  // cannot be drawn before the grammar holds; end tokens neither, if not empty
   bool text = true;                            // events carry text; false: token ids only, and no stop texts
   bool full_prefill = false;                   // the decoder half reads the whole prompt, not only its last KEEP tokens
   bool cache = true;                           // read and fill the prefix cache

@@ -1,0 +1,142 @@
+// deepinfer serve [MODEL]: the HTTP service and its page.
+#include <signal.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include "app/commands.h"
+#include "app/options/command_options.h"
+#include "app/run/find_model.h"
+#include "app/run/load.h"
+#include "app/terminal/signals.h"
+#include "base/thread_pool.h"
+#include "checkpoint/checkpoint.h"
+#include "engine/model_executor.h"
+#include "ops/ops.h"
+#include "serve/server.h"
+#include "serve/service.h"
+
+namespace deepinfer::app {
+namespace {
+
+constexpr int kExitInterrupted = 130;
+constexpr int64_t kServeContextDefault = 8192;
+
+struct ServeFlags {
+  std::string model, model_option, host;
+  RunOptions run;
+  int port = 0, sequences = 0, rows = 0;
+  int64_t cache_mb = 0;
+  bool cache = true;
+  std::vector<std::string> listen;
+  serve::ServeConfig config;
+};
+
+int fail(const Status& status) {
+  if (status.code() == Code::kCancelled) return kExitInterrupted;
+  const int code = app::fail(status.message());
+  return status.code() == Code::kInternal ? kExitFailure : code;
+}
+
+uint64_t random_seed() {
+  uint64_t seed = 0;
+  return ::getrandom(&seed, sizeof seed, 0) == sizeof seed ? seed : 1;
+}
+
+Result<std::unique_ptr<engine::Engine>> make_engine(const ServeFlags& flags, ModelParts& parts) {
+  const int64_t model_max = parts.checkpoint->config().max_position_embeddings;
+  engine::ModelExecutorOptions sizes;
+  sizes.context_max = flags.run.context > 0 ? flags.run.context : std::min(kServeContextDefault, model_max);
+  sizes.sequences_max = flags.sequences;
+  sizes.rows_max = std::max(flags.rows, flags.sequences);
+  DI_ASSIGN_OR_RETURN(std::unique_ptr<engine::ModelExecutor> executor,
+                      engine::ModelExecutor::create(parts.checkpoint, std::move(parts.ops), sizes));
+  engine::EngineOptions options;
+  const auto& ends = parts.checkpoint->generation().eos_token_ids;
+  options.end_tokens.assign(ends.begin(), ends.end());
+  if (options.end_tokens.empty()) options.end_tokens = {static_cast<int32_t>(parts.checkpoint->config().eos_token_id)};
+  options.seed = random_seed();
+  options.prefix_cache = flags.cache;
+  options.host_bytes_max = static_cast<uint64_t>(flags.cache_mb) << 20;
+  options.waiting_max = flags.config.limits.requests_max;
+  return engine::Engine::create(std::move(executor), parts.tokenizer, options);
+}
+
+Status check_addresses(ServeFlags& flags) {
+  const bool v6 = flags.host.find(':') != std::string::npos;
+  flags.config.listen = {fmt::format("{}{}{}:{}", v6 ? "[" : "", flags.host, v6 ? "]" : "", flags.port)};
+  flags.config.listen.insert(flags.config.listen.end(), flags.listen.begin(), flags.listen.end());
+  for (const std::string& text : flags.config.listen) {
+    DI_ASSIGN_OR_RETURN(const serve::Address address, serve::parse_address(text));
+    if (address.loopback) continue;
+    return make_error(Code::kInvalidArgument,
+                      "{} can be reached from other machines, and without API keys everybody there could use the service.",
+                      text);
+  }
+  return Status();
+}
+
+int serve_model(ServeFlags& flags) {
+  ::signal(SIGXFSZ, SIG_IGN);
+  ::signal(SIGPIPE, SIG_IGN);
+  if (!flags.model_option.empty()) flags.model = flags.model_option;
+  if (const Status status = check_addresses(flags); !status.ok()) return fail(status);
+  const Result<std::string> dir = find_model(flags.model);
+  if (!dir.ok()) return fail(dir.status());
+  Signals signals;
+  if (flags.run.threads == 0) flags.run.threads = std::max(1, available_cores() - 1);
+  Result<ModelParts> parts = load_parts(dir.value(), flags.run, &signals.stop_flag());
+  if (!parts.ok()) return fail(parts.status());
+  Result<std::unique_ptr<engine::Engine>> engine = make_engine(flags, parts.value());
+  if (!engine.ok()) return fail(engine.status());
+  auto service = serve::Service::create(flags.config, serve::make_engine_backend(std::move(engine).value()), parts->tokenizer);
+  if (!service.ok()) return fail(service.status());
+  serve::Router router;
+  service.value()->add_routes(router);
+  auto server = serve::Server::start(flags.config, router, service.value()->hooks());
+  if (!server.ok()) return fail(server.status());
+  fmt::print(stderr, "Serving {} as \"{}\".\n", dir.value(), flags.config.model_name);
+  for (const std::string& address : server.value()->addresses()) fmt::print(stderr, "  {}\n", address);
+  fmt::print(stderr, "The page and the API are there; no API key is needed, so only this machine can reach them. Ctrl-C ends the service.\n");
+  while (signals.wait() == Signals::kReload) {
+  }
+  fmt::print(stderr, "Ending: responses in work have up to {:g} s (Ctrl-C again: none).\n", flags.config.limits.drain_timeout_s);
+  service.value()->draining = true;
+  server.value()->drain(flags.config.limits.drain_timeout_s);
+  return kExitOk;
+}
+
+void setup_serve(CLI::App& app, Run* run) {
+  auto flags = std::make_shared<ServeFlags>();
+  app.add_option("model", flags->model, "Folder or name of a model; default: the bundled model");
+  auto options = std::make_shared<CommandOptions>(app, "serve");
+  serve::ServeConfig& c = flags->config;
+  options->bind("model", &flags->model_option);
+  options->bind("backend", &flags->run.backend);
+  options->bind("threads", &flags->run.threads);
+  options->bind("context", &flags->run.context);
+  options->bind("sequences", &flags->sequences);
+  options->bind("rows", &flags->rows);
+  options->bind("cache", &flags->cache);
+  options->bind("cache-mb", &flags->cache_mb);
+  options->bind("host", &flags->host);
+  options->bind("port", &flags->port);
+  options->bind("listen", &flags->listen);
+  options->bind("model-name", &c.model_name);
+  options->bind("model-alias", &c.model_aliases);
+  options->bind("any-model", &c.accept_any_model);
+  options->bind("io-threads", &c.io_threads);
+  options->bind("page", &c.page);
+  options->bind("access-log", &c.access_log);
+  options->bind("drain-timeout", &c.limits.drain_timeout_s);
+  *run = [flags, options] { return options->run([&] { return serve_model(*flags); }); };
+}
+
+const Command kServe("serve", "Serve the model over HTTP, with a chat page", &setup_serve);
+
+}  // namespace
+}  // namespace deepinfer::app

@@ -1,0 +1,57 @@
+// What the HTTP service is told: where it listens, whom it serves, and every limit with its name.
+//
+//   ServeConfig config;
+//   config.listen = {"127.0.0.1:8000", "unix:/run/deepinfer.sock"};
+//   config.limits.body_bytes_max = 8 << 20;
+//
+// Plain data; Server::start (serve/server.h) checks it. Times are in seconds, sizes in bytes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace deepinfer::serve {
+
+struct ServeLimits {
+  size_t header_bytes_max = 32 << 10;          // request line and headers; more gives 431
+  size_t body_bytes_max = 48 << 20;            // more gives 413
+  size_t bodies_bytes_max = size_t{1} << 30;   // of all requests that are being read; more gives 503
+  int connections_max = 10'000;                // open at once; further ones wait to be accepted
+  int requests_max = 4'096;                    // generations in work or waiting; more gives 503
+  size_t unsent_bytes_max = 256 << 10;         // of one stream before its answer is paused
+  double header_timeout_s = 10;                // from the first byte of a request to the end of its headers
+  double body_timeout_s = 20;                  // for a body, beside the time that its bytes take at body_rate_min
+  double body_rate_min = 16 << 10;             // bytes a second
+  double idle_timeout_s = 75;                  // between requests of a connection
+  double write_timeout_s = 60;                 // without the client taking a byte
+  double request_timeout_s = 600;              // of a generation, queueing included; 0: none
+  double keep_alive_s = 10;                    // between signs of life while a response has nothing to send
+  double drain_timeout_s = 30;                 // for responses in work when the service ends
+};
+
+struct TlsConfig {
+  std::string certificate;  // PEM file with the chain; empty: no TLS
+  std::string key;          // PEM file
+};
+
+struct ServeConfig {
+  std::vector<std::string> listen = {"127.0.0.1:8000"};  // HOST:PORT, [V6]:PORT (port 0: any free one), unix:PATH
+  TlsConfig tls;                                         // of all TCP listeners
+  int io_threads = 1;
+  std::string model_name = "deepseek-v4.1-flash";  // as /v1/models lists it
+  std::vector<std::string> model_aliases;          // further names that requests may use
+  bool accept_any_model = false;                   // every name is taken for the model
+  std::vector<std::string> cors_origins;           // "*" for all; empty: no CORS headers
+  bool page = true;                                // the chat page at /
+  std::string access_log;                          // file, "-" for standard error, empty for none
+  ServeLimits limits;
+
+  // For tests: a fixed clock (seconds since 1970) and numbered instead of random ids.
+  std::function<int64_t()> clock;
+  bool numbered_ids = false;
+};
+
+}  // namespace deepinfer::serve

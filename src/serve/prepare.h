@@ -1,0 +1,37 @@
+// A request body -> what the engine, the grammar compiler and the answer's builder need.
+//
+//   Prepared p;
+//   if (auto error = prepare(service, Protocol::kChat, body, key_name, p)) respond(*error);
+//
+// Parses, renders and tokenizes: microseconds for a chat line, milliseconds for a long new prompt. Thread-safe.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "engine/request.h"
+#include "grammar/constraint.h"
+#include "recipe/api_stream.h"
+#include "recipe/request.h"
+
+namespace deepinfer::serve {
+
+class Service;
+
+struct Prepared {
+  recipe::Request request;
+  std::string scope;  // of the caches; empty: the common one
+  engine::Request engine;
+  recipe::ApiStreamOptions answer;
+  std::optional<grammar::Constraint> constraint;  // to be compiled into engine.grammar
+};
+
+// `owner` keeps the caches of different API keys apart where it is not empty.
+std::optional<recipe::ApiError> prepare(const Service& service, recipe::Protocol protocol, std::string_view body,
+                                        std::string_view owner, Prepared& out);
+
+// The prompt's ids alone, for count_tokens.
+std::optional<recipe::ApiError> prepare_prompt(const Service& service, std::string_view owner, Prepared& out);
+
+}  // namespace deepinfer::serve

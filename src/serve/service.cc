@@ -1,0 +1,71 @@
+#include "serve/service.h"
+
+#include <chrono>
+
+#include <openssl/rand.h>
+
+#include "serve/routes.h"
+
+namespace deepinfer::serve {
+
+Service::Service(ServeConfig c, std::unique_ptr<Backend> b, text::Tokenizer t, recipe::SpecialIds s)
+    : config(std::move(c)),
+      backend(std::move(b)),
+      tokenizer(std::move(t)),
+      specials(s),
+      vocabulary(tokenizer),
+      encoder(tokenizer, specials, {}),
+      ids(config.numbered_ids),
+      workers(2, 4096) {
+  request_options.models = {{config.model_name, recipe::Version::kV41}};
+  for (const std::string& alias : config.model_aliases) request_options.models.push_back({alias, recipe::Version::kV41});
+  request_options.accept_any_model = config.accept_any_model;
+  request_options.limits.body_bytes_max = config.limits.body_bytes_max;
+  request_options.limits.n_max = backend->limits().samples_max;
+}
+
+Service::~Service() = default;
+
+Result<std::unique_ptr<Service>> Service::create(ServeConfig config, std::unique_ptr<Backend> backend,
+                                                 text::Tokenizer tokenizer) {
+  DI_ASSIGN_OR_RETURN(const recipe::SpecialIds specials, recipe::SpecialIds::find(tokenizer, recipe::Version::kV41));
+  std::unique_ptr<Service> self(new Service(std::move(config), std::move(backend), std::move(tokenizer), specials));
+  DI_ASSIGN_OR_RETURN(auto vocabulary, grammar::Vocabulary::from_tokenizer(self->tokenizer));
+  self->compiler = std::make_unique<grammar::Compiler>(std::move(vocabulary), grammar::Compiler::Options());
+  recipe::Sealer::Key key;
+  if (::RAND_bytes(key.data(), static_cast<int>(key.size())) != 1) {
+    return Status(Code::kInternal, "The system gives no random bytes for the key that seals reasoning.");
+  }
+  DI_ASSIGN_OR_RETURN(self->sealer, recipe::Sealer::create({key}, "deepseek-v4.1"));
+  self->request_options.sealer = &*self->sealer;
+  return self;
+}
+
+void Service::add_routes(Router& router) {
+  add_health_routes(router, *this);
+  add_model_routes(router, *this);
+  add_generation_routes(router, *this);
+  if (config.page) add_page_routes(router, *this);
+}
+
+ServerHooks Service::hooks() { return {}; }
+
+std::optional<int32_t> Service::find_tenant(const std::string& scope) const {
+  if (scope.empty()) return 0;
+  const std::lock_guard<std::mutex> lock(tenants_mutex_);
+  const auto at = tenants_.find(scope);
+  return at == tenants_.end() ? std::nullopt : std::optional(at->second);
+}
+
+Result<int32_t> Service::resolve_tenant(const std::string& scope) {
+  if (const auto known = find_tenant(scope)) return *known;
+  DI_ASSIGN_OR_RETURN(const int32_t added, backend->add_tenant(scope));
+  const std::lock_guard<std::mutex> lock(tenants_mutex_);
+  return tenants_.emplace(scope, added).first->second;
+}
+
+int64_t Service::wall_clock() {
+  return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace deepinfer::serve

@@ -1,0 +1,72 @@
+// What all routes share: the model's tokenizer and vocabulary, the engine, limits, clock and ids.
+//
+//   DI_ASSIGN_OR_RETURN(auto service, Service::create(config, std::move(backend), tokenizer));
+//   Router router;
+//   service->add_routes(router);
+//   DI_ASSIGN_OR_RETURN(auto server, Server::start(config, router, service->hooks()));
+//
+// Routes stand in serve/routes/*.cc; each file adds its own (serve/routes.h). Thread-safe where not said otherwise.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/status.h"
+#include "grammar/compiler.h"
+#include "recipe/output_vocabulary.h"
+#include "recipe/request.h"
+#include "recipe/sealed.h"
+#include "recipe/tokenize.h"
+#include "serve/backend.h"
+#include "serve/config.h"
+#include "serve/ids.h"
+#include "serve/router.h"
+#include "serve/server.h"
+#include "serve/workers.h"
+#include "text/tokenizer.h"
+
+namespace deepinfer::serve {
+
+class Service {
+ public:
+  static Result<std::unique_ptr<Service>> create(ServeConfig config, std::unique_ptr<Backend> backend,
+                                                 text::Tokenizer tokenizer);
+  ~Service();
+
+  void add_routes(Router& router);
+  ServerHooks hooks();
+
+  // The engine's number for a user's part of the cache, if it is known already; else resolve_tenant on a worker.
+  std::optional<int32_t> find_tenant(const std::string& scope) const;
+  Result<int32_t> resolve_tenant(const std::string& scope);
+
+  int64_t now() const { return config.clock ? config.clock() : wall_clock(); }
+
+  const ServeConfig config;
+  const std::unique_ptr<Backend> backend;
+  const text::Tokenizer tokenizer;
+  const recipe::SpecialIds specials;
+  const recipe::OutputVocabulary vocabulary;
+  const recipe::PromptEncoder encoder;
+  recipe::RequestOptions request_options;
+  std::optional<recipe::Sealer> sealer;
+  std::unique_ptr<grammar::Compiler> compiler;
+  IdSource ids;
+  std::atomic<int> generations{0};
+  std::atomic<bool> draining{false};
+  Workers workers;
+
+ private:
+  Service(ServeConfig config, std::unique_ptr<Backend> backend, text::Tokenizer tokenizer, recipe::SpecialIds specials);
+  static int64_t wall_clock();
+
+  mutable std::mutex tenants_mutex_;
+  std::unordered_map<std::string, int32_t> tenants_;
+};
+
+}  // namespace deepinfer::serve

@@ -1,0 +1,35 @@
+// A few threads for what would hold up an I/O thread: large bodies, long prompts, waits for the engine.
+//
+//   Workers workers(2, 1024);
+//   if (!workers.submit([=] { ... })) respond_overloaded();     // false: the queue is full
+//
+// Jobs run in order, several at a time. The destructor drops what has not begun.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace deepinfer::serve {
+
+class Workers {
+ public:
+  Workers(int threads, size_t queue_max);
+  ~Workers();
+  [[nodiscard]] bool submit(std::function<void()> job);
+
+ private:
+  void work();
+
+  const size_t queue_max_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> jobs_;
+  bool ending_ = false;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace deepinfer::serve

@@ -1,0 +1,82 @@
+"""deepinfer serve as a program: starts, answers, refuses what it must, ends when told to."""
+import http.client
+import json
+import re
+import signal
+import subprocess
+import unittest
+
+from program import PROGRAM, SANITIZED
+
+WAIT_S = 300 if SANITIZED else 60
+
+
+class Serving:
+    """A server on a free port, ended with the block."""
+
+    def __init__(self, *flags):
+        self.process = subprocess.Popen([PROGRAM, "serve", "--port", "0", *flags], stderr=subprocess.PIPE, text=True)
+        self.port = None
+        for line in self.process.stderr:
+            found = re.search(r"http://127\.0\.0\.1:(\d+)", line)
+            if found:
+                self.port = int(found.group(1))
+                break
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.stderr.close()
+        self.process.wait()
+
+    def request(self, method, path, body=None, headers=None):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=WAIT_S)
+        connection.request(method, path, None if body is None else json.dumps(body), headers or {})
+        response = connection.getresponse()
+        return response, response.read().decode()
+
+
+CHAT = {"model": "deepseek-v4.1-flash", "messages": [{"role": "user", "content": "Tell me a story."}], "max_tokens": 8, "seed": 1}
+
+
+class ServeTest(unittest.TestCase):
+    def test_answers_whole_and_streamed_the_same(self):
+        with Serving() as server:
+            response, body = server.request("POST", "/v1/chat/completions", CHAT)
+            self.assertEqual(response.status, 200, body)
+            whole = json.loads(body)["choices"][0]["message"]["reasoning_content"]
+            self.assertGreater(len(whole), 8)
+            response, body = server.request("POST", "/v1/chat/completions", {**CHAT, "stream": True})
+            self.assertEqual(response.getheader("content-type"), "text/event-stream")
+            frames = [f[len("data: "):] for f in body.split("\n\n") if f]
+            self.assertEqual(frames.pop(), "[DONE]")
+            deltas = [json.loads(f)["choices"][0]["delta"].get("reasoning_content") or "" for f in frames]
+            self.assertEqual("".join(deltas), whole)
+
+    def test_ends_after_the_response_in_work(self):
+        with Serving() as server:
+            connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=WAIT_S)
+            connection.request("POST", "/v1/completions", json.dumps({"model": "deepseek-v4.1-flash", "prompt": "Once", "max_tokens": 60, "stream": True}))
+            response = connection.getresponse()
+            response.read(10)
+            server.process.send_signal(signal.SIGTERM)
+            self.assertTrue(response.read().endswith(b"data: [DONE]\n\n"))
+            self.assertEqual(server.process.wait(WAIT_S), 0)
+
+    def test_refuses_other_machines_without_keys(self):
+        done = subprocess.run([PROGRAM, "serve", "--host", "0.0.0.0"], capture_output=True, text=True, timeout=WAIT_S)
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("without API keys", done.stderr)
+
+    def test_a_taken_port_is_said(self):
+        with Serving() as server:
+            done = subprocess.run([PROGRAM, "serve", "--port", str(server.port)], capture_output=True, text=True, timeout=WAIT_S)
+            self.assertEqual(done.returncode, 2)
+            self.assertIn("Cannot listen on", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
