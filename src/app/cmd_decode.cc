@@ -77,6 +77,19 @@ Result<std::vector<int32_t>> parse_ids(std::string_view text) {
   return ids;
 }
 
+Status check_ids(const std::vector<int32_t>& ids, const text::Tokenizer& tokenizer, const std::string& path) {
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (tokenizer.exists(ids[i])) continue;
+    if (ids[i] < tokenizer.vocab_size()) {
+      return make_error(Code::kInvalidArgument, "Id {} of the input is {}, which {} leaves unused.", i + 1, ids[i],
+                        path);
+    }
+    return make_error(Code::kInvalidArgument, "Id {} of the input is {}, but the ids of {} go from 0 to {}.", i + 1,
+                      ids[i], path, tokenizer.vocab_size() - 1);
+  }
+  return {};
+}
+
 struct Message : recipe::OutputSink {
   std::string reasoning, content;
   Json calls = Json::array();
@@ -203,6 +216,7 @@ int run_decode(const DecodeFlags& flags) {
     if (!path.ok()) return fail(path.status().message());
     Result<text::Tokenizer> tokenizer = text::Tokenizer::load(path.value());
     if (!tokenizer.ok()) return fail(tokenizer.status().message());
+    if (const Status s = check_ids(input.ids, tokenizer.value(), path.value()); !s.ok()) return fail(s.message());
     input.vocabulary = recipe::OutputVocabulary(tokenizer.value());
   }
   if (flags.api.empty()) {

@@ -175,6 +175,22 @@ class BadInputTest(unittest.TestCase):
         self.edit_json("tokenizer.json", grow)
         self.refused("tokenizer.json", "9000", "another model")
 
+    def drop_merges(self, count):
+        def change(tokenizer):
+            vocab, merges = tokenizer["model"]["vocab"], tokenizer["model"]["merges"]
+            for merge in merges[-count:]:
+                del vocab[merge.replace(" ", "") if isinstance(merge, str) else "".join(merge)]
+            del merges[-count:]
+        self.edit_json("tokenizer.json", change)
+
+    def test_tokenizer_that_lacks_padding_only(self):
+        self.drop_merges(100)
+        self.assertEqual(self.run_program("--prompt", "Hi", "--max-tokens", "2").returncode, 0)
+
+    def test_tokenizer_with_far_fewer_tokens_than_the_model(self):
+        self.drop_merges(1000)
+        self.refused("tokenizer.json", "vocab_size", "another model")
+
     def test_prompts(self):
         self.refused("prompt is empty", args=("--prompt", ""))
         self.refused("prompt is empty", args=())

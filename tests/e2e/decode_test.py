@@ -38,7 +38,7 @@ class DecodeTest(unittest.TestCase):
     def test_ids_know_markup_by_id(self):
         with open("models/tiny/tokenizer.json", encoding="utf-8") as f:
             ids = {t["content"]: t["id"] for t in json.load(f)["added_tokens"]}
-        message = self.printed(f"[{ids['<｜User｜>']}, {ids['</think>']}\n{ids['｜DSML｜']} {ids['<｜end▁of▁sentence｜>']} 99999999]", "--ids", "--tools")
+        message = self.printed(f"[{ids['<｜User｜>']}, {ids['</think>']}\n{ids['｜DSML｜']} {ids['<｜end▁of▁sentence｜>']}]", "--ids", "--tools")
         self.assertEqual((message["reasoning"], message["content"]), ("<｜User｜>", "｜DSML｜"))
 
     def test_every_api_streams_and_ends(self):
@@ -66,6 +66,10 @@ class DecodeTest(unittest.TestCase):
         self.refused("no token id at byte 2", "1 x2", "--ids")
         self.refused("no token id at byte 0", "99999999999999", "--ids")
         self.refused("no token id at byte 2", "1 -4", "--ids")
+        with open("models/tiny/tokenizer.json", encoding="utf-8") as f:
+            last = max(t["id"] for t in json.load(f)["added_tokens"])
+        self.refused(f"Id 2 of the input is {last + 1}, but the ids of", f"1 {last + 1}", "--ids")
+        self.refused(f"go from 0 to {last}.", "99999999", "--ids")
         self.refused("--events needs --api", "x", "--events")
         self.refused("stop sequence is empty", "x", "--stop", "")
         self.refused("nowhere.txt", "", "nowhere.txt")

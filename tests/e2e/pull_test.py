@@ -219,7 +219,7 @@ class PullTest(unittest.TestCase):
         self.assertEqual(self.hub.log, [])
 
     def test_hub_out_of_reach_and_not_a_hub(self):
-        self.check_refused(self.pull("--retries", "0", HF_ENDPOINT="http://127.0.0.1:1"), "127.0.0.1:1", "did not answer")
+        self.check_refused(self.pull("--retries", "50", HF_ENDPOINT="http://127.0.0.1:1"), "127.0.0.1:1", "Cannot reach")
         self.check_refused(self.pull(HF_ENDPOINT="ftp://example.com"), "http://")
         self.check_refused(self.pull(HF_HUB_OFFLINE="1"), "HF_HUB_OFFLINE")
         self.hub.listing = lambda: b"<html>"

@@ -26,6 +26,10 @@ using namespace std::chrono_literals;
 
 constexpr size_t kReadAheadStep = 4 << 20;
 
+// Embeddings are often padded to a round number of rows (DeepSeek's by 465), which a tokenizer of the same model then
+// lacks.
+int64_t padding_max(int64_t vocab_size) { return std::max<int64_t>(vocab_size / 64, 128); }
+
 Status check_tokenizer(const text::Tokenizer& tokenizer, const checkpoint::ModelConfig& config,
                        const std::string& path) {
   if (tokenizer.vocab_size() > config.vocab_size) {
@@ -33,6 +37,14 @@ Status check_tokenizer(const text::Tokenizer& tokenizer, const checkpoint::Model
         Code::kInvalidArgument,
         "{} has tokens up to id {}, but config.json says {} tokens (vocab_size): it belongs to another model.", path,
         tokenizer.vocab_size() - 1, config.vocab_size);
+  }
+  int64_t missing = config.vocab_size;
+  for (text::TokenId id = 0; id < tokenizer.vocab_size(); ++id) missing -= tokenizer.exists(id);
+  if (missing > padding_max(config.vocab_size)) {
+    return make_error(Code::kInvalidArgument,
+                      "{} has {} tokens, but config.json says {} (vocab_size), and padding explains at most {} of the "
+                      "difference: it belongs to another model.",
+                      path, config.vocab_size - missing, config.vocab_size, padding_max(config.vocab_size));
   }
   struct Named {
     const char* text;

@@ -33,6 +33,11 @@ std::string origin(const std::string& url) {
   return lower(url.substr(0, std::min(url.find_first_of("/?#", scheme + 3), url.size())));
 }
 
+bool found_nobody(CURLcode code) {
+  return code == CURLE_COULDNT_RESOLVE_HOST || code == CURLE_COULDNT_RESOLVE_PROXY || code == CURLE_COULDNT_CONNECT ||
+         code == CURLE_PEER_FAILED_VERIFICATION || code == CURLE_SSL_CACERT_BADFILE;
+}
+
 }  // namespace
 
 std::string url_encode(std::string_view text, bool keep_slash) {
@@ -67,6 +72,7 @@ struct HttpClient::Impl {
   HttpReply reply;
   size_t header_bytes = 0;
   Status refused;
+  bool unreachable = false;
 
   static size_t on_header(char* data, size_t size, size_t count, void* self_pointer) {
     auto* self = static_cast<Impl*>(self_pointer);
@@ -99,6 +105,7 @@ struct HttpClient::Impl {
     if (curl == nullptr) return Status(Code::kInternal, "libcurl could not be started.");
     reply = HttpReply();
     refused = Status();
+    unreachable = false;
     header_bytes = 0;
     error[0] = '\0';
     curl_easy_setopt(curl, CURLOPT_URL, url.c_str());
@@ -108,8 +115,12 @@ struct HttpClient::Impl {
     if (stop != nullptr && stop->load()) return Status(Code::kCancelled, "Stopped.");
     if (!refused.ok()) return refused;
     if (code != CURLE_OK) {
-      return make_error(Code::kUnavailable, "{} did not answer fully: {}.", origin(url),
-                        error[0] != '\0' ? error : curl_easy_strerror(code));
+      const char* const why = error[0] != '\0' ? error : curl_easy_strerror(code);
+      unreachable = found_nobody(code);
+      if (!unreachable) return make_error(Code::kUnavailable, "{} did not answer fully: {}.", origin(url), why);
+      return make_error(Code::kUnavailable,
+                        "Cannot reach {}: {}. Check the network, HF_ENDPOINT, and https_proxy if there is a proxy.",
+                        origin(url), why);
     }
     curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &reply.status);
     return std::move(reply);
@@ -152,6 +163,8 @@ HttpClient::~HttpClient() {
   if (impl_->curl != nullptr) curl_easy_cleanup(impl_->curl);
   curl_slist_free_all(impl_->authorization);
 }
+
+bool HttpClient::unreachable() const { return impl_->unreachable; }
 
 Result<HttpReply> HttpClient::get(const std::string& url, ByteRange range, const Sink& sink) {
   curl_easy_setopt(impl_->curl, CURLOPT_NOBODY, 0L);

@@ -42,6 +42,9 @@ class HttpClient {
   Result<HttpReply> get(const std::string& url, ByteRange range, const Sink& sink);
   // The reply of the endpoint itself: redirects are followed only while they stay on its host.
   Result<HttpReply> head(const std::string& url);
+  // Whether the last request found nobody to talk to (no such host, connection refused, no trust in the certificate):
+  // asking again soon hardly helps.
+  bool unreachable() const;
 
  private:
   struct Impl;

@@ -72,13 +72,22 @@ Status check_disk(const std::string& dir, uint64_t needed, const ModelId& id) {
                     id.to_string(), format_bytes(needed), dir, format_bytes(free));
 }
 
+void wait_unless_stopped(std::chrono::milliseconds left, const std::atomic<bool>* stop) {
+  constexpr std::chrono::milliseconds kStep{50};
+  for (; left.count() > 0 && !(stop != nullptr && stop->load()); left -= kStep)
+    std::this_thread::sleep_for(std::min(left, kStep));
+}
+
 Result<RemoteModel> fetch_metadata_patiently(const HubConfig& config, const ModelId& id,
                                              const std::atomic<bool>* stop) {
   HttpClient http(config, stop);
   for (int attempt = 1;; ++attempt) {
     Result<RemoteModel> model = fetch_metadata(http, config, id);
-    if (model.ok() || model.status().code() != Code::kUnavailable || attempt > config.retries) return model;
-    std::this_thread::sleep_for(std::chrono::milliseconds(int64_t{config.retry_delay_ms} << std::min(attempt - 1, 4)));
+    if (model.ok() || model.status().code() != Code::kUnavailable) return model;
+    // Nothing has been fetched yet, so that a hub nobody can connect to is most likely a wrong address.
+    const int retries = http.unreachable() ? std::min(config.retries, 1) : config.retries;
+    if (attempt > retries) return model;
+    wait_unless_stopped(std::chrono::milliseconds(int64_t{config.retry_delay_ms} << std::min(attempt - 1, 4)), stop);
   }
 }
 
