@@ -26,7 +26,9 @@ void TierLink::pump(sched::Scheduler& scheduler, double now_s) {
   puts_.clear();
   scheduler.take_tier_puts(&puts_);
   for (const sched::TierPut& put : puts_) {
-    if (scheduler.host().verify(put.host)) writer_.write(put.key, put.tokens, scheduler.host().buffer(put.host));
+    if (scheduler.host().verify(put.host)) {
+      writer_.write(put.key, put.tokens, scheduler.host().buffer(put.host), put.info);
+    }
     scheduler.host().unpin(put.host);
   }
 }

@@ -9,7 +9,7 @@
 // opens it with the key and tokens that it wants. A tier may lose, delay or damage records; the reader sees a miss,
 // never wrong KV.
 //
-// Contract for implementations: get and put return at once; every ticket completes exactly once, in any order, unless
+// Contract for implementations: get and put return at once, and put has copied the record by then; every ticket completes exactly once, in any order, unless
 // it was cancelled; poll never waits; a put is visible to get only once it has completed; puts of one key: the last one
 // stays. Completion codes: ok; kNotFound (get); kResourceExhausted (full, or the record is larger than the buffer);
 // kUnavailable, kIo, kDeadlineExceeded. One thread uses a Tier object.
@@ -46,7 +46,7 @@ class Tier {
   virtual std::string_view name() const = 0;
 
   virtual Ticket get(const BlockKey& key, std::span<std::byte> into) = 0;
-  virtual Ticket put(const BlockKey& key, std::span<const std::byte> record) = 0;
+  virtual Ticket put(const BlockKey& key, std::span<const std::byte> record, const PutInfo& info) = 0;
   // Forgets the key, if it is there.
   virtual void erase(const BlockKey& key) = 0;
   // Completions since the last call, at most done.size(); how many were written.

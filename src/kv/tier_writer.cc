@@ -12,7 +12,8 @@ TierWriter::~TierWriter() {
   }
 }
 
-bool TierWriter::write(const BlockKey& key, std::span<const int32_t> tokens, std::span<const std::byte> page) {
+bool TierWriter::write(const BlockKey& key, std::span<const int32_t> tokens, std::span<const std::byte> page,
+                       const PutInfo& info) {
   const auto free = std::ranges::find(puts_, false, &Put::busy);
   if (free == puts_.end() || page.size() != options_.page_bytes) {
     ++counters_.refused;
@@ -22,7 +23,7 @@ bool TierWriter::write(const BlockKey& key, std::span<const int32_t> tokens, std
   p.record.resize(record_bytes(tokens.size(), page.size()));
   seal_record(key, tokens, page, p.record);
   p.busy = true;
-  p.ticket = tier_.put(key, p.record);
+  p.ticket = tier_.put(key, p.record, info);
   ++in_flight_;
   return true;
 }

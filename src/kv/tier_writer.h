@@ -1,7 +1,7 @@
 // Writes blocks to a tier: makes the record, keeps its buffer until the put has completed.
 //
 //   TierWriter writer(tier, {.page_bytes = layout.page_bytes});
-//   writer.write(key, tokens, page);          // false: too many in flight; the block is not written, counted
+//   writer.write(key, tokens, page, {.ttl_s = 3 * 86400});   // false: too many in flight; the block is not written, counted
 //   writer.completed(completion);             // what Tier::poll gave; false: not one of these puts
 //
 // A failed put is counted and forgotten: the block is computed again when somebody wants it. Limits: in_flight_max puts,
@@ -34,7 +34,8 @@ class TierWriter {
   TierWriter(const TierWriter&) = delete;
   TierWriter& operator=(const TierWriter&) = delete;
 
-  bool write(const BlockKey& key, std::span<const int32_t> tokens, std::span<const std::byte> page);
+  bool write(const BlockKey& key, std::span<const int32_t> tokens, std::span<const std::byte> page,
+             const PutInfo& info);
   bool completed(const Tier::Completion& done);
   int in_flight() const { return in_flight_; }
   const TierWriterCounters& counters() const { return counters_; }

@@ -187,7 +187,8 @@ void Scheduler::Impl::release_claims(Sequence& s) {
 
 // ---- what goes there ------------------------------------------------------------------------------------------------
 
-void Scheduler::Impl::put_block(const kv::BlockKey& key, std::span<const int32_t> tokens, int block) {
+void Scheduler::Impl::put_block(const Sequence& s, const kv::BlockKey& key, std::span<const int32_t> tokens,
+                                int block) {
   const int id = static_cast<int>(puts.size()) < config.tier_puts_max ? host.reserve(config.block_bytes) : kv::kNoEntry;
   if (id == kv::kNoEntry) {
     ++stats.tier_puts_skipped;
@@ -197,7 +198,10 @@ void Scheduler::Impl::put_block(const kv::BlockKey& key, std::span<const int32_t
   std::vector<MemoryOp>& copies = planning ? current().plan.before : pending;
   copies.push_back({.kind = MemoryOp::Kind::kSaveBlock, .from = block, .host = id});
   copies.push_back({.kind = MemoryOp::Kind::kSeal, .host = id});
-  puts.push_back({key, {tokens.begin(), tokens.end()}, id});
+  puts.push_back({.key = key,
+                  .tokens = {tokens.begin(), tokens.end()},
+                  .host = id,
+                  .info = {.space = tenants[s.request.tenant].space, .ttl_s = s.request.ttl_s}});
   ++stats.tier_puts;
 }
 

@@ -272,7 +272,7 @@ void Scheduler::Impl::index_blocks(Sequence& s) {
     if (node == kv::kNoNode) return;
     const bool computed_here = s.indexed < s.loaded_begin || s.indexed >= s.loaded_end;
     if (config.tier_gets_max > 0 && computed_here && index.counters().inserted > inserted)
-      put_block(s.keys[s.indexed], tokens, s.blocks[s.indexed]);
+      put_block(s, s.keys[s.indexed], tokens, s.blocks[s.indexed]);
     if (int32_t& own = s.blocks[s.indexed]; index.block_of(node) != own) {
       // Somebody else computed the same tokens first. Exact blocks are equal bit for bit: one is enough.
       if (config.scope.replay != kv::Replay::kExact) return;

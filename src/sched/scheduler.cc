@@ -219,7 +219,7 @@ Result<int32_t> Scheduler::add_tenant(const std::string& name, double weight) {
     return i.refuse(Limit::kTenants, fmt::format("there are {} tenants, which is tenants_max", i.tenants.size()));
   kv::CacheScope scope = i.config.scope;
   scope.tenant = name;
-  i.tenants.push_back({name, weight, kv::root_key(scope)});
+  i.tenants.push_back({name, weight, kv::root_key(scope), kv::space_of(name)});
   return static_cast<int32_t>(i.tenants.size()) - 1;
 }
 

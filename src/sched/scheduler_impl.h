@@ -101,6 +101,7 @@ struct Tenant {
   std::string name;
   double weight = 1;
   kv::BlockKey root;
+  uint64_t space = 0;  // kv::space_of(name)
 };
 
 struct Scheduler::Impl {
@@ -166,7 +167,7 @@ struct Scheduler::Impl {
   void load_fetched(Sequence& s, int shared);
   void drop_pages(Sequence& s);          // its host memory
   void release_claims(Sequence& s);
-  void put_block(const kv::BlockKey& key, std::span<const int32_t> tokens, int block);
+  void put_block(const Sequence& s, const kv::BlockKey& key, std::span<const int32_t> tokens, int block);
   void take_puts(std::vector<TierPut>* out);
 
   // commit.cc

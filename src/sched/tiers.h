@@ -4,7 +4,7 @@
 //   s->take_tier_gets(&gets);      for each: reader.fetch(get.key, get.tokens, now)
 //   s->tier_arrived(key, page, now);                             // an empty page: it is not there, late or damaged
 //   s->take_tier_puts(&puts);      for each: if (s->host().verify(put.host))
-//                                              writer.write(put.key, put.tokens, s->host().buffer(put.host));
+//                                              writer.write(put.key, put.tokens, s->host().buffer(put.host), put.info);
 //                                            s->host().unpin(put.host);
 //
 // Policy. A request whose prompt goes on behind what the device's prefix index holds asks for its first missing block;
@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "kv/cache_key.h"
+#include "kv/tier.h"
 
 namespace deepinfer::sched {
 
@@ -34,6 +35,7 @@ struct TierPut {
   kv::BlockKey key;
   std::vector<int32_t> tokens;
   int host = -1;  // entry of Scheduler::host() with the page; to be unpinned
+  kv::PutInfo info;
 };
 
 }  // namespace deepinfer::sched

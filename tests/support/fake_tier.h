@@ -39,7 +39,7 @@ class FakeTier : public Tier {
     jobs_[job.ticket] = std::move(job);
     return last_;
   }
-  Ticket put(const BlockKey& key, std::span<const std::byte> record) override {
+  Ticket put(const BlockKey& key, std::span<const std::byte> record, const PutInfo&) override {
     const Ticket ticket = ++last_;
     jobs_[ticket] = {.ticket = ticket,
                      .due = polls_ + 1 + pick(faults_.delay_max),

@@ -263,7 +263,7 @@ TEST_F(Ssd, KillNineLosesNothingThatWasCompleted) {
       if (!t.ok()) ::_exit(1);
       std::map<Tier::Ticket, uint32_t> puts;
       for (uint32_t i = next;; ++i) {
-        puts[t.value()->put(key_of(i), record_of(i))] = i;
+        puts[t.value()->put(key_of(i), record_of(i), {})] = i;
         std::array<Tier::Completion, 8> done;
         for (size_t k = 0, n = t.value()->poll(done); k < n; ++k) {
           if (done[k].status.ok()) (void)!::write(fds[1], &puts[done[k].ticket], sizeof(uint32_t));

@@ -37,7 +37,7 @@ TierReaderCounters read_all(TierFaults faults, unsigned seed) {
   for (const Block& b : blocks) {
     std::vector<std::byte> record(record_bytes(kTokens, kPage));
     seal_record(b.key, b.tokens, b.page, record);
-    tier.put(b.key, record);
+    tier.put(b.key, record, {});
   }
   std::array<Tier::Completion, 64> done;
   for (int i = 0; i < faults.delay_max + 3; ++i) tier.poll(done);

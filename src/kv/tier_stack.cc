@@ -1,0 +1,167 @@
+#include "kv/tier_stack.h"
+
+#include <algorithm>
+#include <array>
+
+#include "kv/record.h"
+
+namespace deepinfer::kv {
+namespace {
+
+// A record found below goes up with the time of a chat; the level it came from keeps the exact one.
+constexpr PutInfo kPromoted = {};
+
+}  // namespace
+
+TierStack::TierStack(std::vector<std::shared_ptr<Tier>> levels, TierStackOptions options)
+    : options_(options), levels_(std::move(levels)), stats_(levels_.size()), ours_(levels_.size()) {
+  for (size_t i = 0; i < levels_.size(); ++i) stats_[i].name = levels_[i]->name();
+}
+
+TierStack::~TierStack() {
+  for (const auto& [ticket, get] : gets_) levels_[get.level]->cancel(get.below);
+}
+
+double TierStack::now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+void TierStack::ask(Ticket ticket, Get& get) {
+  get.asked_s = now();
+  get.below = levels_[get.level]->get(get.key, get.into);
+  ours_[get.level][get.below] = ticket;
+  ++stats_[get.level].gets;
+}
+
+Tier::Ticket TierStack::get(const BlockKey& key, std::span<std::byte> into) {
+  const Ticket ticket = ++last_;
+  if (levels_.empty()) {
+    completions_.push_back({ticket, Status(Code::kNotFound, "there is no tier"), 0});
+    return ticket;
+  }
+  ask(ticket, gets_[ticket] = {.key = key, .into = into});
+  return ticket;
+}
+
+Tier::Ticket TierStack::put(const BlockKey& key, std::span<const std::byte> record, const PutInfo& info) {
+  return put_to(levels_.size(), key, record, info, false);
+}
+
+Tier::Ticket TierStack::put_to(size_t levels, const BlockKey& key, std::span<const std::byte> record,
+                               const PutInfo& info, bool silent) {
+  const Ticket ticket = ++last_;
+  if (levels == 0 || static_cast<int>(puts_.size()) >= options_.puts_max) {
+    if (!silent)
+      completions_.push_back({ticket, Status(Code::kResourceExhausted, "too many writes are on their way"), 0});
+    return ticket;
+  }
+  puts_[ticket] = {.open = static_cast<int>(levels), .silent = silent, .begun_s = now()};
+  for (size_t i = 0; i < levels; ++i) {
+    ours_[i][levels_[i]->put(key, record, info)] = ticket;
+    ++stats_[i].puts;
+    stats_[i].written_bytes += record.size();
+  }
+  return ticket;
+}
+
+void TierStack::erase(const BlockKey& key) {
+  for (const std::shared_ptr<Tier>& level : levels_) level->erase(key);
+}
+
+void TierStack::end_get(Ticket ticket, Status status, size_t bytes) {
+  gets_.erase(ticket);
+  completions_.push_back({ticket, std::move(status), bytes});
+}
+
+void TierStack::get_answered(size_t level, Ticket ticket, Get& get, const Completion& done) {
+  TierLevelStats& s = stats_[level];
+  const bool whole = done.status.ok() && record_is_whole(get.into.first(std::min(done.bytes, get.into.size())));
+  if (whole) {
+    ++s.hits;
+    s.read_bytes += done.bytes;
+    s.read_seconds += now() - get.asked_s;
+    if (level > 0) put_to(level, get.key, get.into.first(done.bytes), kPromoted, true);
+    return end_get(ticket, Status(), done.bytes);
+  }
+  if (done.status.ok()) {
+    ++s.damaged;
+    levels_[level]->erase(get.key);
+  } else if (done.status.code() != Code::kNotFound) {
+    ++s.errors;
+  }
+  if (level + 1 == levels_.size()) return end_get(ticket, Status(Code::kNotFound, "no tier has the record"), 0);
+  ++get.level;
+  ask(ticket, get);
+}
+
+void TierStack::level_answered(size_t level, const Completion& done) {
+  const auto at = ours_[level].find(done.ticket);
+  if (at == ours_[level].end()) return;  // given up meanwhile
+  const Ticket ticket = at->second;
+  ours_[level].erase(at);
+  if (const auto get = gets_.find(ticket); get != gets_.end()) return get_answered(level, ticket, get->second, done);
+  const auto put = puts_.find(ticket);
+  if (put == puts_.end()) return;
+  Put& p = put->second;
+  if (done.status.ok()) {
+    p.ok = true;
+  } else {
+    ++stats_[level].put_failures;
+    p.status = done.status;
+  }
+  if (--p.open > 0) return;
+  if (!p.silent) completions_.push_back({ticket, p.ok ? Status() : p.status, 0});
+  puts_.erase(put);
+}
+
+// Gets move on to the next level; of puts only the answer is given up, the level may still finish it.
+void TierStack::give_up_late(double now_s) {
+  std::vector<Ticket> late;
+  for (const auto& [ticket, get] : gets_) {
+    if (now_s - get.asked_s > options_.level_timeout_s) late.push_back(ticket);
+  }
+  std::ranges::sort(late);
+  for (const Ticket ticket : late) {
+    Get& get = gets_.at(ticket);
+    ++stats_[get.level].late;
+    levels_[get.level]->cancel(get.below);
+    ours_[get.level].erase(get.below);
+    get_answered(get.level, ticket, get, {get.below, Status(Code::kNotFound, "the tier is slow"), 0});
+  }
+  late.clear();
+  for (const auto& [ticket, put] : puts_) {
+    if (now_s - put.begun_s > options_.level_timeout_s) late.push_back(ticket);
+  }
+  std::ranges::sort(late);
+  for (const Ticket ticket : late) {
+    const Put& p = puts_.at(ticket);
+    if (!p.silent)
+      completions_.push_back({ticket, p.ok ? Status() : Status(Code::kDeadlineExceeded, "a tier is slow"), 0});
+    puts_.erase(ticket);
+  }
+}
+
+size_t TierStack::poll(std::span<Completion> done) {
+  std::array<Completion, 64> answers;
+  for (size_t level = 0; level < levels_.size(); ++level) {
+    const size_t n = levels_[level]->poll(answers);
+    for (size_t i = 0; i < n; ++i) level_answered(level, answers[i]);
+  }
+  give_up_late(now());
+  size_t n = 0;
+  for (; n < done.size() && !completions_.empty(); completions_.pop_front())
+    done[n++] = std::move(completions_.front());
+  return n;
+}
+
+void TierStack::cancel(Ticket ticket) {
+  if (const auto get = gets_.find(ticket); get != gets_.end()) {
+    levels_[get->second.level]->cancel(get->second.below);
+    ours_[get->second.level].erase(get->second.below);
+    gets_.erase(get);
+  }
+  if (const auto put = puts_.find(ticket); put != puts_.end()) put->second.silent = true;
+  std::erase_if(completions_, [ticket](const Completion& c) { return c.ticket == ticket; });
+}
+
+}  // namespace deepinfer::kv

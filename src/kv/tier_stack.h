@@ -1,0 +1,83 @@
+// Several tiers as one, the nearest first: host memory, local SSD, remote store.
+//
+//   TierStack stack({host, ssd, remote});
+//
+// get() asks level by level and gives the first record whose checksum fits; what was found below is put into the levels
+// above it. put() writes to every level and completes with the last of them; it succeeds if one level has it. A level
+// that does not answer within a level_timeout_s counts as a miss of that level, so that a slow remote store costs a
+// bounded time. Statistics are kept a level.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "kv/tier.h"
+
+namespace deepinfer::kv {
+
+struct TierLevelStats {
+  std::string_view name;
+  int64_t gets = 0, hits = 0, damaged = 0, late = 0, errors = 0;
+  int64_t puts = 0, put_failures = 0;
+  uint64_t read_bytes = 0, written_bytes = 0;
+  double read_seconds = 0;  // of hits, from question to answer
+};
+
+struct TierStackOptions {
+  double level_timeout_s = 2;
+  int puts_max = 256;  // in flight; more are refused
+};
+
+class TierStack : public Tier {
+ public:
+  explicit TierStack(std::vector<std::shared_ptr<Tier>> levels, TierStackOptions options = {});
+  ~TierStack() override;
+
+  std::string_view name() const override { return "stack"; }
+  Ticket get(const BlockKey& key, std::span<std::byte> into) override;
+  Ticket put(const BlockKey& key, std::span<const std::byte> record, const PutInfo& info) override;
+  void erase(const BlockKey& key) override;
+  size_t poll(std::span<Completion> done) override;
+  void cancel(Ticket ticket) override;
+
+  const std::vector<TierLevelStats>& stats() const { return stats_; }
+
+ private:
+  struct Get {
+    BlockKey key;
+    std::span<std::byte> into;
+    size_t level = 0;
+    Ticket below = 0;  // of the level
+    double asked_s = 0;
+  };
+  struct Put {
+    int open = 0;  // levels that have not answered
+    bool ok = false;
+    bool silent = false;  // a promotion: nobody waits
+    double begun_s = 0;
+    Status status;
+  };
+
+  static double now();
+  void ask(Ticket ticket, Get& get);
+  Ticket put_to(size_t levels, const BlockKey& key, std::span<const std::byte> record, const PutInfo& info, bool silent);
+  void end_get(Ticket ticket, Status status, size_t bytes);
+  void level_answered(size_t level, const Completion& done);
+  void get_answered(size_t level, Ticket ticket, Get& get, const Completion& done);
+  void give_up_late(double now_s);
+
+  const TierStackOptions options_;
+  std::vector<std::shared_ptr<Tier>> levels_;
+  std::vector<TierLevelStats> stats_;
+  std::unordered_map<Ticket, Get> gets_;
+  std::unordered_map<Ticket, Put> puts_;
+  std::vector<std::unordered_map<Ticket, Ticket>> ours_;  // a level's ticket -> ours
+  std::deque<Completion> completions_;
+  Ticket last_ = 0;
+};
+
+}  // namespace deepinfer::kv

@@ -1,0 +1,129 @@
+#include "kv/tier_stack.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <map>
+#include <thread>
+
+#include "kv/host_tier.h"
+#include "kv/record.h"
+#include "tests/support/fake_tier.h"
+
+namespace deepinfer::kv {
+namespace {
+
+BlockKey key_of(uint8_t i) {
+  BlockKey k;
+  k.bytes[3] = i;
+  return k;
+}
+
+std::vector<std::byte> record_of(uint8_t i, size_t payload = 1000) {
+  std::vector<std::byte> record(record_bytes(8, payload));
+  seal_record(key_of(i), std::vector<int32_t>(8, i), std::vector<std::byte>(payload, std::byte{i}), record);
+  return record;
+}
+
+struct User {
+  explicit User(Tier& t) : tier(t) {}
+  Tier::Completion wait(Tier::Ticket ticket) {
+    for (int i = 0; i < 2000; ++i) {
+      std::array<Tier::Completion, 8> got;
+      for (size_t k = 0, n = tier.poll(got); k < n; ++k) done[got[k].ticket] = got[k];
+      if (done.contains(ticket)) return done[ticket];
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    ADD_FAILURE() << "no completion";
+    return {};
+  }
+  bool put(uint8_t i, PutInfo info = {}) { return wait(tier.put(key_of(i), record_of(i), info)).status.ok(); }
+  bool get(uint8_t i) {
+    std::vector<std::byte> buffer(2000);
+    const Tier::Completion c = wait(tier.get(key_of(i), buffer));
+    if (!c.status.ok()) return false;
+    buffer.resize(c.bytes);
+    EXPECT_EQ(buffer, record_of(i));
+    return true;
+  }
+
+  Tier& tier;
+  std::map<Tier::Ticket, Tier::Completion> done;
+};
+
+TEST(HostTier, KeepsTheRecentlyUsedWithinItsBytes) {
+  HostTier host({.bytes_max = 10 * record_of(0).size()});
+  User u(host);
+  for (uint8_t i = 0; i < 10; ++i) EXPECT_TRUE(u.put(i));
+  EXPECT_TRUE(u.get(0));
+  for (uint8_t i = 10; i < 19; ++i) EXPECT_TRUE(u.put(i));
+  EXPECT_TRUE(u.get(0));
+  for (uint8_t i = 1; i < 10; ++i) EXPECT_FALSE(u.get(i));
+  EXPECT_EQ(host.stats().evicted, 9);
+  EXPECT_LE(host.stats().bytes, 10 * record_of(0).size());
+  EXPECT_FALSE(u.wait(host.put(key_of(1), record_of(1, 1 << 20), {})).status.ok());
+}
+
+TEST(HostTier, TimeAndSpaces) {
+  int64_t time = 0;
+  HostTier host({.unix_time = [&] { return time; }});
+  User u(host);
+  u.put(1, {.space = 5, .ttl_s = 10});
+  u.put(2, {.space = 6, .ttl_s = 10});
+  time = 9;
+  EXPECT_TRUE(u.get(1));
+  time = 12;
+  EXPECT_TRUE(u.get(1));
+  EXPECT_FALSE(u.get(2));
+  host.purge(6);
+  EXPECT_TRUE(u.get(1));
+  host.purge(5);
+  EXPECT_FALSE(u.get(1));
+}
+
+TEST(TierStack, FindsBelowAndBringsUp) {
+  auto host = std::make_shared<HostTier>(HostTierOptions{.bytes_max = 3 * record_of(0).size()});
+  auto below = std::make_shared<FakeTier>(TierFaults{.delay_max = 3}, 1);
+  TierStack stack({host, below});
+  User u(stack);
+  for (uint8_t i = 0; i < 20; ++i) EXPECT_TRUE(u.put(i));
+  EXPECT_EQ(host->stats().records, 3);
+  for (uint8_t i = 0; i < 20; ++i) EXPECT_TRUE(u.get(i)) << int{i};
+  EXPECT_GE(stack.stats()[1].hits, 17);
+  const int64_t before = stack.stats()[1].hits;
+  EXPECT_TRUE(u.get(19));
+  EXPECT_EQ(stack.stats()[1].hits, before);  // it is in host memory now
+  EXPECT_FALSE(u.get(77));
+  stack.erase(key_of(19));
+  EXPECT_FALSE(u.get(19));
+}
+
+// A tier that lies, is away or never answers costs a miss of that level only.
+TEST(TierStack, ABadLevelHidesNothing) {
+  for (const TierFaults& faults : {TierFaults{.flip = 1}, TierFaults{.cut = 1}, TierFaults{.error = 1},
+                                   TierFaults{.lost_completion = 1}, TierFaults{.lost_record = 1}}) {
+    auto bad = std::make_shared<FakeTier>(faults, 1);
+    auto good = std::make_shared<FakeTier>(TierFaults{.delay_max = 2}, 2);
+    TierStack stack({bad, good}, {.level_timeout_s = 0.05});
+    User u(stack);
+    EXPECT_TRUE(u.put(1));
+    EXPECT_TRUE(u.get(1));
+    EXPECT_FALSE(u.get(2));
+  }
+}
+
+TEST(TierStack, CancelledGetsDoNotComplete) {
+  auto below = std::make_shared<FakeTier>(TierFaults{.delay_max = 5}, 1);
+  TierStack stack({below});
+  User u(stack);
+  u.put(1);
+  std::vector<std::byte> buffer(2000);
+  const Tier::Ticket t = stack.get(key_of(1), buffer);
+  stack.cancel(t);
+  EXPECT_TRUE(u.get(1));
+  EXPECT_FALSE(u.done.contains(t));
+  EXPECT_EQ(below->jobs(), 0u);
+}
+
+}  // namespace
+}  // namespace deepinfer::kv
