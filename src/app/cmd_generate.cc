@@ -10,6 +10,7 @@
 #include "app/commands.h"
 #include "app/generate/job.h"
 #include "app/options/command_options.h"
+#include "app/options/token_ranges.h"
 #include "app/run/find_model.h"
 #include "app/run/load.h"
 #include "app/terminal/interrupt.h"
@@ -33,7 +34,9 @@ struct GenerateFlags {
   RunOptions run;
   int sequences = 0, rows = 0;
   uint64_t seed = 0;
-  int64_t cache_mb = 0;
+  int64_t cache_mb = 0, keep = 0;
+  int top_k_max = 0;
+  std::string ban_tokens;
   bool resume = false, quiet = false, cache = true;
 };
 
@@ -56,6 +59,9 @@ Result<std::unique_ptr<engine::Engine>> make_engine(const GenerateFlags& flags, 
   if (options.end_tokens.empty()) options.end_tokens = {static_cast<int32_t>(parts.checkpoint->config().eos_token_id)};
   options.prefix_cache = flags.cache;
   options.host_bytes_max = static_cast<uint64_t>(flags.cache_mb) << 20;
+  options.top_k_max = flags.top_k_max;
+  DI_ASSIGN_OR_RETURN(options.banned_tokens, parse_token_ranges(flags.ban_tokens));
+  if (flags.keep > 0) options.keep_extra = static_cast<int>(flags.keep) - executor->info().window;
   return engine::Engine::create(std::move(executor), parts.tokenizer, options);
 }
 
@@ -133,6 +139,9 @@ void setup_generate(CLI::App& app, Run* run) {
   options->bind("rows", &flags->rows);
   options->bind("cache", &flags->cache);
   options->bind("cache-mb", &flags->cache_mb);
+  options->bind("keep", &flags->keep);
+  options->bind("ban-tokens", &flags->ban_tokens);
+  options->bind("top-k-max", &flags->top_k_max);
   options->bind("seed", &flags->seed);
   options->bind("order", &flags->order);
   options->bind("resume", &flags->resume);

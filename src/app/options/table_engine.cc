@@ -1,4 +1,5 @@
 #include "app/options/tables.h"
+#include "app/options/token_ranges.h"
 
 namespace deepinfer::app {
 
@@ -37,6 +38,33 @@ std::span<const OptionSpec> engine_options() {
        .unit = "MiB",
        .commands = "generate serve",
        .help = "Host memory for window snapshots and waiting sequences"},
+      {.section = "engine",
+       .name = "keep",
+       .kind = OptionKind::kInteger,
+       .without = "the model's window and 12",
+       .min = 1,
+       .max = 1 << 30,
+       .unit = "tokens",
+       .commands = "generate",
+       .help = "Tokens of a prompt's end that the decoder half of the model reads",
+       .aliases = "YOCO_PREFILL_KEEP_TOKENS"},
+      {.section = "engine",
+       .name = "ban-tokens",
+       .without = "none",
+       .commands = "generate",
+       .help = "Tokens that are never drawn, as increasing ids: 0..3,7,10..12",
+       .aliases = "DECODE_TOKEN_BLACKLIST",
+       .check = &check_token_ranges},
+      {.section = "engine",
+       .name = "top-k-max",
+       .kind = OptionKind::kInteger,
+       .fallback = "0",
+       .min = 0,
+       .max = 1 << 30,
+       .unit = "tokens",
+       .commands = "generate",
+       .help = "Draw among so many of the likeliest tokens at most, whatever a request says; 0: no bound",
+       .aliases = "SAMPLER_FORCE_TOPK"},
   };
   return kTable;
 }

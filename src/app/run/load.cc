@@ -12,12 +12,11 @@
 
 #include "app/terminal/progress_bar.h"
 #include "base/memory.h"
-#include "base/thread_pool.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/safetensors.h"
+#include "engine/loading.h"
 #include "engine/single_sequence.h"
-#include "ops/cpu/cpu_ops.h"
-#include "ops/cuda_backend.h"
+#include "ops/ops.h"
 
 namespace deepinfer::app {
 namespace {
@@ -25,42 +24,6 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr size_t kReadAheadStep = 4 << 20;
-
-// Embeddings are often padded to a round number of rows (DeepSeek's by 465), which a tokenizer of the same model then
-// lacks.
-int64_t padding_max(int64_t vocab_size) { return std::max<int64_t>(vocab_size / 64, 128); }
-
-Status check_tokenizer(const text::Tokenizer& tokenizer, const checkpoint::ModelConfig& config,
-                       const std::string& path) {
-  if (tokenizer.vocab_size() > config.vocab_size) {
-    return make_error(
-        Code::kInvalidArgument,
-        "{} has tokens up to id {}, but config.json says {} tokens (vocab_size): it belongs to another model.", path,
-        tokenizer.vocab_size() - 1, config.vocab_size);
-  }
-  int64_t missing = config.vocab_size;
-  for (text::TokenId id = 0; id < tokenizer.vocab_size(); ++id) missing -= tokenizer.exists(id);
-  if (missing > padding_max(config.vocab_size)) {
-    return make_error(Code::kInvalidArgument,
-                      "{} has {} tokens, but config.json says {} (vocab_size), and padding explains at most {} of the "
-                      "difference: it belongs to another model.",
-                      path, config.vocab_size - missing, config.vocab_size, padding_max(config.vocab_size));
-  }
-  struct Named {
-    const char* text;
-    int64_t id;
-    const char* key;
-  };
-  for (const Named& n : {Named{"<｜begin▁of▁sentence｜>", config.bos_token_id, "bos_token_id"},
-                         Named{"<｜end▁of▁sentence｜>", config.eos_token_id, "eos_token_id"}}) {
-    const std::optional<text::TokenId> id = tokenizer.find_added(n.text);
-    if (id && *id == n.id) continue;
-    return make_error(Code::kInvalidArgument,
-                      "{} gives {} {}, but config.json says {} ({}): it belongs to another model.", path, n.text,
-                      id ? fmt::format("the id {}", *id) : std::string("no id"), n.id, n.key);
-  }
-  return Status();
-}
 
 // Draws the bar from a thread of its own, because opening a folder reports nothing while it runs.
 class LoadingBar {
@@ -122,28 +85,6 @@ void read_ahead(const checkpoint::Checkpoint& checkpoint, LoadingBar& bar, const
   (void)sink;
 }
 
-// The CUDA backend's shared object lies beside the program.
-std::string program_directory() {
-  std::error_code error;
-  return std::filesystem::read_symlink("/proc/self/exe", error).parent_path();
-}
-
-Result<std::unique_ptr<ops::Ops>> make_ops(const RunOptions& options) {
-  const int threads = options.threads > 0 ? options.threads : available_cores();
-  if (options.backend == "fast") return ops::make_cpu_ops(threads);
-  if (options.backend == "fast-avx2") {
-    std::unique_ptr<ops::Ops> fast = ops::make_fast_ops(threads, "avx2");
-    if (fast == nullptr)
-      return make_error(Code::kInvalidArgument, "This processor lacks AVX2 or FMA, which backend \"fast-avx2\" needs; use plain.");
-    return fast;
-  }
-  if (options.backend == "plain") return ops::make_plain_ops(threads);
-  if (options.backend == "reference") return ops::make_reference_ops(ops::ReferenceMode::kExact, threads);
-  if (options.backend == "cuda") return ops::open_cuda_ops(0, program_directory());
-  return make_error(Code::kInvalidArgument, "There is no backend \"{}\"; there are fast, fast-avx2, plain, reference and cuda.",
-                    options.backend);
-}
-
 }  // namespace
 
 Result<ModelParts> load_parts(const std::string& dir, const RunOptions& options, const std::atomic<bool>* stop) {
@@ -152,8 +93,9 @@ Result<ModelParts> load_parts(const std::string& dir, const RunOptions& options,
   auto checkpoint = std::make_shared<const checkpoint::Checkpoint>(std::move(opened));
   const std::string tokenizer_path = dir + "/tokenizer.json";
   DI_ASSIGN_OR_RETURN(text::Tokenizer tokenizer, text::Tokenizer::load(tokenizer_path));
-  DI_RETURN_IF_ERROR(check_tokenizer(tokenizer, checkpoint->config(), tokenizer_path));
-  DI_ASSIGN_OR_RETURN(std::unique_ptr<ops::Ops> ops, make_ops(options));
+  DI_RETURN_IF_ERROR(engine::check_tokenizer(tokenizer, checkpoint->config(), tokenizer_path));
+  DI_ASSIGN_OR_RETURN(std::unique_ptr<ops::Ops> ops,
+                      engine::make_ops(options.backend, options.threads, engine::program_directory()));
   read_ahead(*checkpoint, bar, stop);
   if (stop->load()) return Status(Code::kCancelled, "Stopped while loading.");
   return ModelParts{std::move(checkpoint), std::move(tokenizer), std::move(ops)};

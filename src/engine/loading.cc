@@ -1,0 +1,75 @@
+#include "engine/loading.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <optional>
+
+#include "base/thread_pool.h"
+#include "checkpoint/config.h"
+#include "ops/cpu/cpu_ops.h"
+#include "ops/cuda_backend.h"
+#include "text/tokenizer.h"
+
+namespace deepinfer::engine {
+namespace {
+
+// Embeddings are often padded to a round number of rows (DeepSeek's by 465), which a tokenizer of the same model then
+// lacks.
+int64_t padding_max(int64_t vocab_size) { return std::max<int64_t>(vocab_size / 64, 128); }
+
+}  // namespace
+
+Result<std::unique_ptr<ops::Ops>> make_ops(const std::string& backend, int threads, const std::string& library_dir) {
+  if (threads <= 0) threads = available_cores();
+  if (backend == "fast") return ops::make_cpu_ops(threads);
+  if (backend == "fast-avx2") {
+    std::unique_ptr<ops::Ops> fast = ops::make_fast_ops(threads, "avx2");
+    if (fast != nullptr) return fast;
+    return Status(Code::kInvalidArgument,
+                  "This processor lacks AVX2 or FMA, which backend \"fast-avx2\" needs; use plain.");
+  }
+  if (backend == "plain") return ops::make_plain_ops(threads);
+  if (backend == "reference") return ops::make_reference_ops(ops::ReferenceMode::kExact, threads);
+  if (backend == "cuda") return ops::open_cuda_ops(0, library_dir);
+  return make_error(Code::kInvalidArgument, "There is no backend \"{}\"; there are fast, fast-avx2, plain, reference and cuda.",
+                    backend);
+}
+
+Status check_tokenizer(const text::Tokenizer& tokenizer, const checkpoint::ModelConfig& config,
+                       const std::string& path) {
+  if (tokenizer.vocab_size() > config.vocab_size) {
+    return make_error(
+        Code::kInvalidArgument,
+        "{} has tokens up to id {}, but config.json says {} tokens (vocab_size): it belongs to another model.", path,
+        tokenizer.vocab_size() - 1, config.vocab_size);
+  }
+  int64_t missing = config.vocab_size;
+  for (text::TokenId id = 0; id < tokenizer.vocab_size(); ++id) missing -= tokenizer.exists(id);
+  if (missing > padding_max(config.vocab_size)) {
+    return make_error(Code::kInvalidArgument,
+                      "{} has {} tokens, but config.json says {} (vocab_size), and padding explains at most {} of the "
+                      "difference: it belongs to another model.",
+                      path, config.vocab_size - missing, config.vocab_size, padding_max(config.vocab_size));
+  }
+  struct Named {
+    const char* text;
+    int64_t id;
+    const char* key;
+  };
+  for (const Named& n : {Named{"<｜begin▁of▁sentence｜>", config.bos_token_id, "bos_token_id"},
+                         Named{"<｜end▁of▁sentence｜>", config.eos_token_id, "eos_token_id"}}) {
+    const std::optional<text::TokenId> id = tokenizer.find_added(n.text);
+    if (id && *id == n.id) continue;
+    return make_error(Code::kInvalidArgument,
+                      "{} gives {} {}, but config.json says {} ({}): it belongs to another model.", path, n.text,
+                      id ? fmt::format("the id {}", *id) : std::string("no id"), n.id, n.key);
+  }
+  return Status();
+}
+
+std::string program_directory() {
+  std::error_code error;
+  return std::filesystem::read_symlink("/proc/self/exe", error).parent_path();
+}
+
+}  // namespace deepinfer::engine
