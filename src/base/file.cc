@@ -1,6 +1,7 @@
 #include "base/file.h"
 
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 
 #include <fcntl.h>
@@ -73,7 +74,16 @@ Result<std::string> read_standard_input(uint64_t max_bytes) {
   }
 }
 
-Status write_file_atomically(const std::string& path, std::string_view content) {
+Status write_file_atomically(const std::string& wanted, std::string_view content) {
+  std::string path = wanted;
+  if (struct stat st {}; ::stat(wanted.c_str(), &st) == 0) {
+    // Renaming would put a file in the place of a device, and of a link what it leads to.
+    if (!S_ISREG(st.st_mode)) return make_error(Code::kInvalidArgument, "{} is not a regular file", wanted);
+    if (char* const real = ::realpath(wanted.c_str(), nullptr); real != nullptr) {
+      path = real;
+      std::free(real);
+    }
+  }
   const std::string tmp = path + ".tmp";
   Fd fd;
   fd.fd = ::open(tmp.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);

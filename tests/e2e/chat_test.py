@@ -177,6 +177,11 @@ class ChatTest(unittest.TestCase):
         t.expect(rb"Not saved: .*here.*\.")
         t.line("/save /dev/full/x")
         t.expect(rb"Not saved: ")
+        fifo = pathlib.Path(self.home.name) / "fifo"
+        os.mkfifo(fifo)
+        t.line(f"/save {fifo}")
+        t.expect(rb"Not saved: .*not a regular file")
+        self.assertTrue(stat.S_ISFIFO(fifo.stat().st_mode))
         self.end(t)
 
     def test_history_lives_on_and_is_private(self):

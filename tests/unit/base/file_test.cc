@@ -50,6 +50,20 @@ TEST(File, SaysWhatIsMissing) {
   EXPECT_FALSE(write_file_atomically(dir.path / "no" / "where", "x").ok());
 }
 
+TEST(File, WritesThroughLinksAndOverRegularFilesOnly) {
+  TempDir dir;
+  const std::string target = dir.path / "target", link = dir.path / "link", pipe = dir.path / "pipe";
+  ASSERT_TRUE(write_file_atomically(target, "old").ok());
+  std::filesystem::create_symlink(target, link);
+  ASSERT_TRUE(write_file_atomically(link, "new").ok());
+  EXPECT_TRUE(std::filesystem::is_symlink(link));
+  EXPECT_EQ(read_file(target, 100).value(), "new");
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_EQ(write_file_atomically(pipe, "x").code(), Code::kInvalidArgument);
+  EXPECT_TRUE(std::filesystem::is_fifo(pipe));
+  EXPECT_EQ(write_file_atomically(dir.path, "x").code(), Code::kInvalidArgument);
+}
+
 TEST(File, MapsAnEmptyFile) {
   TempDir dir;
   ASSERT_TRUE(write_file_atomically(dir.path / "e", "").ok());
