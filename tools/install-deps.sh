@@ -16,9 +16,11 @@ packages=(
   libcurl4-openssl-dev libssl-dev  # deepinfer pull: HTTP and SHA-256; sealed reasoning; TLS of the service
   libedit-dev       # line editing of deepinfer run
   libtomlplusplus-dev  # configuration files
+  libhiredis-dev    # KV blocks in Redis
   liburing-dev      # asynchronous disk reads and writes: KV on SSD, offloaded experts
 )
 tests=(
+  redis-server      # the KV store's tests start one on loopback
   python3-venv      # SDKs and peer libraries below build/
 )
 

@@ -1,0 +1,38 @@
+// A store behind a wire or a mount, as plain blocking calls; kv/threaded_tier.h makes a Tier of it.
+//
+// Every call ends within the store's own time limit. get: kNotFound is a miss; kUnavailable and kDeadlineExceeded mean
+// that the store is away. An object is used by one thread; clone() gives another thread one of its own.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "base/status.h"
+#include "kv/cache_key.h"
+#include "kv/tier.h"
+
+namespace deepinfer::kv {
+
+class RemoteStore {
+ public:
+  virtual ~RemoteStore() = default;
+  virtual std::string_view name() const = 0;
+  // Bytes of the record; kResourceExhausted if it is larger than `into`.
+  virtual Result<size_t> get(const BlockKey& key, std::span<std::byte> into) = 0;
+  virtual Status put(const BlockKey& key, std::span<const std::byte> record, const PutInfo& info) = 0;
+  virtual Status erase(const BlockKey& key) = 0;
+  // Forgets all records of a space, 0: all that this program wrote there.
+  virtual Status purge(uint64_t space) = 0;
+  // Whether it can be reached now.
+  virtual Status ping() = 0;
+  virtual std::unique_ptr<RemoteStore> clone() const = 0;
+};
+
+// "redis://host:port[/prefix]", "redis+cluster://host:port[/prefix]" or "dir:/path". kInvalidArgument names what is
+// wrong.
+Result<std::unique_ptr<RemoteStore>> open_remote_store(const std::string& url);
+
+}  // namespace deepinfer::kv
