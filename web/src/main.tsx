@@ -1,7 +1,7 @@
 import { render } from "preact";
 import { askServer, server } from "./api/server.ts";
 import { apiKey } from "./api/client.ts";
-import { find, flush, load, open } from "./state/conversations.ts";
+import { find, flush, load, open, settleDefaults } from "./state/conversations.ts";
 import { App } from "./ui/app.tsx";
 import "./styles/base.css";
 import "./styles/layout.css";
@@ -21,6 +21,7 @@ async function begin(): Promise<void> {
   if (find(wanted)) open(wanted);
   render(<App />, document.getElementById("app")!);
   void keepAsking();
+  server.watch(settleDefaults);
   apiKey.watch(() => void askServer());
   addEventListener("hashchange", () => {
     const id = location.hash.slice(2);

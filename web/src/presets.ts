@@ -48,7 +48,7 @@ const calm = { temperature: 0, thinking: false };
 const weather = TOOLS[0]!;
 
 export const BUNDLED_STARTERS: Starter[] = [
-  { kind: "story", title: "A story", prompt: "Write a story for children about a little train.", settings: { temperature: 0.6, thinking: false } },
+  { kind: "story", title: "A story", prompt: "Write a story for children about a little train.", settings: calm },
   { kind: "thinking", title: "A story, with thinking", prompt: "Please tell me a short story about a storm. End with the moral.", settings: { temperature: 0, thinking: true } },
   { kind: "tool", title: "A tool call", prompt: "What is the weather in Paris?", settings: { ...calm, thinking: true, tools: [{ on: true, text: weather.text }, { on: true, text: TOOLS[2]!.text }] } },
   { kind: "json", title: "An answer in a JSON schema", prompt: "Put this into JSON with the keys name, age, city: My name is Rosa. I live in Lisbon. I am 34 years old.", settings: { ...calm, format: "schema", schemaName: "person", schema: SCHEMAS[0]!.text } },

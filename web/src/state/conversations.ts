@@ -1,4 +1,5 @@
 // The reader's conversations, kept in the browser.
+import { server } from "../api/server.ts";
 import { Store } from "./store.ts";
 import { shownPath, newId } from "./tree.ts";
 import { DEFAULTS } from "./types.ts";
@@ -15,12 +16,23 @@ const SAVE_MS = 400;
 const dirty = new Set<string>();
 let timer: ReturnType<typeof setTimeout> | undefined;
 
+// Small models ramble at temperature 1; the reader sees both values and may change them.
+const BUNDLED: Partial<Settings> = { temperature: 0.2, thinking: false };
+
 function loadDefaults(): Settings {
   try {
-    return readSettings(JSON.parse(localStorage.getItem("deepinfer.defaults") ?? "null"));
+    const kept = localStorage.getItem("deepinfer.defaults");
+    if (kept !== null) return readSettings(JSON.parse(kept));
   } catch {
-    return { ...DEFAULTS };
+    // Unreadable ones do not count.
   }
+  return { ...DEFAULTS, ...(server.value.models[0]?.bundled ? BUNDLED : {}) };
+}
+
+// What serves is known only after the page stands: a new chat that nobody has touched takes over what suits it.
+export function settleDefaults(): void {
+  const untouched = JSON.stringify(draftSettings.value) === JSON.stringify(DEFAULTS);
+  if (currentId.value === null && untouched) draftSettings.set(loadDefaults());
 }
 
 export function keepAsDefaults(settings: Settings): void {
