@@ -7,6 +7,9 @@ cd "$(dirname "$0")/.."
 venv=$1
 shift
 stamp="$venv/packages.txt"
+mkdir -p "$(dirname "$venv")"
+exec 9>"$venv.lock"
+flock 9  # tests that want the same environment run side by side
 if [ ! -x "$venv/bin/python" ] || [ "$(cat "$stamp" 2>/dev/null)" != "$*" ]; then
   rm -rf "$venv"
   if ! { python3 -m venv "$venv" && "$venv/bin/pip" install --quiet --disable-pip-version-check --retries 1 --timeout 20 "$@"; } >"/tmp/test-venv-$$.log" 2>&1; then

@@ -4,35 +4,20 @@ import http.server
 import json
 import os
 import pathlib
-import subprocess
 import sys
 import threading
 import typing
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
+import sdk_install  # noqa: E402
 import sdk_outputs  # noqa: E402
-
-PACKAGES = ["openai==3.57.0", "anthropic==2.14.0"]
-
-
-def enter_environment():
-    """Runs this file again with the interpreter that has the SDKs."""
-    made = subprocess.run(["tools/test_venv.sh", "build/test-data/sdk-venv", *PACKAGES], capture_output=True, text=True)
-    if made.returncode:
-        print(f"SKIPPED, NOTHING WAS CHECKED: {made.stderr.strip()}", file=sys.stderr)
-        sys.exit(0)
-    os.execv(made.stdout.strip(), [made.stdout.strip(), "-B", __file__, *sys.argv[1:]])
-
 
 try:
     import anthropic
     import openai
 except ImportError:
-    if os.environ.get("DEEPINFER_SDK_TEST"):
-        raise
-    os.environ["DEEPINFER_SDK_TEST"] = "1"
-    enter_environment()
+    sdk_install.enter_python(__file__)
 
 PROGRAM = os.path.abspath(sys.argv.pop(1)) if len(sys.argv) > 1 else "build/release/src/app/deepinfer"
 KEY = "test"
