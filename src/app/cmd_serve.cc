@@ -87,6 +87,7 @@ int serve_model(ServeFlags& flags) {
   if (const Status status = check_addresses(flags); !status.ok()) return fail(status);
   const Result<std::string> dir = find_model(flags.model);
   if (!dir.ok()) return fail(dir.status());
+  flags.config.bundled_model = is_bundled_model(dir.value());
   Signals signals;
   if (flags.run.threads == 0) flags.run.threads = std::max(1, available_cores() - 1);
   Result<ModelParts> parts = load_parts(dir.value(), flags.run, &signals.stop_flag());

@@ -41,6 +41,7 @@ struct ServeConfig {
   std::vector<std::string> listen = {"127.0.0.1:8000"};  // HOST:PORT, [V6]:PORT (port 0: any free one), unix:PATH
   TlsConfig tls;                                         // of all TCP listeners
   int io_threads = 1;
+  bool bundled_model = false;                      // the small one beside the program; the page then says what it is
   std::string model_name = "deepseek-v4.1-flash";  // as /v1/models lists it
   std::vector<std::string> model_aliases;          // further names that requests may use
   bool accept_any_model = false;                   // every name is taken for the model

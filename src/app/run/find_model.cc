@@ -30,6 +30,12 @@ Result<std::string> bundled_model() {
 
 }  // namespace
 
+bool is_bundled_model(const std::string& dir) {
+  const Result<std::string> bundled = bundled_model();
+  std::error_code error;
+  return bundled.ok() && fs::equivalent(dir, bundled.value(), error);
+}
+
 Result<std::string> find_model(const std::string& name) {
   if (name.empty()) {
     const std::string dir = environment("DEEPINFER_HF_MODEL_DIR");

@@ -15,6 +15,9 @@ namespace deepinfer::app {
 
 Result<std::string> find_model(const std::string& name);
 
+// Whether a folder that find_model() gave is the bundled model's.
+bool is_bundled_model(const std::string& dir);
+
 // The tokenizer.json that the same name means; the name may also be that file's path.
 Result<std::string> find_tokenizer(const std::string& name);
 

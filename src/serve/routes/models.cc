@@ -10,6 +10,7 @@ std::string model_object(const Service& service, std::string_view name) {
   recipe::append_json_string(out, name);
   out += ",\"object\":\"model\",\"created\":0,\"owned_by\":\"deepinfer\",\"context_length\":";
   out += std::to_string(service.backend->limits().context_max);
+  if (service.config.bundled_model) out += ",\"bundled\":true";
   return out + "}";
 }
 

@@ -127,11 +127,11 @@ function anthropic(origin: string, body: Body, withKey: boolean): string {
     ...(system ? [["system", system] as [string, unknown]] : []),
     ["messages", blocksOf(body.messages)],
   ];
-  for (const key of ["temperature", "top_p"]) if (body[key] !== undefined) args.push([key, body[key]]);
   if (body["stop"]) args.push(["stop_sequences", body["stop"]]);
   const tools = body["tools"] as WireTool[] | undefined;
   if (tools) args.push(["tools", tools.map((t) => ({ name: t.function.name, description: t.function.description ?? "", input_schema: t.function.parameters ?? { type: "object" } }))]);
-  const extra: Record<string, unknown> = {};
+  const extra: Record<string, unknown> = {}; // newer versions of the package have no sampling parameters of their own
+  for (const key of ["temperature", "top_p", "top_k"]) if (body[key] !== undefined) extra[key] = body[key];
   if (body["thinking"]) extra["thinking"] = body["thinking"];
   const format = body["response_format"] as { json_schema?: { schema: unknown } } | undefined;
   const output: Record<string, unknown> = {};
