@@ -2,70 +2,105 @@
 
 #include <algorithm>
 #include <atomic>
-#include <condition_variable>
 #include <cstdio>
 #include <cmath>
-#include <mutex>
 #include <thread>
 #include <vector>
 
 #include <sched.h>
 
 namespace deepinfer {
+namespace {
+
+constexpr int kThreadsMax = 4096;  // so that the chunks of a loop fit a ticket
+constexpr int kSpinsIdle = 2000;  // looks at the clock of work; about 50 us
+constexpr int kSpinsDone = 20000;
+
+inline void relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#else
+  std::this_thread::yield();
+#endif
+}
+
+// A loop is cut into chunks. `ticket` holds the loop's number, how many chunks it has and the next one, so that taking a
+// chunk proves that the loop is still the one whose fields were read: it cannot end before every chunk has been done.
+struct Ticket {
+  uint32_t loop = 0;
+  uint16_t chunks = 0, next = 0;
+
+  uint64_t packed() const { return uint64_t{loop} << 32 | uint64_t{chunks} << 16 | next; }
+  static Ticket of(uint64_t t) {
+    return {static_cast<uint32_t>(t >> 32), static_cast<uint16_t>(t >> 16), static_cast<uint16_t>(t)};
+  }
+};
+
+}  // namespace
 
 struct ThreadPool::Impl {
-  struct Job {
-    const std::function<void(int64_t, int64_t)>* body = nullptr;
-    int64_t n = 0;
-    int64_t chunk = 1;
-    std::atomic<int64_t> next{0};
-    std::atomic<int> busy{0};
-  };
+  using Body = std::function<void(int64_t, int64_t)>;
 
   std::vector<std::thread> workers;
-  std::mutex mutex;
-  std::condition_variable wake;
-  std::condition_variable done;
-  Job job;
-  uint64_t generation = 0;
-  bool stop = false;
+  int spins = 0;
 
+  alignas(64) std::atomic<uint64_t> ticket{0};
+  std::atomic<const Body*> body{nullptr};
+  std::atomic<int64_t> n{0}, chunk{1};
+  alignas(64) std::atomic<uint32_t> done{0};
+  alignas(64) std::atomic<uint32_t> signal{0};  // counts loops; what sleeping workers wait on
+  std::atomic<int> sleepers{0};
+  std::atomic<bool> stop{false};
+
+  // Works on the loop in progress until no chunk of it is left.
   void run_chunks() {
-    for (;;) {
-      const int64_t begin = job.next.fetch_add(job.chunk, std::memory_order_relaxed);
-      if (begin >= job.n) return;
-      (*job.body)(begin, std::min(job.n, begin + job.chunk));
+    for (uint64_t t = ticket.load(std::memory_order_acquire);;) {
+      const Ticket now = Ticket::of(t);
+      if (now.next >= now.chunks) return;
+      const Body* b = body.load(std::memory_order_relaxed);
+      const int64_t items = n.load(std::memory_order_relaxed), size = chunk.load(std::memory_order_relaxed);
+      if (!ticket.compare_exchange_weak(t, t + 1, std::memory_order_acq_rel, std::memory_order_acquire)) continue;
+      (*b)(now.next * size, std::min(items, (now.next + 1) * size));
+      if (done.fetch_add(1, std::memory_order_acq_rel) + 1 == now.chunks) done.notify_one();
+      t = ticket.load(std::memory_order_acquire);
     }
   }
 
   void worker() {
-    uint64_t seen = 0;
+    uint32_t seen = 0;
     for (;;) {
-      {
-        std::unique_lock lock(mutex);
-        wake.wait(lock, [&] { return stop || generation != seen; });
-        if (stop) return;
-        seen = generation;
+      uint32_t now = signal.load(std::memory_order_acquire);
+      for (int i = 0; now == seen && i < spins; ++i) {
+        relax();
+        now = signal.load(std::memory_order_acquire);
       }
+      if (now == seen) {
+        sleepers.fetch_add(1, std::memory_order_seq_cst);
+        signal.wait(seen, std::memory_order_seq_cst);
+        sleepers.fetch_sub(1, std::memory_order_seq_cst);
+        continue;
+      }
+      if (stop.load(std::memory_order_acquire)) return;
+      seen = now;
       run_chunks();
-      if (job.busy.fetch_sub(1, std::memory_order_acq_rel) == 1) {
-        std::lock_guard lock(mutex);
-        done.notify_one();
-      }
     }
+  }
+
+  void wake() {
+    signal.fetch_add(1, std::memory_order_seq_cst);
+    if (sleepers.load(std::memory_order_seq_cst) > 0) signal.notify_all();
   }
 };
 
-ThreadPool::ThreadPool(int threads) : impl_(std::make_unique<Impl>()) {
+ThreadPool::ThreadPool(int threads, Idle idle) : impl_(std::make_unique<Impl>()) {
+  threads = std::min(threads, kThreadsMax);
+  if (idle == Idle::kSpin && threads <= available_cores()) impl_->spins = kSpinsIdle;
   for (int i = 1; i < threads; ++i) impl_->workers.emplace_back([impl = impl_.get()] { impl->worker(); });
 }
 
 ThreadPool::~ThreadPool() {
-  {
-    std::lock_guard lock(impl_->mutex);
-    impl_->stop = true;
-  }
-  impl_->wake.notify_all();
+  impl_->stop.store(true, std::memory_order_release);
+  impl_->wake();
   for (std::thread& t : impl_->workers) t.join();
 }
 
@@ -79,20 +114,27 @@ void ThreadPool::parallel_for(int64_t n, const std::function<void(int64_t, int64
     body(0, n);
     return;
   }
-  {
-    std::lock_guard lock(impl_->mutex);
-    impl_->job.body = &body;
-    impl_->job.n = n;
-    // Four ranges a thread even out unequal rows without making the shared counter hot.
-    impl_->job.chunk = std::max(grain, (n + 4 * total - 1) / (4 * total));
-    impl_->job.next.store(0, std::memory_order_relaxed);
-    impl_->job.busy.store(static_cast<int>(impl_->workers.size()), std::memory_order_relaxed);
-    ++impl_->generation;
+  Impl& m = *impl_;
+  // Four ranges a thread even out unequal rows without making the shared counter hot.
+  const int64_t size = std::max(grain, (n + 4 * total - 1) / (4 * total));
+  const auto chunks = static_cast<uint32_t>((n + size - 1) / size);
+  m.body.store(&body, std::memory_order_relaxed);
+  m.n.store(n, std::memory_order_relaxed);
+  m.chunk.store(size, std::memory_order_relaxed);
+  m.done.store(0, std::memory_order_relaxed);
+  const uint32_t loop = Ticket::of(m.ticket.load(std::memory_order_relaxed)).loop + 1;
+  m.ticket.store(Ticket{loop, static_cast<uint16_t>(chunks), 0}.packed(), std::memory_order_release);
+  m.wake();
+  m.run_chunks();
+  uint32_t done = m.done.load(std::memory_order_acquire);
+  for (int i = 0; done < chunks && i < kSpinsDone; ++i) {
+    relax();
+    done = m.done.load(std::memory_order_acquire);
   }
-  impl_->wake.notify_all();
-  impl_->run_chunks();
-  std::unique_lock lock(impl_->mutex);
-  impl_->done.wait(lock, [&] { return impl_->job.busy.load(std::memory_order_acquire) == 0; });
+  while (done < chunks) {
+    m.done.wait(done, std::memory_order_acquire);
+    done = m.done.load(std::memory_order_acquire);
+  }
 }
 
 int available_cores() {

@@ -4,6 +4,10 @@
 //   pool.parallel_for(rows, [&](int64_t begin, int64_t end) { ... });
 //
 // Which thread runs which range is not fixed, so a body may not let its result depend on it. One caller at a time.
+//
+// Waiting. An idle worker sleeps in the kernel; waking it takes tens of microseconds. With Idle::kSpin it first looks for
+// work for about 50 us, so that loops in quick succession start within one microsecond; it then sleeps as well. Spinning
+// is left out where there are more threads than cores. A loop never waits for a worker that has not begun a range.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +18,9 @@ namespace deepinfer {
 
 class ThreadPool {
  public:
-  explicit ThreadPool(int threads);  // values below 1 count as 1
+  enum class Idle : uint8_t { kSleep, kSpin };
+
+  explicit ThreadPool(int threads, Idle idle = Idle::kSleep);  // values below 1 count as 1
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;

@@ -1,6 +1,8 @@
 #include "base/thread_pool.h"
 
 #include <atomic>
+#include <chrono>
+#include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -20,6 +22,24 @@ TEST(ThreadPool, CoversEveryIndexOnce) {
         }, grain);
         for (auto& h : hits) ASSERT_EQ(h.load(), 1);
       }
+    }
+  }
+}
+
+// Loops in quick succession, each reading what the one before wrote, with workers that spin, sleep or come late.
+TEST(ThreadPool, LoopsFollowEachOther) {
+  for (const ThreadPool::Idle idle : {ThreadPool::Idle::kSleep, ThreadPool::Idle::kSpin}) {
+    for (int threads : {2, 5}) {
+      ThreadPool pool(threads, idle);
+      std::vector<int64_t> from(97, 1), to(97);
+      for (int loop = 0; loop < 3000; ++loop) {
+        pool.parallel_for(97, [&](int64_t b, int64_t e) {
+          for (int64_t i = b; i < e; ++i) to[i] = from[96 - i] + 1;
+        });
+        from.swap(to);
+        if (loop % 1000 == 999) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      }
+      for (int64_t v : from) ASSERT_EQ(v, 3001);
     }
   }
 }

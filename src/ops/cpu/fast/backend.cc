@@ -6,7 +6,7 @@
 namespace deepinfer::ops::cpu::fast {
 
 FastBackend::FastBackend(Capabilities capabilities, const Kernels& kernels, int threads)
-    : Backend<float>(std::move(capabilities), true, threads), k_(kernels) {}
+    : Backend<float>(std::move(capabilities), true, threads, ThreadPool::Idle::kSpin), k_(kernels) {}
 
 FastBackend::WorkspaceRows FastBackend::plan_workspace(const checkpoint::ModelConfig& c, const Limits& limits) const {
   const std::array<Buffer, kRoles> buffers = plan_buffers(c, limits);
@@ -48,6 +48,13 @@ std::vector<std::pair<Slot, int64_t>> FastBackend::scratch_plan() const {
   const int64_t widest = std::max({c_.hidden_size, c_.q_lora_rank, c_.o_groups * c_.o_lora_rank, c_.engram_width(),
                                    buffers_[static_cast<int>(Role::kTaps)].cols, c_.group_input()});
   plan.emplace_back(Slot::kKernel, static_cast<int64_t>(multiply_scratch_bytes(widest)));
+  const int64_t lanes = (c_.num_attention_heads + kLanes - 1) / kLanes * kLanes, keys = keys_max() + 1;
+  plan.emplace_back(Slot::kQueries, c_.head_dim / 2 * lanes * static_cast<int64_t>(sizeof(uint32_t)));
+  plan.emplace_back(Slot::kWords, packed_columns(c_.head_dim) * static_cast<int64_t>(sizeof(uint16_t)));
+  plan.emplace_back(Slot::kScores, keys * lanes * static_cast<int64_t>(sizeof(float)));
+  plan.emplace_back(Slot::kProbabilities, keys * lanes * static_cast<int64_t>(sizeof(uint16_t)));
+  plan.emplace_back(Slot::kAccumulator, 2 * lanes * static_cast<int64_t>(sizeof(float)));
+  plan.emplace_back(Slot::kPanel, keys * kChunk * static_cast<int64_t>(sizeof(uint16_t)));
   plan.emplace_back(Slot::kGate, 2 * rows * kChunk * static_cast<int64_t>(sizeof(float)));
   return plan;
 }

@@ -1,7 +1,7 @@
 // The fast CPU backend: the plain backend's stages, with those that cost time replaced by kernels of one instruction set
 // (internal to ops/cpu). Activations stay fp32 arrays of bf16 values between stages; each linear layer packs its input to
 // bf16 words once. The members of each file have one reason to change:
-//   backend.cc (memory, linear layers), project.cc (projections, output), moe.cc (router, experts), head.cc (logits, drafts)
+//   backend.cc (memory, linear layers), hyper.cc (mHC), project.cc (projections), attend.cc, moe.cc (router, experts), head.cc (logits, drafts)
 //
 // Summation trees: ORDER.md, "fast".
 #pragma once
@@ -21,10 +21,15 @@ class FastBackend final : public Backend<float> {
   Status load(const checkpoint::ModelConfig& config, const ModelWeights& weights, const Limits& limits) override;
   uint64_t workspace_bytes(const checkpoint::ModelConfig& config, const Limits& limits) const override;
 
+  void hc_enter(At at, Sublayer which) override;
+  void hc_leave(At at, Sublayer which) override;
+  void hc_leave_enter(At leave, Sublayer left, At enter, Sublayer entered) override;
   void attention_project(At at, uint32_t parts) override;
+  void attend(At at) override;
   void route(At at) override;
   void experts(At at, const ExpertRows& rows) override;
   void shared_expert(At at) override;
+  void combine(At at) override;
   void head() override;
   void draft_logits(int index) override;
 
@@ -73,6 +78,13 @@ class FastBackend final : public Backend<float> {
   void add_shared(const ExpertWeights& shared, int64_t rows);
   void up_block(const FfnTask& task, int64_t block, const ExpertRows* routed);
   void down_block(const FfnTask& task, int64_t block, const ExpertRows* routed);
+
+  int64_t gather_words(const At& at, const RowSet& set, int row, uint16_t* keys) const;
+  void attend_heads(int layer, int64_t row, int64_t h0, int64_t heads, const uint16_t* keys, int64_t n);
+
+  void leave_row(int64_t i);
+  void enter_row(int64_t i, const HyperWeights& w, const float* norm_weight);
+  void pass_rows(Rows rows, bool leave, const At* enter, Sublayer entered);
 
   const Kernels& k_;
   std::vector<uint16_t> packed_[kBuffers];

@@ -9,16 +9,31 @@
 namespace deepinfer::ops::cpu::fast {
 
 size_t multiply_scratch_bytes(int64_t k) {
-  constexpr int64_t kAccumulators = 16 << 10, kScaleRows = 4;
+  constexpr int64_t kTiles = 64 << 10, kScaleRows = 4;
   const int64_t row = packed_columns(k) * static_cast<int64_t>(sizeof(uint16_t));
   const int64_t panel = std::max(kPanelBytes, kBlockRows / 4 * row), streams = kStreamRows * row;
-  return std::max(panel, streams) + kAccumulators + kScaleRows * packed_columns(k / 32 + 1);
+  return std::max(panel, streams) + kTiles + kScaleRows * packed_columns(k / 32 + 1);
 }
 
 #if defined(__x86_64__)
 
 const Kernels* avx512_kernels() {
-  static const Kernels table = {"avx512", avx512::pack, avx512::multiply, avx512::outer, avx512::swiglu};
+  static const Kernels table = {"avx512",
+                                avx512::pack,
+                                avx512::multiply,
+                                avx512::outer,
+                                avx512::swiglu,
+                                avx512::window_words,
+                                avx512::entry_words,
+                                avx512::softmax,
+                                avx512::pair_rows,
+                                avx512::divide,
+                                avx512::mix_products,
+                                avx512::mix_finish,
+                                avx512::collapse_norm,
+                                avx512::norm,
+                                avx512::expand,
+                                avx512::combine};
   static const bool fits = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
                            __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512bf16");
@@ -26,7 +41,22 @@ const Kernels* avx512_kernels() {
 }
 
 const Kernels* avx2_kernels() {
-  static const Kernels table = {"avx2", avx2::pack, avx2::multiply, avx2::outer, avx2::swiglu};
+  static const Kernels table = {"avx2",
+                                avx2::pack,
+                                avx2::multiply,
+                                avx2::outer,
+                                avx2::swiglu,
+                                avx2::window_words,
+                                avx2::entry_words,
+                                avx2::softmax,
+                                avx2::pair_rows,
+                                avx2::divide,
+                                avx2::mix_products,
+                                avx2::mix_finish,
+                                avx2::collapse_norm,
+                                avx2::norm,
+                                avx2::expand,
+                                avx2::combine};
   static const bool fits = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   return fits ? &table : nullptr;
 }

@@ -49,7 +49,7 @@ struct LinearCall {
 
 inline constexpr int64_t kBlockRows = 32;       // weight rows of one unit of work: a row of FP8 scale blocks
 inline constexpr int64_t kStreamRows = 4;       // up to so many x rows weights are expanded in registers only
-inline constexpr int64_t kPanelBytes = 384 << 10;  // expanded weights that stay in a core's second-level cache
+inline constexpr int64_t kPanelBytes = 640 << 10;  // expanded weights that stay in a core's second-level cache
 
 // Bytes of scratch memory a call to multiply may use, aligned to 64.
 size_t multiply_scratch_bytes(int64_t k);
@@ -65,6 +65,25 @@ struct OuterCall {
   int64_t ldc = 0;
 };
 
+// Softmax of scores [keys, lanes] over the keys, for each lane.
+struct SoftmaxCall {
+  const float* scores = nullptr;
+  int64_t keys = 0, lanes = 0;  // lanes: a multiple of 16
+  float scale = 1;
+  const float* sink = nullptr;        // [lanes]
+  uint32_t* probabilities = nullptr;  // [ceil(keys / 2), lanes] bf16 pairs; a missing last key is 0
+  float* denominators = nullptr;      // [lanes]
+};
+
+// The coefficients of mHC from m = fn x (5.3), for four streams.
+struct MixCall {
+  double* m = nullptr;  // [24], overwritten
+  const float *scale = nullptr, *base = nullptr;
+  int iterations = 0;
+  double eps = 0;
+  float *pre = nullptr, *post = nullptr, *comb = nullptr;
+};
+
 struct Kernels {
   const char* isa;
   // k columns of one row to bf16 (cut, as x holds bf16 values), quantised by FQ8 first if asked; zeros up to
@@ -74,6 +93,28 @@ struct Kernels {
   void (*outer)(const OuterCall& call);
   // out = bf16(silu(min(gate, limit)) * clamp(up, -limit, limit) * weight), n channels.
   void (*swiglu)(const float* gate, const float* up, int64_t n, float limit, float weight, float* out);
+
+  // Cache records of d channels (16.1) as bf16 words in their natural order; d is a multiple of 32.
+  void (*window_words)(const uint8_t* record, int64_t d, uint16_t* out);
+  void (*entry_words)(const uint8_t* record, int64_t d, uint16_t* out);
+  void (*softmax)(const SoftmaxCall& call);
+  // out[t][c] = pair (v[2t][c], v[2t + 1][c]) of `keys` rows of 32 or 64 channels, ldv words apart; a missing row is 0.
+  void (*pair_rows)(const uint16_t* v, int64_t ldv, int64_t keys, int64_t channels, uint32_t* out);
+  // x[i] = bf16(x[i] / by).
+  void (*divide)(float* x, int64_t n, float by);
+
+  // out[j] = fn row j . x for j < rows, out[rows] = x . x; in double. width: a multiple of 8.
+  void (*mix_products)(const float* fn, int64_t rows, int64_t width, const float* x, double* out);
+  void (*mix_finish)(const MixCall& call);
+  // y = bf16(sum over s of pre[s] x[s * n + i]), then out = norm(y) with weights w; y and out may be the same.
+  void (*collapse_norm)(const float* x, const float* pre, int64_t streams, int64_t n, const float* w, float eps, float* y,
+                        float* out);
+  // out = bf16(w * x / rms(x)); x and out may be the same.
+  void (*norm)(const float* x, const float* w, int64_t n, float eps, float* out);
+  // x[k] = bf16(post[k] y + sum over j of comb[j * streams + k] x[j]), streams of n channels, at most 8.
+  void (*expand)(float* x, const float* y, const float* post, const float* comb, int64_t streams, int64_t n);
+  // out = bf16(shared + the k rows of routed, in order).
+  void (*combine)(const float* shared, const float* routed, int64_t k, int64_t n, float* out);
 };
 
 const Kernels* avx512_kernels();  // null where the build or the processor lacks F, BW, VL, DQ, VBMI or BF16

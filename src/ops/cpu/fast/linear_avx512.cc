@@ -4,104 +4,23 @@
 #include <cstring>
 
 #include "ops/cpu/fast/avx512.h"
+#include "ops/cpu/fast/expand_avx512.h"
 
 namespace deepinfer::ops::cpu::fast {
 namespace {
 
-using Words = __m512i;  // 32 bf16
-
-constexpr int64_t kPrefetchBytes = 1536;  // ahead of the loads of a weight row
+constexpr int64_t kPrefetchBytes = 8192;  // least distance of prefetches, in whole groups of rows
 constexpr int kPanelStep = 4;             // panel rows that share loaded activations
 constexpr int kRowStep = 6;               // activation rows that share loaded weights
-constexpr int64_t kStripColumns = 1024;   // columns of kRowStep rows that stay in the first-level cache
-constexpr int kScaleBias = 127, kScaleLimit = 60;
+constexpr int64_t kStripColumns = 2048;   // columns of kRowStep rows that stay in the first-level cache
+constexpr int64_t kPanelRowsMax = 64;
+constexpr int64_t kPanelAhead = 12;       // steps that panel rows are fetched ahead of from the second-level cache
 
 inline __m512 dot(__m512 acc, Words a, Words b) { return _mm512_dpbf16_ps(acc, (__m512bh)a, (__m512bh)b); }
 
 inline const uint8_t* bytes(const std::byte* p) { return reinterpret_cast<const uint8_t*>(p); }
 
-// ---- Expansion --------------------------------------------------------------------------------------------------
-
-// bf16 of the 128 magnitudes of e4m3, high and low bytes apart. NaN stays NaN.
-struct E4m3Tables {
-  alignas(64) uint8_t high[128], low[128];
-};
-
-constexpr E4m3Tables make_e4m3_tables() {
-  E4m3Tables t{};
-  for (int code = 0; code < 128; ++code) {
-    int exponent = code >> 3, mantissa = code & 7, value = 0;
-    if (code == 0x7f) {
-      value = 0x7fc0;
-    } else if (exponent > 0) {
-      value = (exponent + 120) << 7 | mantissa << 4;
-    } else if (mantissa > 0) {  // mantissa x 2^-9
-      int shift = 0;
-      while ((mantissa << shift & 8) == 0) ++shift;
-      value = (121 - shift) << 7 | (mantissa << shift & 7) << 4;
-    }
-    t.high[code] = static_cast<uint8_t>(value >> 8);
-    t.low[code] = static_cast<uint8_t>(value & 255);
-  }
-  return t;
-}
-
-constexpr E4m3Tables kE4m3 = make_e4m3_tables();
-
-struct Fp8Expander {
-  __m512i high[2], low[2], sign = _mm512_set1_epi8(static_cast<char>(0x80));
-
-  Fp8Expander() {
-    for (int i = 0; i < 2; ++i) {
-      high[i] = _mm512_load_si512(kE4m3.high + 64 * i);
-      low[i] = _mm512_load_si512(kE4m3.low + 64 * i);
-    }
-  }
-  // 64 codes; a, b: their values in Order::kFp8.
-  [[gnu::always_inline]] void expand(__m512i codes, Words& a, Words& b) const {
-    __m512i h = _mm512_permutex2var_epi8(high[0], codes, high[1]);
-    const __m512i l = _mm512_permutex2var_epi8(low[0], codes, low[1]);
-    h = _mm512_ternarylogic_epi32(h, codes, sign, 0xf8);  // h | (codes & sign)
-    a = _mm512_unpacklo_epi8(l, h);
-    b = _mm512_unpackhi_epi8(l, h);
-  }
-};
-
-// Clamped scale bytes of a chunk of 64 columns: s[0] for the first 32, s[1] for the others.
-inline uint32_t clamp_scale(uint32_t s) {
-  constexpr uint32_t kLow = kScaleBias - kScaleLimit, kHigh = kScaleBias + kScaleLimit;
-  return s < kLow ? kLow : s > kHigh ? kHigh : s;
-}
-
-struct Fp4Expander {
-  // Words 0..15 for the lower 32 columns, 16..31 for the upper: magnitude bits of value x 2^-127, without zeros.
-  __m512i base, half, spread;
-  __mmask32 nonzero;
-
-  Fp4Expander() {
-    constexpr int16_t kMagnitude[8] = {0, 126 << 7, 127 << 7, (127 << 7) + 64, 128 << 7, (128 << 7) + 64, 129 << 7, (129 << 7) + 64};
-    alignas(64) int16_t words[32];
-    nonzero = 0;
-    for (int i = 0; i < 32; ++i) {
-      const int code = i & 15, magnitude = kMagnitude[code & 7];
-      words[i] = magnitude == 0 ? static_cast<int16_t>(code == 8 ? 0x8000 : 0)
-                                : static_cast<int16_t>((magnitude - (kScaleBias << 7)) ^ (code & 8 ? 0x8000 : 0));
-      nonzero |= static_cast<__mmask32>(magnitude != 0) << i;
-    }
-    base = _mm512_load_si512(words);
-    half = _mm512_inserti64x4(_mm512_setzero_si512(), _mm256_set1_epi16(16), 1);
-    // Byte 0 of every broadcast pair to the words of the lower half, byte 1 to those of the upper.
-    spread = _mm512_inserti64x4(_mm512_set1_epi16(static_cast<int16_t>(0x8000)), _mm256_set1_epi16(static_cast<int16_t>(0x8001)), 1);
-  }
-  // 32 bytes of codes; scales: two clamped bytes.
-  [[gnu::always_inline]] void expand(__m256i codes, uint16_t scales, Words& a, Words& b) const {
-    const __m512i exponent = _mm512_slli_epi16(_mm512_shuffle_epi8(_mm512_set1_epi16(static_cast<int16_t>(scales)), spread), 7);
-    const __m512i table = _mm512_mask_add_epi16(base, nonzero, base, exponent);
-    const __m512i pairs = _mm512_cvtepu8_epi16(codes), mask = _mm512_set1_epi16(15);
-    a = _mm512_permutexvar_epi16(_mm512_ternarylogic_epi32(pairs, mask, half, 0xea), table);  // (pairs & mask) | half
-    b = _mm512_permutexvar_epi16(_mm512_or_si512(_mm512_srli_epi16(pairs, 4), half), table);
-  }
-};
+// ---- Scaled activations -----------------------------------------------------------------------------------------
 
 // x 2^(scale - 127) on words of bf16: what falls below the least exponent becomes (or counts as) zero.
 struct WordScale {
@@ -149,11 +68,9 @@ template <WeightFormat F, class Expander>
     e.expand(left >= 64 ? _mm512_loadu_si512(p) : _mm512_maskz_loadu_epi8((uint64_t{1} << left) - 1, p), a, b);
   } else if constexpr (F == WeightFormat::kFp4) {
     const uint8_t* p = r.data + chunk * 32;
-    uint16_t s;
-    std::memcpy(&s, scales + chunk * 2, sizeof s);
     e.expand(left >= 64 ? _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))
                         : _mm256_maskz_loadu_epi8((uint32_t{1} << (left / 2)) - 1, p),
-             s, a, b);
+             scales + chunk * 2, a, b);
   } else {
     const uint8_t* p = r.data + chunk * 128;
     if (left >= 64) {
@@ -193,11 +110,16 @@ void clamp_scales(const uint8_t* from, int64_t n, uint8_t* to) {
 
 // ---- Sums -------------------------------------------------------------------------------------------------------
 
-// The lanes of four accumulators, each summed as (i, i + 8), (i, i + 4), (i, i + 2), (0, 1).
-inline __m128 sum_lanes(__m512 a, __m512 b, __m512 c, __m512 d) {
+// The lanes of four accumulators to four partial sums each: (i, i + 8), then (i, i + 4).
+inline __m512 fold(__m512 a, __m512 b, __m512 c, __m512 d) {
   const __m512 ab = _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
   const __m512 cd = _mm512_add_ps(_mm512_shuffle_f32x4(c, d, 0x44), _mm512_shuffle_f32x4(c, d, 0xee));
-  __m512 s = _mm512_add_ps(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xdd));
+  return _mm512_add_ps(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xdd));
+}
+
+// The sums of four accumulators: the rest is (i, i + 2), (0, 1).
+inline __m128 sum_lanes(__m512 a, __m512 b, __m512 c, __m512 d) {
+  __m512 s = fold(a, b, c, d);
   s = _mm512_add_ps(s, _mm512_permute_ps(s, 0x4e));
   s = _mm512_add_ps(s, _mm512_permute_ps(s, 0xb1));
   return _mm512_castps512_ps128(_mm512_maskz_compress_ps(0x1111, s));
@@ -217,11 +139,33 @@ inline void store_sums(const LinearCall& c, int64_t i, int64_t j, __m128 sums, i
   _mm_mask_storeu_ps(c.out + i * c.ldo + j, static_cast<__mmask8>((1 << count) - 1), sums);
 }
 
+// Sums of acc[i * 4 + r]: activation row i0 + i, output j + r; rows by fours.
+void store_tile(const LinearCall& c, int64_t i0, int64_t j, const __m512* acc, int64_t m, int64_t left) {
+  const int64_t count = left < 4 ? left : 4;
+  const __m512i turn = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+  int64_t i = 0;
+  for (; i + 4 <= m; i += 4) {
+    __m512 f[4];
+    for (int r = 0; r < 4; ++r) f[r] = fold(acc[(i + r) * 4], acc[(i + r) * 4 + 1], acc[(i + r) * 4 + 2], acc[(i + r) * 4 + 3]);
+    const __m512 ab = _mm512_add_ps(_mm512_shuffle_ps(f[0], f[1], 0x44), _mm512_shuffle_ps(f[0], f[1], 0xee));
+    const __m512 cd = _mm512_add_ps(_mm512_shuffle_ps(f[2], f[3], 0x44), _mm512_shuffle_ps(f[2], f[3], 0xee));
+    __m512 s = _mm512_add_ps(_mm512_shuffle_ps(ab, cd, 0x88), _mm512_shuffle_ps(ab, cd, 0xdd));
+    s = _mm512_permutexvar_ps(turn, s);
+    store_sums(c, i0 + i, j, _mm512_castps512_ps128(s), count);
+    store_sums(c, i0 + i + 1, j, _mm512_extractf32x4_ps(s, 1), count);
+    store_sums(c, i0 + i + 2, j, _mm512_extractf32x4_ps(s, 2), count);
+    store_sums(c, i0 + i + 3, j, _mm512_extractf32x4_ps(s, 3), count);
+  }
+  for (; i < m; ++i)
+    store_sums(c, i0 + i, j, sum_lanes(acc[i * 4], acc[i * 4 + 1], acc[i * 4 + 2], acc[i * 4 + 3]), count);
+}
+static_assert(kPanelStep == 4);
+
 // N weight rows times M activation rows, weights expanded in registers.
-template <WeightFormat F, int M, int N>
-void stream_rows(const LinearCall& c, int64_t j, const uint16_t* x, int64_t ldx, uint8_t* scales, int64_t scales_ld) {
+template <WeightFormat F, int M, int N, class Expander>
+[[gnu::always_inline]] inline void stream_rows(const LinearCall& c, int64_t j, const Expander& expander, const uint16_t* x,
+                                               int64_t ldx, uint8_t* scales, int64_t scales_ld) {
   const Matrix& w = *c.w;
-  const typename ExpanderOf<F>::type expander;
   WeightRow rows[N];
   for (int r = 0; r < N; ++r) {
     rows[r] = row_of(w, c.row0 + j + r);
@@ -232,13 +176,14 @@ void stream_rows(const LinearCall& c, int64_t j, const uint16_t* x, int64_t ldx,
     for (int i = 0; i < M; ++i) acc[r][i] = _mm512_setzero_ps();
   }
   constexpr int64_t kBytes = F == WeightFormat::kFp8 ? 64 : F == WeightFormat::kFp4 ? 32 : 128;
+  const int64_t group = N * w.cols * kBytes / kChunk, ahead = (kPrefetchBytes + group - 1) / group * group;
   const auto step = [&](int64_t chunk, int64_t left) __attribute__((always_inline)) {
 #pragma GCC unroll 4
     for (int r = 0; r < N; ++r) {
       Words a, b;
-      _mm_prefetch(reinterpret_cast<const char*>(rows[r].data + chunk * kBytes + kPrefetchBytes), _MM_HINT_T0);
+      _mm_prefetch(reinterpret_cast<const char*>(rows[r].data + chunk * kBytes + ahead), _MM_HINT_T0);
       if constexpr (kBytes == 128)
-        _mm_prefetch(reinterpret_cast<const char*>(rows[r].data + chunk * kBytes + kPrefetchBytes + 64), _MM_HINT_T0);
+        _mm_prefetch(reinterpret_cast<const char*>(rows[r].data + chunk * kBytes + ahead + 64), _MM_HINT_T0);
       load_chunk<F>(expander, rows[r], scales + r * scales_ld, chunk, left, a, b);
 #pragma GCC unroll 4
       for (int i = 0; i < M; ++i) {
@@ -272,6 +217,7 @@ void scale_activations(const LinearCall& c, const uint8_t* scale, int64_t blocks
 template <WeightFormat F, int M>
 void stream(const LinearCall& c, std::byte* scratch) {
   const Matrix& w = *c.w;
+  const typename ExpanderOf<F>::type expander;
   auto* scaled = reinterpret_cast<uint16_t*>(scratch);
   auto* scales = reinterpret_cast<uint8_t*>(scratch);
   const int64_t scales_ld = packed_columns(w.cols / 32);
@@ -285,34 +231,36 @@ void stream(const LinearCall& c, std::byte* scratch) {
     }
     int64_t end = j + kBlockRows - (c.row0 + j) % kBlockRows;  // of the row of FP8 blocks
     if (end > c.rows) end = c.rows;
-    for (; j + 4 <= end; j += 4) stream_rows<F, M, 4>(c, j, x, ldx, scales, scales_ld);
-    for (; j < end; ++j) stream_rows<F, M, 1>(c, j, x, ldx, scales, scales_ld);
+    for (; j + 4 <= end; j += 4) stream_rows<F, M, 4>(c, j, expander, x, ldx, scales, scales_ld);
+    for (; j < end; ++j) stream_rows<F, M, 1>(c, j, expander, x, ldx, scales, scales_ld);
   }
 }
 
 // ---- Panels -----------------------------------------------------------------------------------------------------
 
+// Panels and activation tiles lie in the order in which panel_step reads them: 32 words of every row, then the next 32.
 template <WeightFormat F>
 void expand_row(const Matrix& w, int64_t row, uint8_t* scales, uint16_t* out) {
   const typename ExpanderOf<F>::type expander;
   const WeightRow r = row_of(w, row);
-  if constexpr (F == WeightFormat::kFp4) clamp_scales(r.scale, w.cols / 32, scales);
+  if constexpr (F != WeightFormat::kBf16) clamp_scales(r.scale, w.cols / 32, scales);
+  const __m512i spread = make_spread();
   for (int64_t chunk = 0; chunk * 64 < w.cols; ++chunk) {
     Words a, b;
     load_chunk<F>(expander, r, scales, chunk, w.cols - chunk * 64, a, b);
     if constexpr (F == WeightFormat::kFp8) {
-      const WordScale s = WordScale::make(r.scale[chunk * 2], chunk * 64 + 32 < w.cols ? r.scale[chunk * 2 + 1] : kScaleBias);
-      a = s.apply(a);
-      b = s.apply(b);
+      const __m512i exponent = _mm512_sub_epi16(scale_words(scales + chunk * 2, spread), _mm512_set1_epi16(kScaleBias << 7));
+      a = Fp8Expander::scaled(a, exponent);
+      b = Fp8Expander::scaled(b, exponent);
     }
-    _mm512_store_si512(out + chunk * 64, a);
-    _mm512_store_si512(out + chunk * 64 + 32, b);
+    _mm512_store_si512(out + chunk * 64 * kPanelStep, a);
+    _mm512_store_si512(out + (chunk * 64 + 32) * kPanelStep, b);
   }
 }
 
 // Four panel rows times M activation rows over `steps` x 32 columns; acc[i * 4 + r] is continued or begun.
 template <int M>
-void panel_step(const uint16_t* w, int64_t ldw, const uint16_t* x, int64_t ldx, int64_t steps, bool first, __m512* acc) {
+void panel_step(const uint16_t* w, const uint16_t* x, int64_t steps, bool first, __m512* acc) {
   __m512 s[M][kPanelStep];
 #pragma GCC unroll 6
   for (int i = 0; i < M; ++i) {
@@ -322,10 +270,13 @@ void panel_step(const uint16_t* w, int64_t ldw, const uint16_t* x, int64_t ldx, 
   for (int64_t k = 0; k < steps; ++k) {
     Words v[kPanelStep];
 #pragma GCC unroll 4
-    for (int r = 0; r < kPanelStep; ++r) v[r] = _mm512_load_si512(w + r * ldw + k * 32);
+    for (int r = 0; r < kPanelStep; ++r) {
+      v[r] = _mm512_load_si512(w + (k * kPanelStep + r) * 32);
+      _mm_prefetch(reinterpret_cast<const char*>(w + ((k + kPanelAhead) * kPanelStep + r) * 32), _MM_HINT_T0);
+    }
 #pragma GCC unroll 6
     for (int i = 0; i < M; ++i) {
-      const Words xi = _mm512_loadu_si512(x + i * ldx + k * 32);
+      const Words xi = _mm512_load_si512(x + (k * M + i) * 32);
 #pragma GCC unroll 4
       for (int r = 0; r < kPanelStep; ++r) s[i][r] = dot(s[i][r], v[r], xi);
     }
@@ -337,48 +288,56 @@ void panel_step(const uint16_t* w, int64_t ldw, const uint16_t* x, int64_t ldx, 
   }
 }
 
-using PanelStep = void (*)(const uint16_t*, int64_t, const uint16_t*, int64_t, int64_t, bool, __m512*);
+using PanelStep = void (*)(const uint16_t*, const uint16_t*, int64_t, bool, __m512*);
 constexpr PanelStep kPanelSteps[kRowStep + 1] = {nullptr,       panel_step<1>, panel_step<2>, panel_step<3>,
                                                  panel_step<4>, panel_step<5>, panel_step<6>};
 
-void multiply_panel(const LinearCall& c, int64_t j0, int64_t count, const uint16_t* panel, int64_t ldp, __m512* acc) {
-  const int64_t groups = (count + kPanelStep - 1) / kPanelStep;
+void copy_tile(const uint16_t* x, int64_t ldx, int64_t m, int64_t steps, uint16_t* tile) {
+  for (int64_t k = 0; k < steps; ++k) {
+    for (int64_t i = 0; i < m; ++i) _mm512_store_si512(tile + (k * m + i) * 32, _mm512_loadu_si512(x + i * ldx + k * 32));
+  }
+}
+
+void multiply_panel(const LinearCall& c, int64_t j0, int64_t count, const uint16_t* panel, int64_t ldp, uint16_t* tile,
+                    __m512* acc) {
+  const int64_t groups = (count + kPanelStep - 1) / kPanelStep, strips = (ldp + kStripColumns - 1) / kStripColumns;
+  const int64_t strip = packed_columns((ldp + strips - 1) / strips);
   for (int64_t i = 0; i < c.n; i += kRowStep) {
     const int64_t m = c.n - i < kRowStep ? c.n - i : kRowStep;
     const PanelStep step = kPanelSteps[m];
-    const uint16_t* x = c.x + i * c.ldx;
-    for (int64_t k = 0; k < ldp; k += kStripColumns) {
-      const int64_t steps = (ldp - k < kStripColumns ? ldp - k : kStripColumns) / 32;
+    for (int64_t k = 0; k < ldp; k += strip) {
+      const int64_t steps = (ldp - k < strip ? ldp - k : strip) / 32;
+      copy_tile(c.x + i * c.ldx + k, c.ldx, m, steps, tile);
       for (int64_t g = 0; g < groups; ++g)
-        step(panel + g * kPanelStep * ldp + k, ldp, x + k, c.ldx, steps, k == 0, acc + g * kRowStep * kPanelStep);
+        step(panel + (g * ldp + k) * kPanelStep, tile, steps, k == 0, acc + g * kRowStep * kPanelStep);
     }
-    for (int64_t g = 0; g < groups; ++g) {
-      const int64_t left = count - g * kPanelStep;
-      for (int64_t r = 0; r < m; ++r) {
-        const __m512* s = acc + (g * kRowStep + r) * kPanelStep;
-        store_sums(c, i + r, j0 + g * kPanelStep, sum_lanes(s[0], s[1], s[2], s[3]), left < kPanelStep ? left : kPanelStep);
-      }
-    }
+    for (int64_t g = 0; g < groups; ++g)
+      store_tile(c, i, j0 + g * kPanelStep, acc + g * kRowStep * kPanelStep, m, count - g * kPanelStep);
   }
 }
 
 int64_t panel_rows(int64_t ldp) {
   const int64_t fit = kPanelBytes / (ldp * 2) / kPanelStep * kPanelStep;
-  return fit < kPanelStep ? kPanelStep : fit > kBlockRows ? kBlockRows : fit;
+  return fit < kPanelStep ? kPanelStep : fit > kPanelRowsMax ? kPanelRowsMax : fit;
 }
 
 template <WeightFormat F>
 void panels(const LinearCall& c, std::byte* scratch) {
   const Matrix& w = *c.w;
   const int64_t ldp = packed_columns(w.cols), step = panel_rows(ldp);
-  auto* panel = reinterpret_cast<uint16_t*>(scratch);
-  auto* acc = reinterpret_cast<__m512*>(panel + step * ldp);
-  auto* scales = reinterpret_cast<uint8_t*>(acc + kBlockRows * kRowStep);
+  auto* acc = reinterpret_cast<__m512*>(scratch);
+  auto* tile = reinterpret_cast<uint16_t*>(acc + kPanelRowsMax * kRowStep);
+  uint16_t* panel = tile + kRowStep * kStripColumns;
+  auto* scales = reinterpret_cast<uint8_t*>(panel + step * ldp);
   for (int64_t j = 0; j < c.rows; j += step) {
     const int64_t count = c.rows - j < step ? c.rows - j : step;
-    for (int64_t r = 0; r < count; ++r) expand_row<F>(w, c.row0 + j + r, scales, panel + r * ldp);
-    for (int64_t r = count; r % kPanelStep != 0; ++r) std::memset(panel + r * ldp, 0, ldp * sizeof *panel);
-    multiply_panel(c, j, count, panel, ldp, acc);
+    for (int64_t r = 0; r < count; ++r)
+      expand_row<F>(w, c.row0 + j + r, scales, panel + r / kPanelStep * kPanelStep * ldp + r % kPanelStep * 32);
+    for (int64_t r = count; r % kPanelStep != 0; ++r) {
+      uint16_t* row = panel + r / kPanelStep * kPanelStep * ldp + r % kPanelStep * 32;
+      for (int64_t k = 0; k < ldp; k += 32) _mm512_store_si512(row + k * kPanelStep, _mm512_setzero_si512());
+    }
+    multiply_panel(c, j, count, panel, ldp, tile, acc);
   }
 }
 

@@ -118,4 +118,13 @@ void FastBackend::shared_expert(At where) {
   run_ffn(nullptr);
 }
 
+void FastBackend::combine(At where) {
+  const int64_t D = c_.hidden_size, k = experts_per_row(where.layer);
+  auto body = [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i)
+      k_.combine(at<float>(Role::kSharedOut, i), at<float>(Role::kExpertOut, i), k, D, at<float>(Role::kSublayerOut, i));
+  };
+  parallel(row_count(where.rows), body, 4);
+}
+
 }  // namespace deepinfer::ops::cpu::fast

@@ -14,6 +14,7 @@ void FastBackend::attention_project(At where, uint32_t parts) {
   const int64_t n = set.rows, half = c_.qk_rope_head_dim / 2, D = c_.hidden_size, d = c_.head_dim;
   const int64_t low = c_.q_lora_rank, heads = c_.num_attention_heads, index_heads = c_.index_n_heads, index_d = c_.index_head_dim;
   const int table = ratio_of(where.layer) > 0;
+  const auto eps = static_cast<float>(c_.rms_norm_eps);
   const float* x = at<float>(Role::kSublayerIn);
   float *qr = at<float>(Role::kQueryLow), *q = at<float>(Role::kQuery), *kv = stage_rows_.data(), *iq = at<float>(Role::kIndexQuery),
         *compressed = at<float>(Role::kCompressorRows);
@@ -43,10 +44,10 @@ void FastBackend::attention_project(At where, uint32_t parts) {
 
   auto finish_low = [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      if (parts & kProjectQueries) norm(qr + i * low, v.q_norm.data(), low, qr + i * low);
+      if (parts & kProjectQueries) k_.norm(qr + i * low, v.q_norm.data(), low, eps, qr + i * low);
       if (parts & kProjectWindow) {
         float* row = kv + i * d;
-        norm(row, v.kv_norm.data(), d, row);
+        k_.norm(row, v.kv_norm.data(), d, eps, row);
         rotate(row, 1, d, set.cos[table].data() + i * half, set.sin[table].data() + i * half, false);
         encode_window(row, reinterpret_cast<std::byte*>(at<uint8_t>(Role::kWindowRecords, i)));
       }

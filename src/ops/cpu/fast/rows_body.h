@@ -2,6 +2,7 @@
 // first. Contracts as in kernels.h.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 
 namespace deepinfer::ops::cpu::fast {
@@ -31,6 +32,113 @@ void swiglu_row(const float* gate, const float* up, int64_t n, float limit, floa
     const F16 h = g / (F16::all(1.0f) + exp(F16::all(0.0f) - g)) * u;
     to_bf16(h * F16::all(weight)).store(out + i, n - i);
   }
+}
+
+// Two passes over the keys: the largest score, then the exponentials. e^x of a missing lane is of no interest.
+void softmax_lanes(const SoftmaxCall& c) {
+  for (int64_t l = 0; l < c.lanes; l += 16) {
+    const F16 scale = F16::all(c.scale);
+    F16 top = F16::all(-1e30f);
+    for (int64_t t = 0; t < c.keys; ++t) top = max(F16::load(c.scores + t * c.lanes + l) * scale, top);
+    F16 sum = F16::all(0.0f);
+    for (int64_t t = 0; t < c.keys; t += 2) {
+      const F16 a = exp(F16::load(c.scores + t * c.lanes + l) * scale - top);
+      sum = sum + a;
+      F16 b = F16::all(0.0f);
+      if (t + 1 < c.keys) {
+        b = exp(F16::load(c.scores + (t + 1) * c.lanes + l) * scale - top);
+        sum = sum + b;
+      }
+      store_pairs(a, b, c.probabilities + t / 2 * c.lanes + l);
+    }
+    (sum + exp(F16::load(c.sink + l) - top)).store(c.denominators + l);
+  }
+}
+
+void divide_row(float* x, int64_t n, float by) {
+  const F16 d = F16::all(by);
+  for (int64_t i = 0; i < n; i += 16) to_bf16(F16::load(x + i, n - i) / d).store(x + i, n - i);
+}
+
+// 1 / rms; lane = channel mod 16.
+float inverse_rms(const float* x, int64_t n, float eps) {
+  F16 squares = F16::all(0.0f);
+  for (int64_t i = 0; i < n; i += 16) {
+    const F16 v = F16::load(x + i, n - i);
+    squares = fma(v, v, squares);
+  }
+  return 1.0f / std::sqrt(sum(squares) / static_cast<float>(n) + eps);
+}
+
+void norm_row(const float* x, const float* w, int64_t n, float eps, float* out) {
+  const F16 scale = F16::all(inverse_rms(x, n, eps));
+  for (int64_t i = 0; i < n; i += 16) to_bf16(F16::load(w + i, n - i) * (F16::load(x + i, n - i) * scale)).store(out + i, n - i);
+}
+
+void collapse_norm_row(const float* x, const float* pre, int64_t streams, int64_t n, const float* w, float eps, float* y, float* out) {
+  for (int64_t i = 0; i < n; i += 16) {
+    F16 v = F16::all(0.0f);
+    for (int64_t s = 0; s < streams; ++s) v = fma(F16::all(pre[s]), F16::load(x + s * n + i, n - i), v);
+    to_bf16(v).store(y + i, n - i);
+  }
+  norm_row(y, w, n, eps, out);
+}
+
+void expand_row(float* x, const float* y, const float* post, const float* comb, int64_t streams, int64_t n) {
+  constexpr int64_t kStreamsMax = 8;
+  for (int64_t i = 0; i < n; i += 16) {
+    F16 in[kStreamsMax];
+    for (int64_t s = 0; s < streams; ++s) in[s] = F16::load(x + s * n + i, n - i);
+    const F16 yi = F16::load(y + i, n - i);
+    for (int64_t k = 0; k < streams; ++k) {
+      F16 v = F16::all(post[k]) * yi;
+      for (int64_t j = 0; j < streams; ++j) v = fma(F16::all(comb[j * streams + k]), in[j], v);
+      to_bf16(v).store(x + k * n + i, n - i);
+    }
+  }
+}
+
+void combine_row(const float* shared, const float* routed, int64_t k, int64_t n, float* out) {
+  for (int64_t i = 0; i < n; i += 16) {
+    F16 v = F16::load(shared + i, n - i);
+    for (int64_t j = 0; j < k; ++j) v = v + F16::load(routed + j * n + i, n - i);
+    to_bf16(v).store(out + i, n - i);
+  }
+}
+
+// Rows of comb are vectors of four doubles.
+void mix_finish_row(const MixCall& c) {
+  const auto sigmoid = [](double x) { return 1 / (1 + ::exp(-x)); };
+  for (int j = 0; j < 4; ++j) {
+    c.pre[j] = static_cast<float>(sigmoid(c.m[j] * double{c.scale[0]} + double{c.base[j]}) + c.eps);
+    c.post[j] = static_cast<float>(2 * sigmoid(c.m[4 + j] * double{c.scale[1]} + double{c.base[4 + j]}));
+  }
+  const __m256d eps = _mm256_set1_pd(c.eps);
+  __m256d row[4];
+  const auto row_sum = [](__m256d v) {  // in every lane: (0 + 2) + (1 + 3)
+    const __m256d t = _mm256_add_pd(v, _mm256_permute4x64_pd(v, 0x4e));
+    return _mm256_add_pd(t, _mm256_permute4x64_pd(t, 0xb1));
+  };
+  for (int j = 0; j < 4; ++j) {
+    double l[4], top = -1e300;
+    for (int k = 0; k < 4; ++k) {
+      l[k] = c.m[8 + 4 * j + k] * double{c.scale[2]} + double{c.base[8 + 4 * j + k]};
+      top = l[k] > top ? l[k] : top;
+    }
+    for (int k = 0; k < 4; ++k) l[k] = ::exp(l[k] - top);
+    const __m256d e = _mm256_loadu_pd(l);
+    row[j] = _mm256_add_pd(_mm256_div_pd(e, row_sum(e)), eps);
+  }
+  const auto columns = [&] {
+    const __m256d s = _mm256_add_pd(_mm256_add_pd(_mm256_add_pd(row[0], row[1]), _mm256_add_pd(row[2], row[3])), eps);
+    for (int j = 0; j < 4; ++j) row[j] = _mm256_div_pd(row[j], s);
+  };
+  columns();
+  for (int i = 1; i < c.iterations; ++i) {
+    for (int j = 0; j < 4; ++j) row[j] = _mm256_div_pd(row[j], _mm256_add_pd(row_sum(row[j]), eps));
+    columns();
+  }
+  for (int j = 0; j < 4; ++j) _mm_storeu_ps(c.comb + 4 * j, _mm256_cvtpd_ps(row[j]));
 }
 
 }  // namespace

@@ -68,6 +68,15 @@ inline F16 to_bf16(F16 x) {
   };
   return {half(x.a), half(x.b)};
 }
+// Lane by lane the pair (bf16(even), bf16(odd)).
+inline void store_pairs(F16 even, F16 odd, uint32_t* p) {
+  const F16 e = to_bf16(even), o = to_bf16(odd);
+  const auto half = [](__m256 low, __m256 high) {
+    return _mm256_or_si256(_mm256_srli_epi32(_mm256_castps_si256(low), 16), _mm256_castps_si256(high));
+  };
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), half(e.a, o.a));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 8), half(e.b, o.b));
+}
 // Lanes (i, i + 8), (i, i + 4), (i, i + 2), (0, 1).
 inline float sum(F16 x) {
   const __m256 eight = _mm256_add_ps(x.a, x.b);

@@ -51,6 +51,11 @@ inline F16 to_bf16(F16 x) {
   return {_mm512_castsi512_ps(_mm512_and_si512(_mm512_mask_or_epi32(r, nan, b, _mm512_set1_epi32(0x400000)),
                                                _mm512_set1_epi32(static_cast<int>(0xffff0000))))};
 }
+// Lane by lane the pair (bf16(even), bf16(odd)).
+inline void store_pairs(F16 even, F16 odd, uint32_t* p) {
+  const __m512i low = _mm512_srli_epi32(_mm512_castps_si512(to_bf16(even).v), 16);
+  _mm512_storeu_si512(p, _mm512_or_si512(low, _mm512_castps_si512(to_bf16(odd).v)));
+}
 // Lanes (i, i + 8), (i, i + 4), (i, i + 2), (0, 1).
 inline float sum(F16 x) {
   const __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(x.v), _mm512_extractf32x8_ps(x.v, 1));

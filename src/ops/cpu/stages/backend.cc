@@ -37,8 +37,8 @@ void copy(std::span<const U> from, std::vector<U>& to) {
 }  // namespace
 
 template <class T>
-Backend<T>::Backend(Capabilities capabilities, bool rounding, int threads)
-    : capabilities_(std::move(capabilities)), rounding_(rounding), pool_(threads) {}
+Backend<T>::Backend(Capabilities capabilities, bool rounding, int threads, ThreadPool::Idle idle)
+    : capabilities_(std::move(capabilities)), rounding_(rounding), pool_(threads, idle) {}
 
 template <class T>
 int Backend<T>::drafts_max() const {

@@ -42,7 +42,7 @@ template <class T>
 class Backend : public Ops {
  public:
   // rounding: false = numeric mode `off`.
-  Backend(Capabilities capabilities, bool rounding, int threads);
+  Backend(Capabilities capabilities, bool rounding, int threads, ThreadPool::Idle idle = ThreadPool::Idle::kSleep);
 
   const Capabilities& capabilities() const override { return capabilities_; }
   uint64_t workspace_bytes(const checkpoint::ModelConfig& config, const Limits& limits) const override;

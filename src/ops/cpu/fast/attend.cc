@@ -1,0 +1,92 @@
+// Attention over window and selected entries (spec/model.md 6.3, 6.4): scores and values as pair sums, lanes are heads in
+// the first and channels in the second product.
+#include <algorithm>
+#include <cmath>
+
+#include "ops/cpu/fast/backend.h"
+
+namespace deepinfer::ops::cpu::fast {
+namespace {
+
+constexpr int64_t kValueChannels = 64;
+
+}  // namespace
+
+int64_t FastBackend::gather_words(const At& where, const RowSet& set, int row, uint16_t* keys) const {
+  const SequenceRows& s = set.of(row);
+  const int64_t d = c_.head_dim, window = c_.sliding_window;
+  const bool draft = where.rows == Rows::kDraft;
+  const int64_t newest = draft ? s.first_position - 1 : set.positions[row];
+  const int64_t last = draft ? s.first_position + s.rows - 1 : newest;
+  int64_t n = 0;
+  for (int64_t p = std::max<int64_t>({0, s.window_begin, newest - window + 1}); p <= last; ++p, ++n) {
+    const auto* record = p >= s.first_position ? at<uint8_t>(Role::kWindowRecords, s.first_row + p - s.first_position)
+                                               : reinterpret_cast<const uint8_t*>(ring_record(s, where.layer, p));
+    k_.window_words(record, d, keys + n * d);
+  }
+  if (ratio_of(where.layer) == 0) return n;
+  const KvSource& source = layout_.sources[layout_.source_at(c_.layers[where.layer].kv_source)];
+  const int32_t* selected = at<int32_t>(Role::kSelected, row);
+  for (int64_t i = 0; i < c_.index_topk && selected[i] >= 0; ++i, ++n) {
+    const std::byte* p = page(s, set, selected[i], source.page_entries) + source.entry_offset +
+                         (selected[i] % source.page_entries) * layout_.entry_bytes;
+    k_.entry_words(reinterpret_cast<const uint8_t*>(p), d, keys + n * d);
+  }
+  return n;
+}
+
+// Heads h0 .. h0 + heads - 1 of one row over n keys [n, d].
+void FastBackend::attend_heads(int layer, int64_t row, int64_t h0, int64_t heads, const uint16_t* keys, int64_t n) {
+  const int64_t d = c_.head_dim, lanes = (heads + kLanes - 1) / kLanes * kLanes, pairs = (n + 1) / 2;
+  float* out = at<float>(Role::kHeads, row) + h0 * d;
+  if (n == 0) {
+    std::fill(out, out + heads * d, 0.0f);
+    return;
+  }
+  const float* q = at<float>(Role::kQuery, row) + h0 * d;
+  uint32_t* panel = scratch<uint32_t>(Slot::kQueries, d / 2 * lanes);
+  uint16_t* packed = scratch<uint16_t>(Slot::kWords, packed_columns(d));
+  std::fill(panel, panel + d / 2 * lanes, 0u);
+  for (int64_t h = 0; h < heads; ++h) {
+    k_.pack(q + h * d, d, Order::kNatural, false, packed);
+    for (int64_t p = 0; p < d / 2; ++p) panel[p * lanes + h] = packed[2 * p] | static_cast<uint32_t>(packed[2 * p + 1]) << 16;
+  }
+  float* scores = scratch<float>(Slot::kScores, n * lanes);
+  const auto* key_pairs = reinterpret_cast<const uint32_t*>(keys);
+  k_.outer({key_pairs, d / 2, 1, panel, lanes, n, d / 2, lanes, scores, lanes});
+
+  uint32_t* p = scratch<uint32_t>(Slot::kProbabilities, pairs * lanes);
+  float* denominators = scratch<float>(Slot::kAccumulator, 2 * lanes);
+  float* sink = denominators + lanes;
+  std::fill(sink, sink + lanes, 0.0f);
+  std::copy_n(vectors_[layer].sink.data() + h0, heads, sink);
+  k_.softmax({scores, n, lanes, 1.0f / std::sqrt(static_cast<float>(d)), sink, p, denominators});
+
+  uint32_t* values = scratch<uint32_t>(Slot::kPanel, pairs * kValueChannels);
+  for (int64_t c0 = 0; c0 < d; c0 += kValueChannels) {
+    const int64_t channels = std::min(kValueChannels, d - c0);
+    k_.pair_rows(keys + c0, d, n, channels, values);
+    k_.outer({p, 1, lanes, values, channels, heads, pairs, channels, out + c0, d});
+  }
+  for (int64_t h = 0; h < heads; ++h) k_.divide(out + h * d, d, denominators[h]);
+}
+
+void FastBackend::attend(At where) {
+  const RowSet& set = set_of(where.rows);
+  const int64_t heads = c_.num_attention_heads;
+  // Few rows: heads are divided as well, at the price of expanding the keys more than once.
+  int64_t parts = 1;
+  while (set.rows * parts < pool_.threads() && heads / (parts * 2) >= 2 * kLanes) parts *= 2;
+  const int64_t per_part = heads / parts;
+  auto body = [&](int64_t begin, int64_t end) {
+    uint16_t* keys = scratch<uint16_t>(Slot::kKeys, keys_max() * c_.head_dim);
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t row = i / parts, part = i % parts, h0 = part * per_part;
+      const int64_t n = gather_words(where, set, static_cast<int>(row), keys);
+      attend_heads(where.layer, row, h0, part + 1 == parts ? heads - h0 : per_part, keys, n);
+    }
+  };
+  parallel(set.rows * parts, body);
+}
+
+}  // namespace deepinfer::ops::cpu::fast
