@@ -22,7 +22,10 @@ Answer::Answer(Live& l, int i, int vocab_size, const recipe::OutputVocabulary* v
     history_.emplace(vocab_size);
     history_->add_prompt(r.prompt);
   }
-  if (r.grammar) matcher_.emplace(r.grammar);
+  if (r.grammar) {
+    matcher_.emplace(r.grammar);
+    mask_.resize((static_cast<size_t>(vocab_size) + 31) / 32);
+  }
   if (!r.grammar_after.empty()) trigger_.emplace(r.grammar_after, r.grammar_bound);
   if (trigger_ && !r.before_grammar_banned.empty()) {
     before_grammar_ = live.end_tokens;
@@ -40,24 +43,22 @@ Answer::Answer(Live& l, int i, int vocab_size, const recipe::OutputVocabulary* v
 
 Answer::~Answer() = default;
 
-std::span<const uint32_t> Answer::allowed_bits(std::span<uint32_t> mask, Status* status) {
-  if (!constrained()) return live.allowed;
-  std::ranges::fill(mask, 0);
-  *status = matcher_->fill_mask(mask.first(live.request.grammar->vocabulary().mask_words()));
-  for (size_t i = 0; i < live.allowed.size(); ++i) mask[i] &= live.allowed[i];
-  return mask;
+void Answer::prepare() {
+  if (!constrained()) return;
+  std::ranges::fill(mask_, 0);
+  mask_status_ =
+      matcher_->fill_mask(std::span<uint32_t>(mask_).first(live.request.grammar->vocabulary().mask_words()));
+  for (size_t i = 0; i < live.allowed.size(); ++i) mask_[i] &= live.allowed[i];
 }
 
-Result<int32_t> Answer::sample(ops::Sampler& sampler, std::span<const float> logits, int32_t position,
-                               std::span<uint32_t> mask) {
+Result<int32_t> Answer::sample(ops::Sampler& sampler, std::span<const float> logits, int32_t position) {
   const Request& r = live.request;
-  Status status;
+  if (constrained()) DI_RETURN_IF_ERROR(mask_status_);
   ops::SampleRow row{.logits = logits,
                      .params = &r.sampling,
                      .place = {live.seed, static_cast<uint32_t>(position), static_cast<uint32_t>(index)},
                      .history = history_ ? &*history_ : nullptr,
-                     .allowed = allowed_bits(mask, &status)};
-  DI_RETURN_IF_ERROR(status);
+                     .allowed = constrained() ? mask_ : live.allowed};
   if (usage.output_tokens < r.min_tokens) row.forbidden = live.end_tokens;
   if (!before_grammar_.empty() && !constrained()) row.forbidden = before_grammar_;
   const bool plain = r.sampling.greedy() && r.sampling.logit_bias.empty() && !history_ && row.allowed.empty() &&
@@ -76,24 +77,26 @@ Result<int32_t> Answer::sample(ops::Sampler& sampler, std::span<const float> log
                 "The model gave no finite logit. Its weights may be damaged; try --backend reference.");
 }
 
-Result<int32_t> Answer::draw(ops::Sampler& sampler, std::span<const float> logits, int32_t position,
-                             std::span<uint32_t> mask) {
+Result<int32_t> Answer::draw(ops::Sampler& sampler, std::span<const float> logits, int32_t position) {
   const Request& r = live.request;
   const auto drawn = static_cast<size_t>(usage.output_tokens);
   int32_t token = drawn < r.forced_tokens.size() ? r.forced_tokens[drawn] : -1;
   if (token < 0 && trigger_) token = trigger_->forced();
   if (token < 0 || r.processed_logprobs) {
-    DI_ASSIGN_OR_RETURN(const int32_t sampled, sample(sampler, logits, position, mask));
+    DI_ASSIGN_OR_RETURN(const int32_t sampled, sample(sampler, logits, position));
     if (token < 0) token = sampled;
     if (r.processed_logprobs) {
       processed_logprobs(sampler, r.sampling.greedy(), token, r.top_logprobs, &processed, &processed_top);
     }
   }
-  if (constrained() && !matcher_->accept(static_cast<uint32_t>(token))) {
-    DI_RETURN_IF_ERROR(matcher_->status());
-    return make_error(Code::kInvalidArgument, "forced_tokens[{}] = {} does not fit the grammar.", drawn, token);
-  }
   return token;
+}
+
+Status Answer::accept(int32_t token) {
+  if (!constrained() || matcher_->accept(static_cast<uint32_t>(token))) return Status();
+  DI_RETURN_IF_ERROR(matcher_->status());
+  return make_error(Code::kInvalidArgument, "forced_tokens[{}] = {} does not fit the grammar.", usage.output_tokens,
+                    token);
 }
 
 bool Answer::take(int32_t token, Event* event) {

@@ -2,8 +2,12 @@
 // preemption.
 //
 //   Answer a(live, index, vocabulary);
-//   DI_ASSIGN_OR_RETURN(int32_t token, a.draw(sampler, logits, place, mask));
-//   bool ends = a.take(token, &event);       // text, end of the answer
+//   a.prepare();                                                         // the mask of the next token
+//   DI_ASSIGN_OR_RETURN(int32_t token, a.draw(sampler, logits, position));
+//   DI_RETURN_IF_ERROR(a.accept(token));
+//   bool ends = a.take(token, &event);                                   // text, end of the answer
+//
+// Only draw() has to wait for the logits; the rest runs beside forwards (engine/step_runner.h).
 #pragma once
 
 #include <cstdint>
@@ -45,9 +49,10 @@ class Answer {
   Answer(Live& live, int index, int vocab_size, const recipe::OutputVocabulary* vocabulary);
   ~Answer();
 
-  // The next token from a row of logits. `mask` is scratch of one bit a token.
-  Result<int32_t> draw(ops::Sampler& sampler, std::span<const float> logits, int32_t position,
-                       std::span<uint32_t> mask);
+  void prepare();
+  // The next token from a row of logits.
+  Result<int32_t> draw(ops::Sampler& sampler, std::span<const float> logits, int32_t position);
+  Status accept(int32_t token);
   // Makes the token a part of the answer and fills the event. True if it ends the answer; reason() then says why.
   bool take(int32_t token, Event* event);
   // Text that was held back, once there will be no more tokens.
@@ -63,18 +68,23 @@ class Answer {
   TokenLogprob processed;
   std::vector<TokenLogprob> processed_top;
 
+  // Log-probabilities or a callback need the logits of its tokens.
+  bool reads_logits() const {
+    return (live.request.logprobs && !live.request.processed_logprobs) || live.request.on_logits != nullptr;
+  }
+
   FinishReason reason() const { return reason_; }
   std::string_view stop_text() const { return output_ ? output_->stop_sequence() : std::string_view(); }
 
  private:
   class Text;
   bool constrained() const { return matcher_ && (!trigger_ || trigger_->open()); }
-  Result<int32_t> sample(ops::Sampler& sampler, std::span<const float> logits, int32_t position,
-                         std::span<uint32_t> mask);
-  std::span<const uint32_t> allowed_bits(std::span<uint32_t> mask, Status* status);
+  Result<int32_t> sample(ops::Sampler& sampler, std::span<const float> logits, int32_t position);
 
   std::optional<ops::TokenHistory> history_;
   std::optional<grammar::Matcher> matcher_;
+  std::vector<uint32_t> mask_;  // of the grammar and allowed_tokens, one bit a token
+  Status mask_status_;
   std::optional<GrammarTrigger> trigger_;  // until it opens the matcher waits
   std::vector<int32_t> before_grammar_;    // and these cannot come
   std::unique_ptr<Text> text_;

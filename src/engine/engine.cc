@@ -25,9 +25,10 @@ RequestLimits Engine::limits() const { return impl_->limits; }
 Result<std::unique_ptr<Stream>> Engine::submit(Request request) {
   Impl& m = *impl_;
   DI_RETURN_IF_ERROR(check_request(request, m.limits));
-  if (request.grammar && request.grammar->vocabulary().mask_words() > m.mask.size()) {
+  if (request.grammar && request.grammar->vocabulary().mask_words() > m.mask_words()) {
     return Status(Code::kInvalidArgument, "The grammar was compiled for another model's vocabulary.");
   }
+  if (m.device_failed) return Impl::device_error();
   if (m.draining) return Status(Code::kUnavailable, "The engine is ending and takes no more requests.");
   const int live_max = m.options.waiting_max + m.executor->info().sequences_max;
   if (m.live_count.fetch_add(1) >= live_max) {
@@ -45,6 +46,10 @@ Result<std::unique_ptr<Stream>> Engine::submit(Request request) {
   }
   m.mailbox->changed.notify_one();
   return std::make_unique<Stream>(std::move(state));
+}
+
+Status Engine::Impl::device_error() {
+  return Status(Code::kUnavailable, "The device failed while it moved KV memory; this engine takes no more requests.");
 }
 
 Result<int32_t> Engine::add_tenant(const std::string& name, double weight) {
@@ -78,12 +83,16 @@ Status Engine::drain(double timeout_s) {
 
 Status Engine::check_accounting() {
   Status status(Code::kUnavailable, "The engine has ended.");
-  impl_->on_loop([&] { status = impl_->scheduler->check_accounting(); });
+  impl_->on_loop([&] {
+    impl_->settle();
+    status = impl_->scheduler->check_accounting();
+  });
   return status;
 }
 
 void Engine::clear_cache() {
   impl_->on_loop([&] {
+    impl_->settle();
     sched::Scheduler& s = *impl_->scheduler;
     s.prefix_index().evict(s.prefix_index().evictable());
     s.host().expire(sched::kNever);

@@ -5,13 +5,15 @@
 //   DI_ASSIGN_OR_RETURN(std::unique_ptr<Stream> stream, engine->submit({.prompt = ids, .max_tokens = 100}));
 //   for (Event e; stream->next(&e);) std::cout << e.text;             // engine/stream.h
 //
-// One thread of the engine's own runs plan -> forward -> sample -> commit -> stream (sched/scheduler.h decides the
-// plan); all other calls may come from any thread and only put a message into its mailbox. Prompts share KV through
+// Two threads of the engine's own: one runs forwards and draws, the other plans the next step and streams and commits
+// the last one meanwhile (sched/scheduler.h decides the plans). So a stop is seen one step late, at the price of a row
+// that is thrown away. All calls may come from any thread and only put a message into the mailbox. Prompts share KV through
 // the prefix cache, n answers to one prompt through forks. Determinism: docs/determinism.md.
 //
 // Failures. A request that cannot run is refused by submit(). If a step fails, its sequences run again one by one:
 // those that fail alone end with kFailed, the others go on. Where the device may have overwritten what a prompt's
-// rows need (more rows than `backtrack` and a failure after the start), that sequence ends with kFailed as well.
+// rows need (more rows than `backtrack` and a failure after the start), that sequence ends with kFailed as well. If a
+// copy of KV memory fails, all requests end with kFailed and submit() gives kUnavailable from then on.
 //
 // Limits: waiting_max and those of engine/request.h. Destroying the engine ends all answers with kCancelled; drain()
 // lets them end first.
@@ -60,12 +62,13 @@ struct EngineOptions {
   double tier_wait_s = 2;     // a request waits no longer for its pages
   double tier_timeout_s = 5;  // a single page is given up
   double tier_flush_s = 2;    // the engine's end waits so long for writes
-  bool cpu_times = false;  // StepTimes but forward in CPU time of the engine's thread (benchmarks)
+  bool overlap = true;        // false: a step is planned when the one before it is committed
+  bool cpu_times = false;  // StepTimes but forward in CPU time of the thread (benchmarks)
 };
 
-// Seconds since the start, summed over steps.
+// Seconds since the start, summed over steps. Between two forwards lie sample and launch; the others run beside forwards.
 struct StepTimes {
-  double plan = 0, forward = 0, sample = 0, commit = 0, stream = 0;
+  double plan = 0, prepare = 0, forward = 0, sample = 0, launch = 0, commit = 0, stream = 0;
 };
 
 // Pages read from and written to EngineOptions::tier.

@@ -1,5 +1,6 @@
-// Inside the engine (internal to engine/):  engine.cc  calls from other threads    loop.cc  the loop    step.cc  one
-// step
+// Inside the engine (internal to engine/):
+//   engine.cc  calls from other threads     step.cc         one turn of the loop
+//   loop.cc    the loop, requests, ends     step_runner.cc  forwards and draws, on a thread of their own
 #pragma once
 
 #include <chrono>
@@ -13,9 +14,9 @@
 
 #include "engine/answer.h"
 #include "engine/engine.h"
+#include "engine/step_runner.h"
 #include "engine/stream_state.h"
 #include "engine/tier_link.h"
-#include "ops/cpu/sampler.h"
 #include "recipe/output_vocabulary.h"
 
 namespace deepinfer::engine {
@@ -43,18 +44,19 @@ struct Engine::Impl {
   void request_ended();
   // Runs `job` on the engine's thread and waits for it; not at all once the engine has ended.
   void on_loop(std::function<void()> job);
+  size_t mask_words() const { return (static_cast<size_t>(limits.vocab_size) + 31) / 32; }
+  static Status device_error();
   double now() const;
   double step_clock() const;  // for StepTimes
 
   // step.cc
   bool step();  // false: nothing to run
-  Status run(const sched::Plan& plan, std::span<const float>* logits);
-  void isolate(const sched::Plan& plan, const Status& failure);
-  void run_alone(const sched::Plan& plan, size_t i, int first_output, const Status& failure);
-  void sample(const sched::Plan& plan, int first_output, int outputs, std::span<const float> logits);
-  void sample_row(const sched::SampleRow& row, std::span<const float> logits, size_t i);
-  void read_prompt_logprobs(const model::StepSequence& s, std::span<const float> logits);
-  void stream_tokens(const sched::Plan& plan, std::span<const float> logits);
+  StepJob* plan_step();
+  void prepare(StepJob& job);
+  void end_step(StepJob& job);
+  void settle();  // ends the running step without starting another
+  void fail_device();
+  void stream_tokens(StepJob& job);
   void fill_logprobs(const Answer& a, std::span<const float> logits, Event* event);
   void name_bytes(TokenLogprob* t) const;
   Answer* find(int64_t id) const;
@@ -71,6 +73,7 @@ struct Engine::Impl {
   // Shared with other threads.
   std::shared_ptr<Mailbox> mailbox = std::make_shared<Mailbox>();
   std::atomic<bool> draining{false};
+  std::atomic<bool> device_failed{false};  // set by the loop
   std::atomic<int> live_count{0};
   std::mutex ended_mutex;
   std::condition_variable all_ended;
@@ -86,12 +89,11 @@ struct Engine::Impl {
   std::vector<Live*> paused;
   std::vector<Live*> touched;  // streams with new events, to be told at the end of the step
   std::vector<sched::Ended> ends;
-  ops::Sampler sampler;
-  std::vector<uint32_t> mask;
-  std::vector<int32_t> drawn;  // of the plan's samples; -1: none
-  sched::StepResult result;
-  model::StepPlan alone;
-  std::vector<float> kept_logits;  // rows of a step whose sequences ran one by one
+  StepJob jobs[2];
+  StepJob* running = nullptr;  // started and not finished
+  sched::StepResult empty_result;
+  std::vector<Answer*> device_ends;
+  StepRunner runner;
   EngineStats stats;
   double next_expiry_s = 60;
   std::thread thread;

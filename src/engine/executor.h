@@ -7,7 +7,8 @@
 //   the next forward()
 //
 // Errors. forward() refuses a plan before anything of it has run; logits() reports what failed while it ran. A row's
-// bits may depend on its sequence only. One thread uses an executor.
+// bits may depend on its sequence only. One thread uses an executor, but for info().
+// forward() may return before the step has run; logits() waits for it.
 #pragma once
 
 #include <cstddef>

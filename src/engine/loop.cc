@@ -79,8 +79,8 @@ Engine::Impl::Impl(std::unique_ptr<StepExecutor> e, std::unique_ptr<sched::Sched
       executor(std::move(e)),
       scheduler(std::move(s)),
       tokenizer(std::move(t)),
-      sampler(executor->info().vocab_size),
-      mask((static_cast<size_t>(executor->info().vocab_size) + 31) / 32) {
+      runner(*executor, *scheduler, tokenizer ? &*tokenizer : nullptr, options.cpu_times,
+             [](const void* self) { return static_cast<const Impl*>(self)->now(); }, this) {
   if (tokenizer) vocabulary = recipe::OutputVocabulary(*tokenizer);
   limits.vocab_size = executor->info().vocab_size;
   limits.context_max = executor->info().context_max;
@@ -135,8 +135,9 @@ void Engine::Impl::loop() {
       next_expiry_s = now() + kExpiryS;
     }
     if (tier) tier->pump(*scheduler, now());
-    if (!scheduler->has_work() || !step()) wait_for_work();
+    if (!step()) wait_for_work();
   }
+  settle();
   for (const std::unique_ptr<Live>& l : live) {
     for (const std::unique_ptr<Answer>& a : l->answers) scheduler->cancel(a->id);
   }
@@ -217,11 +218,11 @@ void Engine::Impl::add(Submission&& submission) {
   if (!r.ignore_end) l->end_tokens = options.end_tokens;
   l->end_tokens.insert(l->end_tokens.end(), r.stop_tokens.begin(), r.stop_tokens.end());
   if (!r.allowed_tokens.empty()) {
-    l->allowed.assign(mask.size(), 0);
+    l->allowed.assign(mask_words(), 0);
     for (int32_t t : r.allowed_tokens) l->allowed[static_cast<size_t>(t) / 32] |= 1u << (t % 32);
   }
   if (!options.banned_tokens.empty()) {
-    if (l->allowed.empty()) l->allowed.assign(mask.size(), ~0u);
+    if (l->allowed.empty()) l->allowed.assign(mask_words(), ~0u);
     for (int32_t t : options.banned_tokens) l->allowed[static_cast<size_t>(t) / 32] &= ~(1u << (t % 32));
   }
   if (options.top_k_max > 0 && (r.sampling.top_k < 0 || r.sampling.top_k > options.top_k_max)) {
@@ -243,7 +244,8 @@ void Engine::Impl::add(Submission&& submission) {
   s.prompt_outputs = r.prompt_logprobs;
   s.cache = r.cache;
   if (r.timeout_s > 0) s.deadline_s = l->submitted_s + r.timeout_s;
-  const Result<int64_t> id = scheduler->submit(std::move(s), now());
+  const Result<int64_t> id =
+      device_failed ? Result<int64_t>(device_error()) : scheduler->submit(std::move(s), now());
   live.push_back(std::move(l));
   Live& added = *live.back();
   for (int i = 0; i < added.request.n; ++i) {

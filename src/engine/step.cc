@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <utility>
 
 #include "engine/engine_impl.h"
 
@@ -11,161 +12,113 @@ Answer* Engine::Impl::find(int64_t id) const {
   return it == by_id.end() ? nullptr : it->second;
 }
 
+// One turn of the loop: plans a step while the one before it runs, then ends that one while the new one runs.
 bool Engine::Impl::step() {
-  const double t0 = step_clock(), step_begin = now();
-  const Plan& plan = scheduler->plan(step_begin);
-  const double t1 = step_clock(), forward_begin = now();
-  StepMoments at{.begin = step_begin, .planned = forward_begin};
-  const bool empty = plan.empty();
-  result.failed.clear();
-  result.samples.resize(plan.samples.size());
-  for (sched::SampleResult& s : result.samples) {
-    s.tokens.clear();
-    s.stop = false;
-  }
-  drawn.assign(plan.samples.size(), -1);
-  std::span<const float> logits;
-  const Status status = run(plan, &logits);
-  const double t2 = step_clock();
-  at.ready = now();
-  stats.times.forward += at.ready - forward_begin;
-  if (status.ok()) {
-    int outputs = 0;
-    for (const model::StepSequence& s : plan.step.sequences) {
-      read_prompt_logprobs(s, logits.subspan(static_cast<size_t>(outputs) * static_cast<size_t>(limits.vocab_size)));
-      outputs += s.outputs;
-    }
-    sample(plan, 0, outputs, logits);
-  } else {
-    isolate(plan, status);
-    logits = kept_logits;
-  }
-  const double t3 = step_clock();
-  at.sampled = now();
-  stream_tokens(plan, logits);
-  const double t4 = step_clock();
-  stats.steps += !plan.step.sequences.empty();
-  if (options.observer && !empty) {
-    at.streamed = now();
-    options.observer->on_step({plan, result, logits, at});
-  }
-  const double committed = now();
-  scheduler->commit(result, committed);
-  const double t5 = step_clock();
-  if (options.observer && !empty) options.observer->on_commit(committed, now());
-  collect_ends();
-  const double t6 = step_clock();
-  stats.times.plan += t1 - t0;
-  stats.times.sample += t3 - t2;
-  stats.times.commit += t5 - t4;
-  stats.times.stream += (t4 - t3) + (t6 - t5);
-  return !empty;
+  if (running != nullptr && running->plan->empty()) end_step(*std::exchange(running, nullptr));
+  StepJob* next = running == nullptr || options.overlap ? plan_step() : nullptr;
+  if (running == nullptr && next == nullptr) return false;
+  if (running != nullptr) prepare(*running);
+  runner.post({.finish = running, .start = next});
+  runner.wait();
+  StepJob* done = running;
+  running = next;
+  if (done != nullptr) end_step(*done);
+  if (running != nullptr && !running->device_failure.ok()) fail_device();
+  return true;
 }
 
-Status Engine::Impl::run(const Plan& plan, std::span<const float>* logits) {
-  DI_RETURN_IF_ERROR(executor->copy(plan.before, scheduler->host()));
-  if (plan.step.sequences.empty()) return Status();
-  DI_RETURN_IF_ERROR(executor->forward(plan.step));
-  int outputs = 0;
-  for (const model::StepSequence& s : plan.step.sequences) outputs += s.outputs;
-  DI_ASSIGN_OR_RETURN(*logits, executor->logits(outputs));
-  return Status();
+void Engine::Impl::settle() {
+  if (running == nullptr) return;
+  prepare(*running);
+  runner.post({.finish = running});
+  runner.wait();
+  end_step(*std::exchange(running, nullptr));
 }
 
-void Engine::Impl::isolate(const Plan& plan, const Status& failure) {
-  ++stats.failed_steps;
-  int outputs = 0;
-  for (const model::StepSequence& s : plan.step.sequences) outputs += s.outputs;
-  kept_logits.assign(static_cast<size_t>(outputs) * static_cast<size_t>(limits.vocab_size), 0.0f);
-  for (size_t i = 0, first = 0; i < plan.step.sequences.size(); ++i) {
-    run_alone(plan, i, static_cast<int>(first), failure);
-    first += static_cast<size_t>(plan.step.sequences[i].outputs);
+StepJob* Engine::Impl::plan_step() {
+  if (device_failed || !scheduler->has_work()) return nullptr;
+  const double t0 = step_clock(), begin_s = now();
+  const Plan& plan = scheduler->plan(begin_s);
+  if (plan.empty() && running == nullptr) {
+    empty_result.samples.clear();
+    scheduler->commit(empty_result, begin_s);
+    return nullptr;
   }
+  StepJob& job = running == &jobs[0] ? jobs[1] : jobs[0];
+  job.begin(plan);
+  job.at.begin = begin_s;
+  job.at.planned = now();
+  stats.times.plan += step_clock() - t0;
+  return &job;
 }
 
-// A failed forward may have overwritten ring rows that the first rows of a long piece need; up to `backtrack` rows
-// can run again, as rejected drafts do.
-void Engine::Impl::run_alone(const Plan& plan, size_t i, int first_output, const Status& failure) {
-  const model::StepSequence& s = plan.step.sequences[i];
-  const ExecutorInfo& info = executor->info();
-  const auto cut = [](const std::vector<int32_t>& list, int first, int count) {
-    return std::span<const int32_t>(list).subspan(static_cast<size_t>(first), static_cast<size_t>(count));
-  };
-  alone.clear();
-  alone.step = plan.step.step;
-  alone.add_sequence(
-      s, cut(plan.step.tokens, s.first_token, s.count),
-      cut(plan.step.history, static_cast<int>(i) * info.history_tokens, info.history_tokens),
-      cut(plan.step.blocks, s.first_block, s.block_count),
-      plan.step.image_rows.empty() ? std::span<const int32_t>() : cut(plan.step.image_rows, s.first_token, s.count));
-  Status status = s.count <= info.backtrack || failure.code() == Code::kInvalidArgument
-                      ? executor->forward(alone)
-                      : failure.with_context("The step that read this prompt failed");
-  std::span<const float> logits;
-  if (status.ok()) {
-    Result<std::span<const float>> rows = executor->logits(s.outputs);
-    status = rows.status();
-    if (rows.ok()) logits = rows.value();
-  }
-  if (!status.ok()) {
-    result.failed.push_back(s.id);
-    if (Answer* a = find(s.id); a != nullptr) a->error = status;
-    for (const sched::SampleRow& row : plan.samples) {
-      if (row.logits_row < first_output || row.logits_row >= first_output + s.outputs) continue;
-      if (Answer* a = find(row.id); a != nullptr) a->error = status;
-    }
-    return;
-  }
-  read_prompt_logprobs(s, logits);
-  const auto vocab = static_cast<size_t>(limits.vocab_size);
-  std::ranges::copy(logits.first(static_cast<size_t>(s.outputs) * vocab),
-                    kept_logits.begin() + static_cast<std::ptrdiff_t>(static_cast<size_t>(first_output) * vocab));
-  sample(plan, first_output, s.outputs, kept_logits);
-}
-
-// Draws from the logits rows [first_output, first_output + outputs) of the plan; `logits` begins with row 0.
-void Engine::Impl::sample(const Plan& plan, int first_output, int outputs, std::span<const float> logits) {
+// What the draws of a running step need: the answers as they are after the step before it.
+void Engine::Impl::prepare(StepJob& job) {
+  const double t0 = step_clock();
+  const Plan& plan = *job.plan;
   for (size_t i = 0; i < plan.samples.size(); ++i) {
-    const sched::SampleRow& row = plan.samples[i];
-    if (row.logits_row >= first_output && row.logits_row < first_output + outputs) sample_row(row, logits, i);
+    job.answers[i] = find(plan.samples[i].id);
+    if (job.answers[i] != nullptr) job.answers[i]->prepare();
   }
+  for (size_t i = 0; i < plan.step.sequences.size(); ++i) {
+    const model::StepSequence& s = plan.step.sequences[i];
+    if (s.outputs == 0 || s.kind != model::RowKind::kPrefill) continue;
+    Answer* a = find(s.id);
+    if (a != nullptr && a->live.request.prompt_logprobs) job.readers[i] = a;
+  }
+  job.keep_all = options.observer != nullptr;
+  stats.times.prepare += step_clock() - t0;
 }
 
-void Engine::Impl::sample_row(const sched::SampleRow& row, std::span<const float> logits, size_t i) {
-  Answer* a = find(row.id);
-  if (a == nullptr) return;  // it has ended meanwhile
-  const auto vocab = static_cast<size_t>(limits.vocab_size);
-  const Result<int32_t> token =
-      a->draw(sampler, logits.subspan(static_cast<size_t>(row.logits_row) * vocab, vocab), row.position, mask);
-  if (!token.ok()) {
-    a->error = token.status();
-    return;
+// Everything behind the draws of a step, while the next one runs.
+void Engine::Impl::end_step(StepJob& job) {
+  const double t0 = step_clock();
+  for (const auto& [id, why] : job.failures) {
+    if (Answer* a = find(id); a != nullptr) a->error = why;
   }
-  drawn[i] = token.value();
+  stream_tokens(job);
+  const double t1 = step_clock();
+  const bool rows = !job.plan->step.sequences.empty();
+  stats.steps += rows;
+  stats.failed_steps += job.isolated;
+  const bool observed = options.observer != nullptr && !job.plan->empty();
+  if (observed) {
+    job.at.streamed = now();
+    const auto vocab = static_cast<size_t>(limits.vocab_size);
+    options.observer->on_step({*job.plan, job.result,
+                               std::span<const float>(job.kept).first(static_cast<size_t>(job.outputs) * vocab), job.at});
+  }
+  const double commit_s = now(), t2 = step_clock();
+  scheduler->commit(job.result, commit_s);
+  const double t3 = step_clock();
+  if (observed) options.observer->on_commit(commit_s, now());
+  const double t4 = step_clock();
+  collect_ends();
+  stats.times.stream += (t1 - t0) + (step_clock() - t4);
+  stats.times.commit += t3 - t2;
+  stats.times.sample += job.sample_s;
+  stats.times.launch += job.launch_s;
+  if (rows) stats.times.forward += job.at.ready - job.at.started;
+}
+
+// Copies of KV memory failed: what the device holds is not known any more. All requests end, and no more are taken.
+void Engine::Impl::fail_device() {
+  const Status failure = std::exchange(running, nullptr)->device_failure;
+  device_failed = true;
+  for (const std::unique_ptr<Live>& l : live) {
+    for (const std::unique_ptr<Answer>& a : l->answers) {
+      if (a->ended) continue;
+      a->error = failure;
+      device_ends.push_back(a.get());
+    }
+  }
+  for (Answer* a : device_ends) end_answer(*a, FinishReason::kFailed);
+  device_ends.clear();
+  collect_ends();
 }
 
 void Engine::Impl::name_bytes(TokenLogprob* t) const {
   if (tokenizer) t->bytes = tokenizer->token_bytes(t->token);
-}
-
-void Engine::Impl::read_prompt_logprobs(const model::StepSequence& s, std::span<const float> logits) {
-  if (s.outputs == 0 || s.kind != model::RowKind::kPrefill) return;
-  Answer* a = find(s.id);
-  if (a == nullptr || !a->live.request.prompt_logprobs) return;
-  const Request& r = a->live.request;
-  const auto vocab = static_cast<size_t>(limits.vocab_size);
-  for (int k = 0; k < s.outputs; ++k) {
-    const auto at = static_cast<size_t>(s.first_position + s.count - s.outputs + k + 1);
-    if (at >= r.prompt.size()) return;
-    const std::span<const float> values = logits.subspan(static_cast<size_t>(k) * vocab, vocab);
-    if (r.on_logits) r.on_logits(a->index, static_cast<int32_t>(at), values);
-    const LogSoftmax row(values);
-    PromptLogprob& p = a->live.stream->prompt_logprobs[at];
-    p.token = {r.prompt[at], row.of(r.prompt[at]), {}};
-    name_bytes(&p.token);
-    row.top(r.top_logprobs, &p.top);
-    for (TokenLogprob& t : p.top) name_bytes(&t);
-  }
 }
 
 void Engine::Impl::fill_logprobs(const Answer& a, std::span<const float> logits, Event* event) {
@@ -182,12 +135,17 @@ void Engine::Impl::fill_logprobs(const Answer& a, std::span<const float> logits,
   for (TokenLogprob& t : event->top) name_bytes(&t);
 }
 
-void Engine::Impl::stream_tokens(const Plan& plan, std::span<const float> logits) {
+void Engine::Impl::stream_tokens(StepJob& job) {
   const auto vocab = static_cast<size_t>(limits.vocab_size);
-  for (size_t i = 0; i < plan.samples.size(); ++i) {
-    if (drawn[i] < 0) continue;
-    const sched::SampleRow& row = plan.samples[i];
-    Answer& a = *find(row.id);
+  for (size_t i = 0; i < job.drawn.size(); ++i) {
+    if (job.drawn[i] < 0) continue;
+    const int32_t token = job.drawn[i];
+    const sched::SampleRow& row = job.plan->samples[i];
+    Answer& a = *job.answers[i];
+    if (Status status = a.accept(token); !status.ok()) {
+      a.error = std::move(status);
+      continue;
+    }
     Live& l = a.live;
     EventQueue& queue = l.stream->queue;
     Event& e = queue.slot();
@@ -197,9 +155,11 @@ void Engine::Impl::stream_tokens(const Plan& plan, std::span<const float> logits
     e.top.clear();
     e.stop_text.clear();
     if (!e.error.ok()) e.error = Status();
-    result.samples[i].stop = a.take(drawn[i], &e);
-    result.samples[i].tokens.push_back(drawn[i]);
-    const std::span<const float> values = logits.subspan(static_cast<size_t>(row.logits_row) * vocab, vocab);
+    job.result.samples[i].stop = a.take(token, &e);
+    job.result.samples[i].tokens.push_back(token);
+    std::span<const float> values;
+    if (a.reads_logits())
+      values = std::span<const float>(job.kept).subspan(static_cast<size_t>(row.logits_row) * vocab, vocab);
     if (l.request.on_logits) l.request.on_logits(a.index, row.position, values);
     if (l.request.logprobs) fill_logprobs(a, values, &e);
     const sched::Progress progress = scheduler->progress(a.id);

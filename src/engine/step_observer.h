@@ -4,9 +4,9 @@
 //   class Counter : public StepObserver { void on_step(const StepRecord& r) override { rows += r.plan.step.tokens.size(); } };
 //   options.observer = std::make_shared<Counter>();
 //
-// Both are called on the engine's thread, for every step that did something: on_step() once its tokens were streamed,
-// on_commit() once the scheduler has them. Without an observer a step costs a few comparisons more. What the record
-// points to is only valid during the call.
+// Both are called on the engine's thread, for every step that did something, in the order of the steps: on_step() once
+// its tokens were streamed, on_commit() once the scheduler has them. Without an observer a step costs a few comparisons
+// more, with one a copy of its logits. What the record points to is only valid during the call.
 #pragma once
 
 #include <span>
@@ -15,10 +15,11 @@
 
 namespace deepinfer::engine {
 
-// Seconds since the engine's start. The stages of a step follow each other: plan [begin, planned), forward until
-// the logits are there [planned, ready), sample [ready, sampled), stream [sampled, streamed); then commit.
+// Seconds since the engine's start. The stages of a step follow each other: plan [begin, planned) while the step before
+// runs, forward until the logits are there [started, ready), sample [ready, sampled), stream until `streamed` and commit
+// while the next step runs.
 struct StepMoments {
-  double begin = 0, planned = 0, ready = 0, sampled = 0, streamed = 0;
+  double begin = 0, planned = 0, started = 0, ready = 0, sampled = 0, streamed = 0;
 };
 
 struct StepRecord {

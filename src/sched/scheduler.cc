@@ -258,6 +258,14 @@ Status Scheduler::set_drafts(int64_t id, std::span<const int32_t> drafts) {
 
 void Scheduler::set_cost(const StepCost& cost) { impl_->cost = cost; }
 const Plan& Scheduler::plan(double now_s) { return impl_->make_plan(now_s); }
+void Scheduler::fill_drawn(std::span<const int32_t> drawn) {
+  if (impl_->open_count == 0) return;
+  for (int32_t& t : impl_->current().plan.step.tokens) {
+    const auto at = static_cast<size_t>(-1 - static_cast<int64_t>(t));
+    if (t < 0 && at < drawn.size()) t = std::max(drawn[at], 0);
+  }
+}
+
 void Scheduler::commit(const StepResult& result, double now_s) { impl_->commit(result, now_s); }
 
 void Scheduler::take_ended(std::vector<Ended>* out) {

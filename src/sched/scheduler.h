@@ -136,6 +136,9 @@ class Scheduler {
 
   // The next step; may be empty(). At most one earlier plan may be open. Valid until it is committed.
   const Plan& plan(double now_s);
+  // Fills in the newest plan's tokens that name draws of the plan before it, where `drawn` is there before they run.
+  // Draws of -1 (none: their sequences end) become token 0.
+  void fill_drawn(std::span<const int32_t> drawn);
   void commit(const StepResult& result, double now_s);
   // Appends the ends since the last call.
   void take_ended(std::vector<Ended>* out);

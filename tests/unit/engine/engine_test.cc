@@ -405,7 +405,7 @@ TEST(Engine, BannedTokensAndTopKOfTheEngine) {
 TEST(Engine, AnObserverSeesEveryStepOnce) {
   struct Steps : StepObserver {
     void on_step(const StepRecord& r) override {
-      std::vector<double> times = {ended, r.at.begin, r.at.planned, r.at.ready, r.at.sampled, r.at.streamed};
+      std::vector<double> times = {r.at.begin, r.at.planned, r.at.started, r.at.ready, r.at.sampled, r.at.streamed};
       EXPECT_TRUE(std::ranges::is_sorted(times));
       ASSERT_EQ(r.plan.samples.size(), r.result.samples.size());
       rows += r.plan.step.tokens.size();
@@ -417,6 +417,7 @@ TEST(Engine, AnObserverSeesEveryStepOnce) {
       }
     }
     void on_commit(double begin, double end) override {
+      EXPECT_LE(ended, begin);
       EXPECT_LE(begin, end);
       ended = end;
     }

@@ -1,0 +1,236 @@
+#include "engine/step_runner.h"
+
+#include <time.h>
+
+#include <algorithm>
+
+#include "engine/stream_state.h"
+
+namespace deepinfer::engine {
+namespace {
+
+// A wait through the kernel costs tens of microseconds. What the other thread does meanwhile is mostly shorter, or a
+// whole forward: so look for a moment, then sleep.
+constexpr int kLooks = 2000;
+
+void wait_while(const std::atomic<int>& value, int old) {
+  for (int i = 0; i < kLooks; ++i) {
+    if (value.load(std::memory_order_acquire) != old) return;
+    __builtin_ia32_pause();
+  }
+  value.wait(old, std::memory_order_acquire);
+}
+
+void add_one(std::atomic<int>& value) {
+  value.fetch_add(1, std::memory_order_release);
+  value.notify_one();
+}
+
+}  // namespace
+
+void StepJob::begin(const sched::Plan& p) {
+  plan = &p;
+  outputs = 0;
+  for (const model::StepSequence& s : p.step.sequences) outputs += s.outputs;
+  answers.assign(p.samples.size(), nullptr);
+  readers.assign(p.step.sequences.size(), nullptr);
+  keep_all = isolated = false;
+  drawn.assign(p.samples.size(), -1);
+  result.failed.clear();
+  failures.clear();
+  result.samples.resize(p.samples.size());
+  for (sched::SampleResult& s : result.samples) {
+    s.tokens.clear();
+    s.stop = false;
+  }
+  device_failure = Status();
+  at = StepMoments();
+  sample_s = launch_s = 0;
+}
+
+StepRunner::StepRunner(StepExecutor& executor, sched::Scheduler& scheduler, const text::Tokenizer* tokenizer,
+                       bool cpu_times, Clock now, const void* clock)
+    : executor_(executor),
+      scheduler_(scheduler),
+      tokenizer_(tokenizer),
+      cpu_times_(cpu_times),
+      now_(now),
+      clock_(clock),
+      vocab_(static_cast<size_t>(executor.info().vocab_size)),
+      sampler_(executor.info().vocab_size) {
+  thread_ = std::thread([this] { loop(); });
+}
+
+StepRunner::~StepRunner() {
+  stopping_ = true;
+  add_one(posted_);
+  thread_.join();
+}
+
+double StepRunner::work_clock() const {
+  if (!cpu_times_) return now_(clock_);
+  timespec t = {};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
+}
+
+void StepRunner::post(const Command& command) {
+  command_ = command;
+  add_one(posted_);
+}
+
+void StepRunner::wait() { wait_while(done_, posted_.load(std::memory_order_relaxed) - 1); }
+
+void StepRunner::loop() {
+  for (int seen = 0;; ++seen) {
+    wait_while(posted_, seen);
+    if (stopping_) return;
+    const Command command = command_;
+    if (command.finish != nullptr) finish(*command.finish);
+    StepJob* start = command.start;
+    if (start != nullptr) prepare(*start, command.finish);
+    // Nothing of the job but its plan is used from here on: the caller goes on with it while the forward runs.
+    const model::StepPlan* step = nullptr;
+    if (start != nullptr && start->device_failure.ok() && !start->plan->step.sequences.empty()) step = &start->plan->step;
+    add_one(done_);
+    started_ = step != nullptr ? executor_.forward(*step) : Status();
+  }
+}
+
+void StepRunner::prepare(StepJob& job, const StepJob* before) {
+  const double begin = work_clock();
+  if (before != nullptr) scheduler_.fill_drawn(before->drawn);
+  job.device_failure = executor_.copy(job.plan->before, scheduler_.host());
+  job.launch_s = work_clock() - begin;
+  job.at.started = now_(clock_);
+}
+
+void StepRunner::finish(StepJob& job) {
+  if (!job.device_failure.ok()) return;
+  Status status = started_;
+  std::span<const float> logits;
+  if (status.ok() && !job.plan->step.sequences.empty()) {
+    Result<std::span<const float>> rows = executor_.logits(job.outputs);
+    status = rows.status();
+    if (rows.ok()) logits = rows.value();
+  }
+  job.at.ready = now_(clock_);
+  const double begin = work_clock();
+  if (status.ok()) {
+    size_t first = 0;
+    for (size_t i = 0; i < job.readers.size(); ++i) {
+      if (job.readers[i] != nullptr) read_prompt(job, i, logits.subspan(first * vocab_));
+      first += static_cast<size_t>(job.plan->step.sequences[i].outputs);
+    }
+    draw(job, 0, job.outputs, logits);
+    keep_rows(job, logits);
+  } else {
+    isolate(job, status);
+  }
+  job.sample_s = work_clock() - begin;
+  job.at.sampled = now_(clock_);
+}
+
+// Draws from the logits rows [first_output, first_output + outputs) of the job; `logits` begins with row 0.
+void StepRunner::draw(StepJob& job, int first_output, int outputs, std::span<const float> logits) {
+  const std::vector<sched::SampleRow>& samples = job.plan->samples;
+  for (size_t i = 0; i < samples.size(); ++i) {
+    const sched::SampleRow& row = samples[i];
+    Answer* a = job.answers[i];
+    if (a == nullptr || row.logits_row < first_output || row.logits_row >= first_output + outputs) continue;
+    const Result<int32_t> token =
+        a->draw(sampler_, logits.subspan(static_cast<size_t>(row.logits_row) * vocab_, vocab_), row.position);
+    if (token.ok()) job.drawn[i] = token.value();
+    else a->error = token.status();
+  }
+}
+
+void StepRunner::keep_rows(StepJob& job, std::span<const float> logits) {
+  const auto keep = [&](size_t row) {
+    if (job.kept.size() < (row + 1) * vocab_) job.kept.resize(static_cast<size_t>(job.outputs) * vocab_);
+    std::ranges::copy(logits.subspan(row * vocab_, vocab_), job.kept.begin() + static_cast<std::ptrdiff_t>(row * vocab_));
+  };
+  if (job.keep_all) {
+    for (size_t row = 0; row < static_cast<size_t>(job.outputs); ++row) keep(row);
+    return;
+  }
+  for (size_t i = 0; i < job.answers.size(); ++i) {
+    if (job.answers[i] != nullptr && job.answers[i]->reads_logits())
+      keep(static_cast<size_t>(job.plan->samples[i].logits_row));
+  }
+}
+
+void StepRunner::isolate(StepJob& job, const Status& failure) {
+  job.isolated = true;
+  job.kept.assign(static_cast<size_t>(job.outputs) * vocab_, 0.0f);
+  for (size_t i = 0, first = 0; i < job.plan->step.sequences.size(); ++i) {
+    run_alone(job, i, static_cast<int>(first), failure);
+    first += static_cast<size_t>(job.plan->step.sequences[i].outputs);
+  }
+}
+
+// A failed forward may have overwritten ring rows that the first rows of a long piece need; up to `backtrack` rows
+// can run again, as rejected drafts do.
+void StepRunner::run_alone(StepJob& job, size_t i, int first_output, const Status& failure) {
+  const sched::Plan& plan = *job.plan;
+  const model::StepSequence& s = plan.step.sequences[i];
+  const ExecutorInfo& info = executor_.info();
+  const auto cut = [](const std::vector<int32_t>& list, int first, int count) {
+    return std::span<const int32_t>(list).subspan(static_cast<size_t>(first), static_cast<size_t>(count));
+  };
+  alone_.clear();
+  alone_.step = plan.step.step;
+  alone_.add_sequence(
+      s, cut(plan.step.tokens, s.first_token, s.count),
+      cut(plan.step.history, static_cast<int>(i) * info.history_tokens, info.history_tokens),
+      cut(plan.step.blocks, s.first_block, s.block_count),
+      plan.step.image_rows.empty() ? std::span<const int32_t>() : cut(plan.step.image_rows, s.first_token, s.count));
+  Status status = s.count <= info.backtrack || failure.code() == Code::kInvalidArgument
+                      ? executor_.forward(alone_)
+                      : failure.with_context("The step that read this prompt failed");
+  std::span<const float> logits;
+  if (status.ok()) {
+    Result<std::span<const float>> rows = executor_.logits(s.outputs);
+    status = rows.status();
+    if (rows.ok()) logits = rows.value();
+  }
+  if (!status.ok()) {
+    job.result.failed.push_back(s.id);
+    for (size_t k = 0; k < plan.samples.size(); ++k) {
+      const int row = plan.samples[k].logits_row;
+      if (row >= first_output && row < first_output + s.outputs && job.answers[k] != nullptr)
+        job.answers[k]->error = status;
+    }
+    job.failures.emplace_back(s.id, status);
+    return;
+  }
+  if (job.readers[i] != nullptr) read_prompt(job, i, logits);
+  std::ranges::copy(logits.first(static_cast<size_t>(s.outputs) * vocab_),
+                    job.kept.begin() + static_cast<std::ptrdiff_t>(static_cast<size_t>(first_output) * vocab_));
+  draw(job, first_output, s.outputs, job.kept);
+}
+
+void StepRunner::name_bytes(TokenLogprob* t) const {
+  if (tokenizer_ != nullptr) t->bytes = tokenizer_->token_bytes(t->token);
+}
+
+// `logits` begins with the first row of sequence i.
+void StepRunner::read_prompt(const StepJob& job, size_t i, std::span<const float> logits) {
+  const model::StepSequence& s = job.plan->step.sequences[i];
+  Answer& a = *job.readers[i];
+  const Request& r = a.live.request;
+  for (int k = 0; k < s.outputs; ++k) {
+    const auto at = static_cast<size_t>(s.first_position + s.count - s.outputs + k + 1);
+    if (at >= r.prompt.size()) return;
+    const std::span<const float> values = logits.subspan(static_cast<size_t>(k) * vocab_, vocab_);
+    if (r.on_logits) r.on_logits(a.index, static_cast<int32_t>(at), values);
+    const LogSoftmax row(values);
+    PromptLogprob& p = a.live.stream->prompt_logprobs[at];
+    p.token = {r.prompt[at], row.of(r.prompt[at]), {}};
+    name_bytes(&p.token);
+    row.top(r.top_logprobs, &p.top);
+    for (TokenLogprob& t : p.top) name_bytes(&t);
+  }
+}
+
+}  // namespace deepinfer::engine

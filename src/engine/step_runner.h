@@ -1,0 +1,107 @@
+// The device's half of a step, on a thread of its own: forwards, and between two of them only what the second has to
+// wait for (internal to engine/).
+//
+//   StepRunner runner(executor, scheduler, tokenizer, options);
+//   runner.post({.finish = nullptr, .start = &first});      // returns at once
+//   runner.wait();                                          // until `finish` is done and `start` is under way
+//   ... plan `second`, prepare first's answers: while first runs ...
+//   runner.post({.finish = &first, .start = &second});
+//   runner.wait();                                          // first.drawn is there, second runs
+//   ... stream and commit first: while second runs ...
+//
+// To finish a step is to wait for its logits and to draw from them. Before the next one starts, its tokens that name
+// draws of the finished step are filled in (Scheduler::fill_drawn) and its copies run. Between post() and the return of
+// wait() the runner alone uses the scheduler, its host store and the answers of the jobs; the caller waits. Outside of
+// that it uses the executor and the started job's plan only.
+//
+// Failures. If a forward fails, its sequences run again one by one, in finish: those that fail alone are in
+// result.failed and their answers have the error. If a copy fails, KV memory is not what the plan says: the job's
+// `device_failure` is set and nothing of it runs.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <span>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "engine/answer.h"
+#include "engine/executor.h"
+#include "engine/step_observer.h"
+#include "ops/cpu/sampler.h"
+#include "sched/scheduler.h"
+#include "text/tokenizer.h"
+
+namespace deepinfer::engine {
+
+// A step from its plan to its commit. Kept and reused.
+struct StepJob {
+  const sched::Plan* plan = nullptr;
+  std::vector<Answer*> answers;  // of plan->samples; null: it has ended. Set before finish
+  std::vector<Answer*> readers;  // of plan->step.sequences: who wants logits of their prompt rows, else null
+  int outputs = 0;               // logits rows
+  bool keep_all = false;         // all logits are wanted afterwards
+
+  std::vector<int32_t> drawn;    // of plan->samples; -1: none
+  sched::StepResult result;      // `failed` after finish; the caller fills the samples
+  std::vector<std::pair<int64_t, Status>> failures;  // of result.failed, why
+  std::vector<float> kept;       // logits rows that are wanted after the next forward has begun, each at its row
+  bool isolated = false;
+  Status device_failure;
+
+  // Seconds of the engine's clock; CPU seconds of the runner's thread if so asked.
+  StepMoments at;
+  double sample_s = 0, launch_s = 0;
+
+  void begin(const sched::Plan& p);
+};
+
+class StepRunner {
+ public:
+  struct Command {
+    StepJob* finish = nullptr;
+    StepJob* start = nullptr;
+  };
+  using Clock = double (*)(const void*);
+
+  // `now` gives the engine's time of `clock`.
+  StepRunner(StepExecutor& executor, sched::Scheduler& scheduler, const text::Tokenizer* tokenizer, bool cpu_times,
+             Clock now, const void* clock);
+  ~StepRunner();
+
+  void post(const Command& command);
+  void wait();
+
+ private:
+  void loop();
+  void finish(StepJob& job);
+  void prepare(StepJob& job, const StepJob* before);
+  void isolate(StepJob& job, const Status& failure);
+  void run_alone(StepJob& job, size_t i, int first_output, const Status& failure);
+  void draw(StepJob& job, int first_output, int outputs, std::span<const float> logits);
+  void keep_rows(StepJob& job, std::span<const float> logits);
+  void read_prompt(const StepJob& job, size_t i, std::span<const float> logits);
+  void name_bytes(TokenLogprob* t) const;
+  double work_clock() const;
+
+  StepExecutor& executor_;
+  sched::Scheduler& scheduler_;
+  const text::Tokenizer* const tokenizer_;  // null: none
+  const bool cpu_times_;
+  const Clock now_;
+  const void* const clock_;
+  const size_t vocab_;
+
+  ops::Sampler sampler_;
+  model::StepPlan alone_;
+  Status started_;  // of the forward under way
+
+  Command command_;
+  bool stopping_ = false;
+  // Commands posted and commands done; each thread waits for the other's number.
+  std::atomic<int> posted_{0}, done_{0};
+  std::thread thread_;
+};
+
+}  // namespace deepinfer::engine
