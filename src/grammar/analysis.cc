@@ -38,12 +38,12 @@ std::vector<bool> find_fact(Grammar::Impl& grammar, const std::vector<ExprId>& e
   // Which children count: all of a sequence, any of a choice, the required ones of an any-order.
   auto premises = [&](ExprId e, auto&& visit) {
     const ExprNode& n = grammar.exprs.node(e);
-    if (n.kind == ExprKind::kAnyOrder) {
+    if (n.kind == ExprKind::kAnyOrder && fact != Fact::kHasUnique) {
       const AnyOrder& d = grammar.exprs.definition(n.a);
       if (fact == Fact::kNullable) return;
       uint32_t must = 0;
       for (size_t i = 0; i < d.items.size(); ++i) {
-        if (d.required >> i & 1) {
+        if (d.is_required(i)) {
           visit(d.items[i]);
           ++must;
         }
@@ -64,6 +64,12 @@ std::vector<bool> find_fact(Grammar::Impl& grammar, const std::vector<ExprId>& e
       parents[fill[child]++] = e;
       ++children;
     });
+    if (fact == Fact::kHasUnique) {
+      if (!n.has_unique) continue;
+      holds[e] = true;
+      ready.push_back(e);
+      continue;
+    }
     bool now = false;
     switch (n.kind) {
       case ExprKind::kNone:
@@ -86,7 +92,7 @@ std::vector<bool> find_fact(Grammar::Impl& grammar, const std::vector<ExprId>& e
       case ExprKind::kAnyOrder: {
         const AnyOrder& d = grammar.exprs.definition(n.a);
         needs[e] = children;
-        now = fact == Fact::kNullable ? d.required == 0 && d.min == 0 : children == 0;
+        now = fact == Fact::kNullable ? d.required_count() == 0 && d.min == 0 : children == 0;
         break;
       }
       default:
@@ -128,7 +134,7 @@ bool NotEmpty::nullable(ExprId e) {
       return false;
     case ExprKind::kAnyOrder: {
       const AnyOrder& d = g_.exprs.definition(n.a);
-      return d.required == 0 && d.min == 0;
+      return d.required_count() == 0 && d.min == 0;
     }
     default:
       break;
@@ -141,6 +147,8 @@ bool NotEmpty::nullable(ExprId e) {
       result = nullable(n.a) && nullable(n.b);
     } else if (n.kind == ExprKind::kRepeat) {
       result = n.b == 0 || nullable(n.a);
+    } else if (n.kind == ExprKind::kUnique || n.kind == ExprKind::kUniqueItem) {
+      result = nullable(n.a);
     } else {
       const std::vector<ExprId> parts(g_.exprs.list(n).begin(), g_.exprs.list(n).end());
       result = std::any_of(parts.begin(), parts.end(), [this](ExprId p) { return nullable(p); });
@@ -184,6 +192,12 @@ ExprId NotEmpty::of(ExprId e) {
       out = g_.exprs.any_order(std::move(d));
       break;
     }
+    case ExprKind::kUnique:
+      out = g_.exprs.unique(of(n.a), n.b);
+      break;
+    case ExprKind::kUniqueItem:
+      out = g_.exprs.unique_item(of(n.a));
+      break;
     default:
       break;
   }
@@ -250,6 +264,10 @@ class Rewriter {
         d.others = to_[d.others];
         return g_.exprs.any_order(std::move(d));
       }
+      case ExprKind::kUnique:
+        return g_.exprs.unique(to_[n.a], n.b);
+      case ExprKind::kUniqueItem:
+        return g_.exprs.unique_item(to_[n.a]);
       default:
         return e;
     }
@@ -325,7 +343,15 @@ Status prepare(Grammar::Impl& g, bool strict_rules, Budget& budget) {
     DI_RETURN_IF_ERROR(rewriter.run(productive, [](const ExprNode&, ExprId unit, uint32_t&) { return unit; }, budget));
   }
   DI_RETURN_IF_ERROR(make_repeats_progress(g, budget));
-  return remove_left_recursion(g, budget);
+  DI_RETURN_IF_ERROR(remove_left_recursion(g, budget));
+  if (g.uses_unique) {
+    const std::vector<ExprId> used = reachable(g, g.root);
+    const std::vector<bool> unique = find_fact(g, used, Fact::kHasUnique);
+    for (ExprId e : used) {
+      if (unique[e]) g.exprs.mark_unique(e);
+    }
+  }
+  return {};
 }
 
 }  // namespace deepinfer::grammar

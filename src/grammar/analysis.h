@@ -23,6 +23,8 @@ void for_each_child(const Grammar::Impl& grammar, ExprId e, F&& visit) {
       for (ExprId part : grammar.exprs.list(n)) visit(part);
       break;
     case ExprKind::kRepeat:
+    case ExprKind::kUnique:
+    case ExprKind::kUniqueItem:
       visit(n.a);
       break;
     case ExprKind::kRule:
@@ -46,6 +48,7 @@ std::vector<ExprId> reachable(const Grammar::Impl& grammar, ExprId root);
 enum class Fact : uint8_t {
   kProductive,  // some finite text can be produced
   kNullable,    // the empty text can be produced
+  kHasUnique,   // an array of unique items is somewhere inside
 };
 // By expression id, for the given expressions (which must be closed under for_each_child).
 std::vector<bool> find_fact(Grammar::Impl& grammar, const std::vector<ExprId>& exprs, Fact fact);

@@ -1,6 +1,7 @@
 #include "grammar/expr.h"
 
 #include <algorithm>
+#include <bit>
 
 namespace deepinfer::grammar {
 
@@ -51,10 +52,10 @@ ExprId ExprArena::intern(const ExprNode& n) {
 ExprId ExprArena::regular(RxId r) {
   if (r == kRxNone) return kExprNone;
   if (r == kRxEmpty) return kExprEmpty;
-  return intern({ExprKind::kRx, false, r});
+  return intern({ExprKind::kRx, false, false, r});
 }
 
-ExprId ExprArena::token(uint32_t id) { return intern({ExprKind::kToken, false, id}); }
+ExprId ExprArena::token(uint32_t id) { return intern({ExprKind::kToken, false, false, id}); }
 
 ExprId ExprArena::sequence(ExprId head, ExprId tail) {
   if (head == kExprNone || tail == kExprNone) return kExprNone;
@@ -67,7 +68,8 @@ ExprId ExprArena::sequence(ExprId head, ExprId tail) {
     for (size_t i = parts.size(); i-- > 0;) e = sequence(parts[i], e);
     return e;
   }
-  return intern({ExprKind::kSequence, nodes_[head].has_rule || nodes_[tail].has_rule, head, tail});
+  const ExprNode &h = nodes_[head], &t = nodes_[tail];
+  return intern({ExprKind::kSequence, h.has_rule || t.has_rule, h.has_unique || t.has_unique, head, tail});
 }
 
 ExprId ExprArena::sequence(std::span<const ExprId> parts) {
@@ -113,11 +115,14 @@ ExprId ExprArena::choice(std::span<const ExprId> input) {
   }
   if (parts.empty()) return kExprNone;
   if (parts.size() == 1) return parts[0];
-  bool has_rule = false;
-  for (ExprId e : parts) has_rule |= nodes_[e].has_rule;
+  bool has_rule = false, has_unique = false;
+  for (ExprId e : parts) {
+    has_rule |= nodes_[e].has_rule;
+    has_unique |= nodes_[e].has_unique;
+  }
   const auto begin = static_cast<uint32_t>(lists_.size());
   lists_.insert(lists_.end(), parts.begin(), parts.end());
-  return intern({ExprKind::kChoice, has_rule, begin, static_cast<uint32_t>(parts.size())});
+  return intern({ExprKind::kChoice, has_rule, has_unique, begin, static_cast<uint32_t>(parts.size())});
 }
 
 ExprId ExprArena::repeat(ExprId a, uint32_t min, uint32_t max) {
@@ -131,26 +136,70 @@ ExprId ExprArena::repeat(ExprId a, uint32_t min, uint32_t max) {
     if (n.c == kRxUnbounded) return repeat(n.a, n.b == 0 ? 0 : min, kRxUnbounded);
     return repeat(n.a, 0, n.c);
   }
-  return intern({ExprKind::kRepeat, n.has_rule, a, min, max});
+  return intern({ExprKind::kRepeat, n.has_rule, n.has_unique, a, min, max});
 }
 
-ExprId ExprArena::rule(uint32_t rule) { return intern({ExprKind::kRule, true, rule}); }
+ExprId ExprArena::rule(uint32_t rule) { return intern({ExprKind::kRule, true, false, rule}); }
+
+ExprId ExprArena::unique(ExprId body, uint32_t values_at_least) {
+  if (body == kExprNone || body == kExprEmpty) return body;
+  return intern({ExprKind::kUnique, nodes_[body].has_rule, true, body, values_at_least});
+}
+
+ExprId ExprArena::unique_item(ExprId item) {
+  if (item == kExprNone || item == kExprEmpty) return item;
+  return intern({ExprKind::kUniqueItem, nodes_[item].has_rule, true, item});
+}
+
+void ExprArena::mark_unique(ExprId e) {
+  nodes_[e].has_unique = true;
+  if (nodes_[e].kind == ExprKind::kAnyOrder) any_orders_[nodes_[e].a].has_unique = true;
+}
+
+uint32_t AnyOrder::required_count() const {
+  uint32_t count = 0;
+  for (uint64_t word : required) count += static_cast<uint32_t>(std::popcount(word));
+  return count;
+}
 
 ExprId ExprArena::any_order(AnyOrder definition) {
-  const uint64_t all = definition.items.size() == 64 ? ~0ull : (1ull << definition.items.size()) - 1;
-  memory_ += sizeof(AnyOrder) + definition.items.size() * sizeof(ExprId);
+  const size_t count = definition.items.size();
+  definition.required.resize(std::max<size_t>(1, (count + 63) / 64));
+  std::vector<uint64_t> all(definition.required.size());
+  for (size_t i = 0; i < count; ++i) all[i / 64] |= 1ull << (i % 64);
+  for (ExprId item : definition.items) definition.has_unique |= nodes_[item].has_unique;
+  definition.has_unique |= nodes_[definition.others].has_unique;
+  memory_ += sizeof(AnyOrder) + count * sizeof(ExprId);
   any_orders_.push_back(std::move(definition));
   return any_order_state(static_cast<uint32_t>(any_orders_.size() - 1), all, 0);
 }
 
-ExprId ExprArena::any_order_state(uint32_t definition, uint64_t unused, uint32_t written) {
-  return intern({ExprKind::kAnyOrder, true, definition, static_cast<uint32_t>(unused), static_cast<uint32_t>(unused >> 32), written});
+ExprId ExprArena::any_order_state(uint32_t definition, std::span<const uint64_t> unused, uint32_t written) {
+  uint64_t h = unused.size();
+  for (uint64_t word : unused) h = mix_bits(h ^ word) + word;
+  size_t at = 0;
+  for (;; h = mix_bits(h + 1)) {
+    if (h == FlatMap::kNoKey) continue;
+    uint32_t& place = item_set_of_[h];
+    if (place == 0) {
+      at = item_sets_.size();
+      place = static_cast<uint32_t>(at) + 1;
+      item_sets_.insert(item_sets_.end(), unused.begin(), unused.end());
+      memory_ += unused.size_bytes() + 16;
+      break;
+    }
+    at = place - 1;
+    if (at + unused.size() <= item_sets_.size() && std::equal(unused.begin(), unused.end(), item_sets_.begin() + static_cast<long>(at))) break;
+  }
+  return intern({ExprKind::kAnyOrder, true, any_orders_[definition].has_unique, definition, static_cast<uint32_t>(at), 0, written});
 }
 
 void ExprArena::rewind(const Mark& mark) {
   nodes_.resize(mark.nodes);
   lists_.resize(mark.lists);
-  memory_ = nodes_.size() * (sizeof(ExprNode) + 16) + lists_.size() * sizeof(ExprId);
+  item_sets_.resize(mark.item_sets);
+  item_set_of_.clear();
+  memory_ = nodes_.size() * (sizeof(ExprNode) + 16) + lists_.size() * sizeof(ExprId) + item_sets_.size() * sizeof(uint64_t);
   rebuild_table(table_.size());
   rx_.rewind(mark.rx);
 }

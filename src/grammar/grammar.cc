@@ -155,24 +155,36 @@ Expr GrammarBuilder::repeat(Expr a, uint32_t min, uint32_t max) {
 Expr GrammarBuilder::any_order(std::span<const Expr> items, const std::vector<bool>& required, Expr separator, Expr others, uint32_t min,
                                uint32_t max) {
   if (!impl_->charge()) return none();
-  if (items.size() > 64) {
-    fail(make_error(Code::kUnsupported, "at most 64 members can come in any order; this object has {}", items.size()));
+  if (items.size() > kAnyOrderMax) {
+    fail(make_error(Code::kUnsupported, "at most {} members can come in any order; this object has {}", kAnyOrderMax, items.size()));
     return none();
   }
   AnyOrder d;
+  d.required.resize(items.size() / 64 + 1);
   for (size_t i = 0; i < items.size(); ++i) {
     d.items.push_back(items[i].id);
-    if (required[i]) d.required |= 1ull << i;
+    if (required[i]) d.required[i / 64] |= 1ull << (i % 64);
   }
   d.separator = separator.id;
   d.others = others.id;
   d.min = min;
   d.max = max;
-  const auto must = static_cast<uint32_t>(std::popcount(d.required));
+  const auto must = d.required_count();
   const uint64_t can = others.id == kExprNone ? items.size() : kUnbounded;
   if (must > max || min > max || min > can) return none();
   if (max == 0) return empty();
   return {impl_->grammar->exprs.any_order(std::move(d))};
+}
+
+Expr GrammarBuilder::unique(Expr body, uint32_t values_at_least) {
+  if (!impl_->charge()) return none();
+  impl_->grammar->uses_unique = true;
+  return {impl_->grammar->exprs.unique(body.id, values_at_least)};
+}
+
+Expr GrammarBuilder::unique_item(Expr item) {
+  if (!impl_->charge()) return none();
+  return {impl_->grammar->exprs.unique_item(item.id)};
 }
 
 // --- Rules ------------------------------------------------------------------------------------------------------------------------------

@@ -39,6 +39,7 @@ namespace deepinfer::grammar {
 
 inline constexpr uint32_t kUnbounded = UINT32_MAX;
 inline constexpr uint32_t kMaxWhitespace = 32;  // of whitespace(): longest run
+inline constexpr size_t kAnyOrderMax = 1024;    // items of any_order()
 
 struct Text {
   uint32_t id = 0;
@@ -110,6 +111,8 @@ class GrammarBuilder {
   Text all_of(std::initializer_list<Text> parts) { return all_of(std::span(parts.begin(), parts.size())); }
   // Whether the set is empty; exact. May explore many states; a limit makes the builder fail, and the answer is then true.
   bool is_empty(Text a);
+  // How many strings are in the set; stops at `enough`, and may say too few where many states would have to be looked at.
+  uint32_t count_at_least(Text a, uint32_t enough);
   // Whether `value` (UTF-8) is in the set.
   bool contains(Text a, std::string_view value);
 
@@ -136,9 +139,14 @@ class GrammarBuilder {
   Expr sequence(std::initializer_list<Expr> parts) { return sequence(std::span(parts.begin(), parts.size())); }
   Expr choice(std::initializer_list<Expr> parts) { return choice(std::span(parts.begin(), parts.size())); }
   // Items in any order, `separator` between two: item i at most once, and at least once if required[i]. `others` (none() for no such
-  // thing) may stand anywhere, any number of times; the number of all items lies in [min, max]. At most 64 items.
+  // thing) may stand anywhere, any number of times; the number of all items lies in [min, max]. At most kAnyOrderMax items.
   Expr any_order(std::span<const Expr> items, const std::vector<bool>& required, Expr separator, Expr others, uint32_t min = 0,
                  uint32_t max = kUnbounded);
+
+  // An array's inside in which no two of the unique_items, as JSON values, are equal; the items may be spelled in any way. The
+  // items surely have at least `values_at_least` different values (1 if nothing is known: then masks cost more).
+  Expr unique(Expr body, uint32_t values_at_least);
+  Expr unique_item(Expr item);
 
   // --- Rules: named expressions that may recurse -----------------------------------------------------------------------------------
   Rule new_rule(std::string_view name);              // the name is for messages

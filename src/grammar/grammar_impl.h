@@ -19,6 +19,7 @@ struct Grammar::Impl {
   ExprArena exprs;
   std::vector<RuleInfo> rules;
   ExprId root = kExprNone;
+  bool uses_unique = false;  // kUnique was made
 };
 
 enum class TextKind : uint8_t { kNone, kEmpty, kString, kStrings, kChars, kConcat, kUnion, kIntersection, kComplement, kRepeat, kAutomaton };

@@ -1,5 +1,6 @@
 // Texts: regular sets of strings, and how they are lowered to bytes.
 #include <algorithm>
+#include <map>
 
 #include "grammar/grammar.h"
 #include "grammar/grammar_impl.h"
@@ -373,6 +374,37 @@ bool GrammarBuilder::is_empty(Text a) {
     return true;
   }
   return !alive;
+}
+
+// By length: every state that is reached stands for at least one string, and different ways to it for different strings.
+uint32_t GrammarBuilder::count_at_least(Text a, uint32_t enough) {
+  constexpr uint32_t kStepsMax = 50'000;
+  RxArena& rx = impl_->grammar->exprs.rx();
+  const RxId start = impl_->lower(a.id, Encoding::kUtf8);
+  if (!ok() || !rx.alive(start)) return 0;
+  std::map<RxId, uint64_t> level{{start, 1}};
+  uint64_t finished = 0, best = 0;
+  uint32_t steps = 0;
+  while (!level.empty() && best < enough && steps < kStepsMax && !rx.error()) {
+    uint64_t open = 0;
+    for (auto [state, ways] : level) {
+      open += ways;
+      if (rx.nullable(state)) finished += ways;
+    }
+    // A state that is reached may only stand for the string that ends here.
+    best = std::max({best, finished, open});
+    std::map<RxId, uint64_t> next;
+    for (auto [state, ways] : level) {
+      const ByteSet bytes = rx.first(state);
+      bytes.for_each([&](uint8_t b) {
+        ++steps;
+        if (const uint32_t to = rx.step(state, b); to != 0) next[to >> 1] = std::min<uint64_t>(next[to >> 1] + ways, enough);
+      });
+    }
+    level = std::move(next);
+  }
+  rx.clear_error();
+  return static_cast<uint32_t>(std::min<uint64_t>(best, enough));
 }
 
 bool GrammarBuilder::contains(Text a, std::string_view value) {

@@ -70,7 +70,6 @@ Expr JsonParts::listed(const JsonValue& v) {
   for (uint32_t i = 0; i < v.size(); ++i) {
     parts.push_back(v.is_array() ? listed(v[i]) : member(name(v.members()[i].name), listed(v.members()[i].value)));
   }
-  constexpr size_t kAnyOrderMax = 64;
   Expr inside;
   if (any_order_ && v.is_object() && parts.size() <= kAnyOrderMax) {
     inside = b_.any_order(parts, std::vector<bool>(parts.size(), true), comma_, b_.none());

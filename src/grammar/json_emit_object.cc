@@ -2,6 +2,8 @@
 // states.
 #include <algorithm>
 
+#include <fmt/format.h>
+
 #include "grammar/json_emit.h"
 
 namespace deepinfer::grammar {
@@ -10,7 +12,7 @@ namespace {
 constexpr size_t kStatesMax = 50'000;       // of one object's counted or merged members
 constexpr size_t kSlotsMax = 2'000;         // named members of such an object
 constexpr size_t kNameClassesMax = 1'000;   // combinations of patterns that a further name can match
-constexpr size_t kAnyOrderMax = 64;
+constexpr size_t kFreeMembersMax = 64;
 constexpr size_t kWitnessesMax = 3;
 
 uint32_t clipped(int64_t n) { return n >= kUnbounded ? kUnbounded : static_cast<uint32_t>(n); }
@@ -69,7 +71,7 @@ ObjectEmitter::Alternative ObjectEmitter::alternative(const ObjectShape& shape) 
   for (const ObjectShape::Member& m : shape.members) {
     const bool unplaced = m.order_class == kUnplaced;
     if (unplaced && m.presence == Presence::kForbidden) continue;
-    if (unplaced && a.free.size() + shape.some.size() < kAnyOrderMax) {
+    if (unplaced && a.free.size() + shape.some.size() < kFreeMembersMax) {
       a.free.push_back(e_.parts_.member(e_.parts_.name(m.name), e_.value(m.value)));
       a.free_required.push_back(m.presence == Presence::kRequired);
     } else {
@@ -220,7 +222,7 @@ Expr ObjectEmitter::any_order(const Alternative& a) {
     required.push_back(s.presence == Presence::kRequired);
   }
   if (items.size() > kAnyOrderMax) {
-    e_.refuse(a.node, "properties", "members in any order are supported for at most 64 named members");
+    e_.refuse(a.node, "properties", fmt::format("members in any order are supported for at most {} named members", kAnyOrderMax));
     return b_.none();
   }
   return b_.any_order(items, required, e_.parts_.comma(), a.others, clipped(a.min),

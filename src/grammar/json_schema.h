@@ -5,13 +5,17 @@
 //
 // Meaning: drafts 2020-12 and 7 (json_schema_model.h), known formats enforced (json_format.h), `pattern` searches,
 // lengths count code points, numbers are exact. A keyword that cannot be obeyed exactly is refused with its name and
-// JSON pointer, never dropped; so is a schema without any valid document. Refused today: uniqueItems unless the items
-// are one of at most 64 known values, unevaluatedItems beside contains, the negations of uniqueItems, unevaluated* and
-// counted contains, and products of alternatives beyond the limits of NormalLimits.
+// JSON pointer, never dropped; so is a schema without any valid document. Refused today: uniqueItems that needs more
+// different items (minItems) than are known to exist, unevaluatedItems beside contains, the negations of uniqueItems,
+// unevaluated* and counted contains, and products of alternatives beyond the limits of NormalLimits.
+//
+// uniqueItems is exact for items of every kind: each output remembers the values of its open arrays (Limits:
+// unique_items_max, unique_item_bytes_max), and masks leave out what would repeat one, or lead where only repeats are
+// left. Equality is that of JSON Schema: numbers by value, strings by characters, objects without regard to order.
 //
 // Member order: the order of `properties`; then names that only `required` lists; then others. A schema's own
 // properties come before those of $ref, allOf, anyOf, oneOf, if, then/else, dependentSchemas, in this order.
-// `any_order` lifts that for objects of at most 64 named members. A named member occurs at most once.
+// `any_order` lifts that for objects of at most kAnyOrderMax (grammar.h) named members. A named member occurs at most once.
 //
 // White space: at most kMaxWhitespace characters (grammar.h) before and after each of { } [ ] : , inside the document,
 // and none around it; `compact` allows none at all. Names and listed values are written in one spelling,

@@ -25,6 +25,8 @@ struct Limits {
   uint32_t request_stack_max = 65'536;         // depth of nesting in one output
   uint32_t request_items_max = 65'536;         // readings of an ambiguous output that are followed at once
   uint64_t request_work_max = 4'000'000;       // items looked at for one mask or one token (about 20 ns each)
+  uint32_t unique_items_max = 4'096;           // items of one array with uniqueItems, which are remembered
+  uint32_t unique_item_bytes_max = 65'536;     // of one such item
   const std::atomic<bool>* cancel = nullptr;   // set by another thread to give up the compile; must outlive it
 };
 

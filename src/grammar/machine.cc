@@ -9,6 +9,7 @@ namespace {
 
 constexpr uint64_t kMaskCacheBytes = 24 << 20;
 constexpr int kUniteDepthMax = 2000;
+constexpr uint32_t kExactDepthMax = 2000;
 
 }  // namespace
 
@@ -36,6 +37,9 @@ void Machine::reset() {
   locals_.clear();
   cache_.clear();
   cache_next_ = 0;
+  unique_.clear();
+  for (FlatMap* map : {&plain_of_, &blank_of_, &advanced_, &comma_tokens_of_}) map->clear();
+  comma_tokens_.clear();
   stamp_ = 0;
   memory_ = 0;
   clear_error();
@@ -62,7 +66,7 @@ void Machine::clear_error() {
   grammar_.exprs.rx().clear_error();
 }
 
-NodeId Machine::start() { return push(grammar_.root, kNodeEnd); }
+NodeId Machine::start() { return push(grammar_.root, true, kNodeEnd); }
 
 // --- Nodes ------------------------------------------------------------------------------------------------------------------------------
 
@@ -79,7 +83,16 @@ NodeId Machine::find_or_add(std::span<const Item> items) {
   const auto id = static_cast<NodeId>(nodes_.size());
   Node node{static_cast<uint32_t>(items_.size()), static_cast<uint32_t>(items.size())};
   for (const Item& i : items) {
-    if (i.symbol != kEndSymbol) node.depth = std::max(node.depth, nodes_[i.rest].depth + 1);
+    if (i.symbol == kEndSymbol) continue;
+    const Node& rest = nodes_[i.rest];
+    node.depth = std::max(node.depth, rest.depth + 1);
+    node.is_exact |= kind_of(i.symbol) >= SymbolKind::kUniqueExpr || rest.is_exact;
+    node.has_set |= rest.has_set || kind_of(i.symbol) == SymbolKind::kItemSet;
+    node.has_text |= rest.has_text || (kind_of(i.symbol) == SymbolKind::kItemText && index_of(i.symbol) != UniqueStore::kNoText);
+  }
+  if (node.is_exact && node.depth > kExactDepthMax) {
+    fail(make_error(Code::kResourceExhausted, "an output with arrays of unique items nests deeper than {} levels", kExactDepthMax));
+    return kNodeDead;
   }
   if (node.depth > limits_.request_stack_max) {
     fail(make_error(Code::kResourceExhausted, "the output nests deeper than {} levels (limit request_stack_max)", limits_.request_stack_max));
@@ -151,7 +164,7 @@ uint32_t Machine::next_stamp() {
 
 bool Machine::surely_nullable(uint32_t symbol) const {
   if (kind_of(symbol) == SymbolKind::kState) return grammar_.exprs.rx().nullable(symbol);
-  if (kind_of(symbol) != SymbolKind::kExpr) return false;
+  if (kind_of(symbol) != SymbolKind::kExpr && kind_of(symbol) != SymbolKind::kUniqueExpr) return false;
   const ExprNode& n = grammar_.exprs.node(index_of(symbol));
   return n.kind == ExprKind::kRepeat && n.b == 0;
 }
@@ -211,17 +224,21 @@ NodeId Machine::unite(std::span<const Item> same_symbol) {
   return made;
 }
 
-NodeId Machine::push(ExprId e, NodeId rest) {
+uint32_t Machine::symbol_of(ExprId e, bool exact) const {
+  return exact && grammar_.exprs.node(e).has_unique ? unique_symbol(e) : expr_symbol(e);
+}
+
+NodeId Machine::push(ExprId e, bool exact, NodeId rest) {
   if (e == kExprEmpty) return rest;
   if (e == kExprNone) return kNodeDead;
   const ExprNode& n = grammar_.exprs.node(e);
   if (n.kind == ExprKind::kRx) return make_one(state_symbol(n.a), rest);
-  return make_one(expr_symbol(e), rest);
+  return make_one(symbol_of(e, exact), rest);
 }
 
 // Replaces an expression by what it starts with. Rules never come back to the same place without a byte (left recursion was removed), so
 // this ends.
-void Machine::expand(ExprId e, NodeId rest, Items& to) {
+void Machine::expand(ExprId e, bool exact, NodeId rest, Items& to) {
   const ExprNode n = grammar_.exprs.node(e);
   auto add = [&](ExprId part, NodeId behind) {
     if (part == kExprNone) return;
@@ -230,7 +247,10 @@ void Machine::expand(ExprId e, NodeId rest, Items& to) {
       return;
     }
     const ExprNode& p = grammar_.exprs.node(part);
-    to.push_back({p.kind == ExprKind::kRx ? state_symbol(p.a) : p.kind == ExprKind::kToken ? token_symbol(p.a) : expr_symbol(part), behind});
+    to.push_back({p.kind == ExprKind::kRx      ? state_symbol(p.a)
+                  : p.kind == ExprKind::kToken ? token_symbol(p.a)
+                                               : symbol_of(part, exact),
+                  behind});
   };
   switch (n.kind) {
     case ExprKind::kNone:
@@ -241,7 +261,7 @@ void Machine::expand(ExprId e, NodeId rest, Items& to) {
       add(e, rest);
       break;
     case ExprKind::kSequence:
-      add(n.a, push(n.b, rest));
+      add(n.a, push(n.b, exact, rest));
       break;
     case ExprKind::kChoice:
       for (uint32_t i = 0; i < n.b; ++i) add(grammar_.exprs.list(n)[i], rest);
@@ -249,40 +269,49 @@ void Machine::expand(ExprId e, NodeId rest, Items& to) {
     case ExprKind::kRepeat: {
       const uint32_t min = n.b == 0 ? 0 : n.b - 1, max = n.c == kRxUnbounded ? n.c : n.c - 1;
       if (n.b == 0) append_raw(rest, to);
-      add(n.a, push(grammar_.exprs.repeat(n.a, min, max), rest));
+      add(n.a, push(grammar_.exprs.repeat(n.a, min, max), exact, rest));
       break;
     }
     case ExprKind::kRule:
       add(grammar_.rules[n.a].body, rest);
       break;
     case ExprKind::kAnyOrder:
-      expand_any_order(n, rest, to);
+      expand_any_order(n, exact, rest, to);
+      break;
+    case ExprKind::kUnique:
+      add(n.a, exact ? make_one(set_symbol(unique_.empty_set(n.b)), rest) : rest);
+      break;
+    case ExprKind::kUniqueItem:
+      add(n.a, exact ? make_one(text_symbol(UniqueStore::kEmptyText), rest) : rest);
       break;
   }
 }
 
-void Machine::expand_any_order(const ExprNode& n, NodeId rest, Items& to) {
+void Machine::expand_any_order(const ExprNode& n, bool exact, NodeId rest, Items& to) {
   const AnyOrder& d = grammar_.exprs.definition(n.a);
-  const uint64_t unused = static_cast<uint64_t>(n.c) << 32 | n.b;
-  const uint64_t missing = unused & d.required;
+  const std::span<const uint64_t> set = grammar_.exprs.item_set(n);
+  std::vector<uint64_t> unused(set.begin(), set.end());
+  uint32_t must = 0;
+  for (size_t w = 0; w < unused.size(); ++w) must += static_cast<uint32_t>(std::popcount(unused[w] & d.required[w]));
   const uint32_t written = n.d;
-  if (missing == 0 && written >= d.min) append_raw(rest, to);
+  if (must == 0 && written >= d.min) append_raw(rest, to);
   // Room must stay for the required ones.
   const auto room = d.max == kRxUnbounded ? kRxUnbounded : d.max - written;
-  const auto must = static_cast<uint32_t>(std::popcount(missing));
   if (room == 0) return;
   // Counts that no longer matter are not told apart.
   const bool count = d.max != kRxUnbounded || written < d.min;
   const uint32_t next = count ? written + 1 : std::max(1u, d.min);
   Items items;
   for (size_t i = 0; i < d.items.size(); ++i) {
-    const uint64_t bit = 1ull << i;
-    if (!(unused & bit) || d.items[i] == kExprNone || (!(missing & bit) && room <= must)) continue;
-    const NodeId behind = push(grammar_.exprs.any_order_state(n.a, unused & ~bit, next), rest);
-    items.push_back({expr_symbol(d.items[i]), behind});
+    const uint64_t bit = 1ull << (i % 64);
+    if (!(unused[i / 64] & bit) || d.items[i] == kExprNone || (!d.is_required(i) && room <= must)) continue;
+    unused[i / 64] &= ~bit;
+    const NodeId behind = push(grammar_.exprs.any_order_state(n.a, unused, next), exact, rest);
+    unused[i / 64] |= bit;
+    items.push_back({symbol_of(d.items[i], exact), behind});
   }
   if (d.others != kExprNone && room > must) {
-    items.push_back({expr_symbol(d.others), push(grammar_.exprs.any_order_state(n.a, unused, next), rest)});
+    items.push_back({symbol_of(d.others, exact), push(grammar_.exprs.any_order_state(n.a, unused, next), exact, rest)});
   }
   if (items.empty()) return;
   if (written == 0 || d.separator == kExprEmpty) {
@@ -313,7 +342,14 @@ void Machine::open(NodeId node) {
           done.push_back(item);
           break;
         case SymbolKind::kExpr:
-          expand(index_of(item.symbol), item.rest, next);
+        case SymbolKind::kUniqueExpr:
+          expand(index_of(item.symbol), kind_of(item.symbol) == SymbolKind::kUniqueExpr, item.rest, next);
+          break;
+        case SymbolKind::kItemText:
+          append_raw(finish_item(item.rest, index_of(item.symbol)), next);
+          break;
+        case SymbolKind::kItemSet:
+          append_raw(item.rest, next);
           break;
         case SymbolKind::kState:
           if (item.symbol != kRxEmpty) done.push_back(item);
@@ -369,7 +405,8 @@ bool Machine::has_tokens(NodeId node) {
 NodeId Machine::step(NodeId node, uint8_t byte) {
   const uint64_t key = static_cast<uint64_t>(node) << 8 | byte;
   if (const uint32_t* known = steps_.find(key)) return *known;
-  const NodeId to = step_slow(node, byte);
+  NodeId to = step_slow(node, byte);
+  if (nodes_[to].is_exact && !is_live(to)) to = kNodeDead;
   if (!error_.ok()) return kNodeDead;
   steps_[key] = to;
   memory_ += 24;
@@ -386,10 +423,12 @@ NodeId Machine::step_slow(NodeId node, uint8_t byte) {
     if (kind_of(item.symbol) != SymbolKind::kState) continue;
     const uint32_t next = rx.step(item.symbol, byte) >> 1;
     if (next == kRxNone) continue;
+    const NodeId rest = nodes_[item.rest].has_text ? advance(item.rest, byte) : item.rest;
+    if (rest == kNodeDead) continue;
     if (next == kRxEmpty) {
-      append_raw(item.rest, items);
+      append_raw(rest, items);
     } else {
-      items.push_back({state_symbol(next), item.rest});
+      items.push_back({state_symbol(next), rest});
     }
   }
   if (rx.error()) {

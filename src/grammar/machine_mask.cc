@@ -7,6 +7,12 @@
 namespace deepinfer::grammar {
 
 void Machine::fill_mask(NodeId node, std::span<uint32_t> mask) {
+  if (nodes_[node].is_exact) {
+    const NodeId any_items = plain(node);
+    if (error_.ok()) fill_mask(any_items, mask);
+    if (error_.ok()) remove_repeats(node, mask);
+    return;
+  }
   if (nodes_[node].mask != 0) {
     const auto& words = cache_[nodes_[node].mask - 1].words;
     std::copy(words.begin(), words.end(), mask.begin());

@@ -93,7 +93,7 @@ Result<std::shared_ptr<const Vocabulary>> Vocabulary::create(std::vector<Entry> 
   std::vector<uint32_t> ids[kParts], other;
   const size_t words = (v.entries.size() + 31) / 32;
   v.plain.assign(kPartLength[0], std::vector<uint32_t>(words));
-  std::vector<uint32_t> punctuated[128];
+  std::vector<uint32_t> punctuated[128], comma, quote_comma, bracket_comma;
   for (uint8_t b = 0x21; b < 0x7f; ++b) {
     if (is_punctuation(b)) v.has_punctuation[b].resize(words);
   }
@@ -107,6 +107,11 @@ Result<std::shared_ptr<const Vocabulary>> Vocabulary::create(std::vector<Entry> 
       return make_error(Code::kUnsupported, "token {} has {} bytes; grammars take at most {}", t, e.bytes.size(), kPartLength[kParts - 1]);
     }
     ids[part].push_back(t);
+    if (const size_t last = e.bytes.rfind(','); last != std::string::npos) {
+      comma.push_back(t);
+      if (e.bytes.find('"') < last) quote_comma.push_back(t);
+      if (e.bytes.find('[') < last) bracket_comma.push_back(t);
+    }
     if (part != 0) continue;
     const int length = plain_length(e.bytes);
     if (length < 0) {
@@ -133,6 +138,9 @@ Result<std::shared_ptr<const Vocabulary>> Vocabulary::create(std::vector<Entry> 
     v.top_end[v.parts[0].nodes[i].byte] = v.parts[0].nodes[i].end;
   }
   v.not_plain = build(other);
+  v.with_comma = build(comma);
+  v.quote_comma = build(quote_comma);
+  v.bracket_comma = build(bracket_comma);
   for (uint8_t b = 0; b < 128; ++b) {
     v.with_punctuation[b] = build(punctuated[b]);
     if (b < 0x20 || b == '"' || b == '\\' || is_punctuation(b)) v.indexed.add(b);

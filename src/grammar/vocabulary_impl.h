@@ -58,6 +58,8 @@ struct Vocabulary::Impl {
   // The plain tokens that hold an ASCII punctuation character, by that character.
   Trie with_punctuation[128];
   std::vector<uint32_t> has_punctuation[128];
+  // The ordinary tokens that hold a comma; those with a quote, and with a bracket, somewhere before one.
+  Trie with_comma, quote_comma, bracket_comma;
   ByteSet indexed;                  // bytes whose tokens of part 0 are all in not_plain and with_punctuation[byte]
   bool has_same = false;            // some tokens have the same bytes
   std::vector<uint32_t> next_same;  // another token with the same bytes, or kNoToken

@@ -111,6 +111,7 @@ class Generator {
     if (k == "propertyNames")
       return pick({R"({"maxLength": 2})", R"({"pattern": "^[a-z]$"})", R"({"enum": ["a", "b", "foo"]})",
                    R"({"not": {"const": "a"}})"});
+    if (k == "uniqueItems") return chance(90) ? "true" : "false";
     if (k.ends_with("Properties") || k.ends_with("Items")) return std::to_string(below(4));
     if (k.ends_with("Length")) return std::to_string(below(5));
     if (k == "pattern") return pattern();
@@ -145,6 +146,8 @@ class Generator {
                                                          "contains",
                                                          "minItems",
                                                          "maxItems",
+                                                         "uniqueItems",
+                                                         "uniqueItems",
                                                          "minLength",
                                                          "maxLength",
                                                          "pattern",
