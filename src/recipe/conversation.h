@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "recipe/json.h"
@@ -105,6 +106,17 @@ struct OutputConstraint {
   std::string schema;
 };
 
+// What Chat and Completions take beyond the protocols, for the engine; the defaults change nothing. The engine checks the
+// ranges that are not checked here.
+struct SamplerOptions {
+  int64_t top_k = -1;
+  double min_p = 0, repetition_penalty = 1, frequency_penalty = 0, presence_penalty = 0;
+  std::vector<std::pair<int32_t, float>> logit_bias;  // token, bias; each token once
+  int64_t min_tokens = 0;
+  std::vector<int32_t> stop_token_ids;
+  bool ignore_eos = false;
+};
+
 struct InferenceOptions {
   std::optional<int64_t> max_tokens;  // as asked; resolve_max_tokens() applies defaults
   double temperature = 1.0;           // after the sampling policy (spec 14.3)
@@ -115,6 +127,7 @@ struct InferenceOptions {
   OutputConstraint constraint;
   int n = 1;
   bool parallel_tool_calls = true;
+  SamplerOptions sampler;
 };
 
 // Where the parser starts (spec 8.3). The *Start stages drop leading newlines.

@@ -225,6 +225,7 @@ class ChatStream final : public ChoicesStream {
 std::string_view chat_finish_reason(FinishReason reason) {
   switch (reason) {
     case FinishReason::kStop:
+    case FinishReason::kCancelled:
     case FinishReason::kStopSequence: return "stop";
     case FinishReason::kToolCalls: return "tool_calls";
     case FinishReason::kLength:

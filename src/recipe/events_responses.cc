@@ -12,7 +12,7 @@ namespace deepinfer::recipe {
 namespace {
 
 constexpr std::string_view kInProgress = "in_progress", kCompleted = "completed", kIncomplete = "incomplete",
-                           kFailed = "failed";
+                           kFailed = "failed", kCancelled = "cancelled";
 
 std::string_view status_of(FinishReason reason) {
   switch (reason) {
@@ -22,6 +22,7 @@ std::string_view status_of(FinishReason reason) {
     case FinishReason::kLength:
     case FinishReason::kContextFull:
     case FinishReason::kContentFilter: return kIncomplete;
+    case FinishReason::kCancelled: return kCancelled;
     case FinishReason::kEndOfStream:
     case FinishReason::kOutOfCapacity: break;
   }
@@ -250,6 +251,7 @@ class ResponsesStream final : public ChoicesStream {
   }
 
   std::string body() const override { return response_object(final_status()); }
+  std::string running_object() const { return response_object(kInProgress); }
 
  private:
   ResponseOutput& output() { return static_cast<ResponseOutput&>(*choices_[0]); }
@@ -334,6 +336,10 @@ class ResponsesStream final : public ChoicesStream {
 };
 
 }  // namespace
+
+std::string running_response(const ApiStreamOptions& options) {
+  return ResponsesStream(options, nullptr).running_object();
+}
 
 std::unique_ptr<ApiStream> make_responses_stream(ApiStreamOptions options, const OutputVocabulary* vocabulary) {
   return std::make_unique<ResponsesStream>(std::move(options), vocabulary);

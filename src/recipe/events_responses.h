@@ -8,6 +8,9 @@
 
 namespace deepinfer::recipe {
 
+// The response object while the answer is in work.
+std::string running_response(const ApiStreamOptions& options);
+
 std::unique_ptr<ApiStream> make_responses_stream(ApiStreamOptions options, const OutputVocabulary* vocabulary);
 
 }  // namespace deepinfer::recipe

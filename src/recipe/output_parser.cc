@@ -41,9 +41,9 @@ enum class Action : uint8_t {
 }  // namespace
 
 std::string_view finish_reason_name(FinishReason reason) {
-  static constexpr std::array<std::string_view, 8> kNames = {"stop",          "tool_calls",     "stop_sequence",
+  static constexpr std::array<std::string_view, 9> kNames = {"stop",          "tool_calls",     "stop_sequence",
                                                              "length",        "context_full",   "content_filter",
-                                                             "end_of_stream", "out_of_capacity"};
+                                                             "end_of_stream", "out_of_capacity", "cancelled"};
   return kNames[static_cast<size_t>(reason)];
 }
 

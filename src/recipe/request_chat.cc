@@ -24,7 +24,7 @@ class ChatReader : public RequestReader {
   bool read_options(const Json& body) {
     if (!read_sampling(body) || !read_max_tokens(body, "max_completion_tokens") || !read_max_tokens(body, "max_tokens") ||
         !read_stops(body, "stop") || !read_user(body, root_, "user") || !read_user(body, root_, "user_id") ||
-        !read_penalty(body, "frequency_penalty") || !read_penalty(body, "presence_penalty")) {
+        !read_sampler(body)) {
       return false;
     }
     std::optional<int64_t> n;

@@ -14,8 +14,7 @@ class CompletionsReader : public RequestReader {
     out_.conversation.thinking = false;
     out_.conversation.effort.reset();
     if (!read_model(body) || !read_sampling(body) || !read_max_tokens(body, "max_tokens") || !read_stops(body, "stop") ||
-        !read_seed(body) || !read_user(body, root_, "user") || !read_penalty(body, "frequency_penalty") ||
-        !read_penalty(body, "presence_penalty") || !read_stream_options(body)) {
+        !read_seed(body) || !read_user(body, root_, "user") || !read_sampler(body) || !read_stream_options(body)) {
       return false;
     }
     Completion c;

@@ -200,10 +200,11 @@ bool RequestReader::read_seed(const Json& body) {
   return true;
 }
 
-bool RequestReader::read_penalty(const Json& body, std::string_view key) {
+bool RequestReader::read_penalty(const Json& body, std::string_view key, double& out) {
   std::optional<double> value;
   if (!read(body, root_, key, value)) return false;
-  if (!value || (*value >= -2 && *value <= 2)) return true;
+  out = value.value_or(0);
+  if (out >= -2 && out <= 2) return true;
   return fail(root_ / key, fmt::format("Invalid {} value, the valid range of {} is [-2, 2]", key, key));
 }
 
@@ -377,6 +378,7 @@ void apply_service_sampling(const Conversation& c, Version version, InferenceOpt
   } else if (version == Version::kV41) {
     o.top_p = 1.0;
   }
+  o.sampler.frequency_penalty = o.sampler.presence_penalty = 0;
 }
 
 }  // namespace

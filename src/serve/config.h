@@ -13,6 +13,8 @@
 #include <string>
 #include <vector>
 
+#include "serve/response_store.h"
+
 namespace deepinfer::serve {
 
 struct ServeLimits {
@@ -46,6 +48,8 @@ struct ServeConfig {
   std::vector<std::string> model_aliases;          // further names that requests may use
   bool accept_any_model = false;                   // every name is taken for the model
   std::vector<std::string> cors_origins;           // "*" for all; empty: no CORS headers
+  bool store_responses = true;                     // previous_response_id and GET /v1/responses
+  ResponseStore::Options responses;
   bool page = true;                                // the chat page at /
   std::string access_log;                          // file, "-" for standard error, empty for none
   ServeLimits limits;

@@ -51,7 +51,8 @@ class Loop {
 // Figures that a handler leaves for the access log and the metrics.
 struct ExchangeFigures {
   int64_t prompt_tokens = 0, cached_tokens = 0, output_tokens = 0;
-  double first_token_s = 0;
+  double first_token_s = 0;  // from submit
+  double output_s = 0;       // from the first token to the last
   std::string_view finish;  // a literal
 };
 
@@ -93,6 +94,8 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   recipe::Protocol protocol = recipe::Protocol::kChat;  // whose error objects this route uses
   std::string argument;
   std::string key_name;  // of the API key
+  std::shared_ptr<void> admission;  // what admit() took; given back when the response is over
+  Headers extra_headers;            // of the response, whatever it is
   ExchangeFigures figures;
 
  protected:

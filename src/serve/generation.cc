@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 #include <vector>
 
 #include "serve/service.h"
@@ -18,6 +19,7 @@ recipe::FinishReason api_reason(engine::FinishReason reason) {
     case engine::FinishReason::kMaxTokens: return recipe::FinishReason::kLength;
     case engine::FinishReason::kContextFull: return recipe::FinishReason::kContextFull;
     case engine::FinishReason::kKvFull: return recipe::FinishReason::kOutOfCapacity;
+    case engine::FinishReason::kCancelled: return recipe::FinishReason::kCancelled;
     default: return recipe::FinishReason::kStop;
   }
 }
@@ -57,15 +59,35 @@ class Generation final : public GenerationControl, public std::enable_shared_fro
     if (!queued) fail({.status = 503, .message = "Too many large requests are waiting. Try again later.", .type = "server_error", .code = "overloaded"});
   }
 
-  void cancel() override {
+  void stop() override {
+    exchange_->loop().post([self = shared_from_this()] {
+      self->guard([&] {
+        if (!self->over_ && self->stream_) self->stream_->cancel();
+      });
+    });
+  }
+
+ private:
+  // The client is gone.
+  void cancel() {
     if (over_) return;
     over_ = true;
     job_.reset();
     stream_.reset();  // cancels
+    exchange_->figures.finish = "cancelled";
+    if (begun_ && started_) {
+      for (size_t i = 0; i < ended_.size(); ++i) {
+        if (ended_[i] == 0) answer_->finish(static_cast<int>(i), recipe::FinishReason::kCancelled, unused_);
+      }
+    }
+    notify_finished(begun_);
     exchange_->abort();
   }
 
- private:
+  void notify_finished(bool has_body) {
+    if (std::exchange(started_, false) && options_.finished) options_.finished(prepared_, has_body ? answer_.get() : nullptr);
+  }
+
   // A failure in here ends this generation only.
   template <class F>
   void guard(F&& f) {
@@ -127,12 +149,15 @@ class Generation final : public GenerationControl, public std::enable_shared_fro
   }
 
   void submit() {
+    if (over_) return;
     prepared_.answer.id = service_.ids.next(options_.id_prefix);
     choices_open_ = prepared_.engine.n;
     ended_.assign(static_cast<size_t>(prepared_.engine.n), 0);
     Result<std::unique_ptr<recipe::ApiStream>> answer = recipe::ApiStream::create(prepared_.answer, &service_.vocabulary);
     if (!answer.ok()) return fail(api_error(answer.status()));
     answer_ = std::move(answer).value();
+    started_ = true;
+    if (options_.started) options_.started(prepared_, shared_from_this());
     submitted_ = Clock::now();
     Result<std::unique_ptr<engine::Stream>> stream = service_.backend->submit(std::move(prepared_.engine));
     if (!stream.ok()) return fail(api_error(stream.status()));
@@ -227,7 +252,7 @@ class Generation final : public GenerationControl, public std::enable_shared_fro
     over_ = true;
     const auto self = shared_from_this();
     stream_.reset();
-    if (options_.finished) options_.finished(prepared_, *answer_);
+    notify_finished(true);
     if (prepared_.request.stream) return exchange_->end_stream();
     std::string body = answer_->body();
     if (!exchange_->begun()) {
@@ -257,12 +282,16 @@ class Generation final : public GenerationControl, public std::enable_shared_fro
     job_.reset();
     stream_.reset();
     exchange_->figures.finish = "error";
-    if (!exchange_->begun()) return respond_api_error(*exchange_, error);
+    if (!exchange_->begun()) {
+      notify_finished(false);
+      return respond_api_error(*exchange_, error);
+    }
     if (prepared_.request.stream) {
       answer_->fail({.status = error.status, .message = error.message}, exchange_->stream_out());
     } else {
       exchange_->stream_out() += recipe::error_body(options_.protocol, error, exchange_->request_id);
     }
+    notify_finished(prepared_.request.stream);
     exchange_->end_stream();
   }
 
@@ -279,7 +308,7 @@ class Generation final : public GenerationControl, public std::enable_shared_fro
   std::vector<recipe::TopLogprob> top_;
   std::vector<uint8_t> ended_;  // by choice
   int choices_open_ = 0;
-  bool begun_ = false, over_ = false;
+  bool started_ = false, begun_ = false, over_ = false;
   std::atomic<bool> noted_{false};  // a note for the loop is on its way
   std::string unused_;              // frames of a whole answer: there are none
 };

@@ -19,16 +19,19 @@ class Service;
 struct GenerationOptions {
   recipe::Protocol protocol = recipe::Protocol::kChat;
   std::string_view id_prefix = "chatcmpl-";
-  // The response is over; `answer` holds its body (whole responses, and Responses always). Not after a failure before
-  // the first token.
-  std::function<void(const Prepared& prepared, const recipe::ApiStream& answer)> finished;
+  // The request was read and its response has an id.
+  std::function<void(const Prepared&, const std::shared_ptr<class GenerationControl>&)> started;
+  // The end of what has started. `answer` holds the body (of whole responses, and of Responses always); null after a
+  // failure before the first token.
+  std::function<void(const Prepared&, const recipe::ApiStream* answer)> finished;
 };
 
-// What a handler can do to a generation from outside, on the exchange's loop.
+// What others can do to a generation, from any thread.
 class GenerationControl {
  public:
   virtual ~GenerationControl() = default;
-  virtual void cancel() = 0;
+  // Ends the answer where it is; the client gets what there is.
+  virtual void stop() = 0;
 };
 
 std::shared_ptr<GenerationControl> start_generation(Service& service, const std::shared_ptr<Exchange>& exchange,

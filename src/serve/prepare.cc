@@ -54,11 +54,35 @@ std::optional<grammar::Constraint> make_constraint(const recipe::Request& r) {
   return std::nullopt;
 }
 
+// Responses may continue stored ones, of their owner only.
+std::optional<ApiError> parse(const Service& service, recipe::Protocol protocol, std::string_view body, std::string_view owner,
+                              recipe::Request& out) {
+  if (protocol != recipe::Protocol::kResponses || !service.config.store_responses) {
+    return recipe::parse_request(protocol, body, service.request_options, out);
+  }
+  recipe::RequestOptions options = service.request_options;
+  options.load_previous = [&service, owner](std::string_view id) { return service.responses.chain(id, owner); };
+  return recipe::parse_request(protocol, body, options, out);
+}
+
+void read_sampler(const recipe::SamplerOptions& s, engine::Request& e) {
+  e.sampling.top_k = static_cast<int32_t>(s.top_k);
+  e.sampling.min_p = s.min_p;
+  e.sampling.repetition_penalty = static_cast<float>(s.repetition_penalty);
+  e.sampling.frequency_penalty = static_cast<float>(s.frequency_penalty);
+  e.sampling.presence_penalty = static_cast<float>(s.presence_penalty);
+  for (const auto& [token, bias] : s.logit_bias) e.sampling.logit_bias.push_back({token, bias});
+  e.min_tokens = static_cast<int32_t>(s.min_tokens);
+  e.stop_tokens = s.stop_token_ids;
+  e.ignore_end = s.ignore_eos;
+}
+
 void read_engine_options(const Service& service, Prepared& p) {
   const recipe::Request& r = p.request;
   engine::Request& e = p.engine;
   e.sampling.temperature = r.inference.temperature;
   e.sampling.top_p = r.inference.top_p;
+  read_sampler(r.inference.sampler, e);
   if (r.inference.seed) e.seed = static_cast<uint64_t>(*r.inference.seed);
   e.n = r.inference.n;
   e.logprobs = r.inference.logprobs;
@@ -93,7 +117,7 @@ std::optional<ApiError> prepare_prompt(const Service& service, std::string_view 
 
 std::optional<ApiError> prepare(const Service& service, recipe::Protocol protocol, std::string_view body,
                                 std::string_view owner, Prepared& p) {
-  if (auto error = recipe::parse_request(protocol, body, service.request_options, p.request)) return error;
+  if (auto error = parse(service, protocol, body, owner, p.request)) return error;
   if (auto error = prepare_prompt(service, owner, p)) return error;
   int64_t max_tokens = 0;
   const auto prompt_tokens = static_cast<int64_t>(p.engine.prompt.size());

@@ -9,6 +9,8 @@ class Service;
 void add_health_routes(Router& router, Service& service);
 void add_model_routes(Router& router, Service& service);
 void add_generation_routes(Router& router, Service& service);
+void add_response_routes(Router& router, Service& service);
+void add_tokenize_routes(Router& router, Service& service);
 void add_page_routes(Router& router, Service& service);
 
 }  // namespace deepinfer::serve

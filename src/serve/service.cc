@@ -15,6 +15,7 @@ Service::Service(ServeConfig c, std::unique_ptr<Backend> b, text::Tokenizer t, r
       specials(s),
       vocabulary(tokenizer),
       encoder(tokenizer, specials, {}),
+      responses(config.responses),
       ids(config.numbered_ids),
       workers(2, 4096) {
   request_options.models = {{config.model_name, recipe::Version::kV41}};
@@ -45,6 +46,8 @@ void Service::add_routes(Router& router) {
   add_health_routes(router, *this);
   add_model_routes(router, *this);
   add_generation_routes(router, *this);
+  add_response_routes(router, *this);
+  add_tokenize_routes(router, *this);
   if (config.page) add_page_routes(router, *this);
 }
 

@@ -25,6 +25,7 @@
 #include "serve/backend.h"
 #include "serve/config.h"
 #include "serve/ids.h"
+#include "serve/response_store.h"
 #include "serve/router.h"
 #include "serve/server.h"
 #include "serve/workers.h"
@@ -56,6 +57,7 @@ class Service {
   recipe::RequestOptions request_options;
   std::optional<recipe::Sealer> sealer;
   std::unique_ptr<grammar::Compiler> compiler;
+  ResponseStore responses;
   IdSource ids;
   std::atomic<int> generations{0};
   std::atomic<bool> draining{false};
