@@ -1,6 +1,8 @@
 // The attention core (spec/model.md 6.3, 6.4, 11.3): a row's keys are its window, oldest first, then its selected entries, read as
 // stored and expanded to bf16 in shared memory, 64 at a time. One pass over the keys for the scores, one for the values, so that
-// probabilities are rounded against the maximum over all keys, as the reference does. One CTA: 16 heads of a row.
+// probabilities are rounded against the maximum over all keys, as the reference does. One CTA: 16 heads of a row. This is the core for
+// small heads; attend_wide.cu has the one for head_dim 512, with the same trees.
+#include "ops/cuda/attend.cuh"
 #include "ops/cuda/backend.h"
 #include "ops/cuda/hopper.cuh"
 
@@ -8,21 +10,6 @@ namespace deepinfer::ops::cuda {
 namespace {
 
 constexpr int kThreads = 256, kWarps = kThreads / 32, kTile = 64, kHeads = 16;
-
-struct AttendArguments {
-  RowView v;
-  const bf16* q;
-  const uint8_t* records;       // this step's window records
-  const std::byte* slots;
-  const std::byte* pages;
-  const int32_t* selected;
-  const float* sink;
-  bf16* out;
-  int64_t slot_stride, ring_offset, page_stride, entry_offset;
-  int heads, window, ring_slots, record_bytes, page_entries, entry_bytes, topk, ratio;
-  bool draft;
-  float scale;
-};
 
 __device__ __forceinline__ uint32_t pair_bits(float a, float b) {
   const __nv_bfloat162 p(__float2bfloat16_rn(a), __float2bfloat16_rn(b));
@@ -39,23 +26,6 @@ __device__ __forceinline__ void load_matrices(uint32_t (&r)[4], const bf16* p) {
   }
 }
 
-// What a CTA attends to: keys 0 .. total - 1.
-struct KeyList {
-  SequenceRows s;
-  int begin, in_window, total;
-  const int32_t* selected;
-
-  __device__ KeyList(const AttendArguments& a, int row) : s(a.v.sequences[a.v.sequence[row]]) {
-    const int newest = a.draft ? s.first_position - 1 : a.v.positions[row], last = a.draft ? s.first_position + s.rows - 1 : newest;
-    begin = max(0, max(s.window_begin, newest - a.window + 1));
-    in_window = last - begin + 1;
-    selected = a.selected + static_cast<int64_t>(row) * a.topk;
-    int entries = a.ratio > 0 ? min((a.v.positions[row] + 1) / a.ratio, a.topk) : 0;
-    while (entries > 0 && selected[entries - 1] < 0) --entries;  // candidates may leave fewer
-    total = in_window + entries;
-  }
-};
-
 // Keys t0 .. t0 + 63 as bf16 values, zeros beyond the last; a warp a key.
 template <int kDim>
 __device__ __forceinline__ void expand_keys(const AttendArguments& a, const KeyList& list, int t0, bf16* keys) {
@@ -67,15 +37,10 @@ __device__ __forceinline__ void expand_keys(const AttendArguments& a, const KeyL
     if (k >= list.total) {
       for (int c = lane; c < kDim; c += 32) to[c] = __float2bfloat16_rn(0.0f);
     } else if (k < list.in_window) {
-      const int p = list.begin + k;
-      const uint8_t* record = p >= list.s.first_position
-                                  ? a.records + static_cast<int64_t>(list.s.first_row + p - list.s.first_position) * a.record_bytes
-                                  : reinterpret_cast<const uint8_t*>(a.slots + list.s.slot * a.slot_stride + a.ring_offset) + static_cast<int64_t>(p % a.ring_slots) * a.record_bytes;
+      const uint8_t* record = list.record(a, k);
       for (int c = lane; c < kDim; c += 32) to[c] = rounded(e4m3_value(record[c]) * ue8m0_value(record[kDim + c / 32]));
     } else {
-      const int entry = list.selected[k - list.in_window];
-      const auto* page = reinterpret_cast<const uint8_t*>(a.pages + static_cast<int64_t>(a.v.blocks[list.s.first_block + entry / a.page_entries]) * a.page_stride + a.entry_offset);
-      const uint8_t* record = page + static_cast<int64_t>(entry % a.page_entries) * a.entry_bytes;
+      const uint8_t* record = list.record(a, k);
       for (int c = lane; c < kDim / 2; c += 32) {
         const int codes = record[c];
         const float scale = e4m3_value(record[kDim / 2 + c / 8]);
@@ -129,13 +94,20 @@ __global__ __launch_bounds__(kThreads) void attend_kernel(const AttendArguments 
     float m = -1e30f, sum = 0;
     for (int t = lane; t < padded; t += 32) m = fmaxf(m, scores[h * keys_max + t]);
     m = warp_max(m);
-    for (int t = lane; t < padded; t += 32) {
-      const float p = expf(scores[h * keys_max + t] - m);
-      scores[h * keys_max + t] = p;
-      sum += p;
+    for (int t = lane; t < padded; t += 32) scores[h * keys_max + t] = __expf(scores[h * keys_max + t] - m);
+    __syncwarp();
+    for (int t0 = 0; t0 < padded; t0 += kTile) {  // every lane for itself: lane mod 4 sums keys 8 i + 2 (lane mod 4) + {0, 1}
+      float tile = 0;
+      for (int i = 0; i < kTile / 8; ++i) {
+        const float* p = scores + h * keys_max + t0 + 8 * i + 2 * (lane % 4);
+        tile += p[0];
+        tile += p[1];
+      }
+      tile += __shfl_xor_sync(0xffffffffu, tile, 1);
+      tile += __shfl_xor_sync(0xffffffffu, tile, 2);
+      sum += tile;
     }
-    sum = warp_sum(sum);
-    if (lane == 0) denominator[h] = head0 + h < a.heads ? sum + expf(a.sink[head0 + h] - m) : 1.0f;
+    if (lane == 0) denominator[h] = head0 + h < a.heads ? sum + __expf(a.sink[head0 + h] - m) : 1.0f;
   }
   // Values: warp w takes channels kChannels w ...
   constexpr int kChannels = kDim / kWarps, kOut = kChannels / 8;
@@ -211,9 +183,10 @@ void Backend::attend(At where) {
     a.entry_offset = static_cast<int64_t>(source.entry_offset);
     a.page_entries = source.page_entries;
   }
+  if (c_.head_dim == kWideDim) return attend_wide(a, set.rows, stream_);
   // Two banks more than a multiple of 32, so that the heads of a warp's stores fall into different banks.
   const int keys_max = (a.window + std::max<int>(a.topk, static_cast<int>(c_.dspark_block_size)) + kTile - 1) / kTile * kTile + 2;
-  c_.head_dim == 512 ? launch_attend<512>(a, set.rows, keys_max, stream_) : launch_attend<64>(a, set.rows, keys_max, stream_);
+  launch_attend<64>(a, set.rows, keys_max, stream_);
 }
 
 }  // namespace deepinfer::ops::cuda

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "numeric/formats.h"
+#include "ops/cuda/attend.cuh"
 
 namespace deepinfer::ops::cuda {
 namespace {
@@ -63,7 +64,8 @@ Result<std::unique_ptr<Backend>> Backend::create(int device) {
   }
   std::unique_ptr<Backend> b(new Backend());
   b->device_ = device;
-  b->capabilities_ = {.backend = "cuda", .numeric_class = "cuda-sm90-1", .kv_format = {}, .row_invariant = true, .graphs = true};
+  b->multiprocessors_ = properties.multiProcessorCount;
+  b->capabilities_ = {.backend = "cuda", .numeric_class = "cuda-sm90-2", .kv_format = {}, .row_invariant = true, .graphs = true};
   if (const cudaError_t e = cudaSetDevice(device); e != cudaSuccess) return cuda_error("be selected", e);
   if (const cudaError_t e = cudaStreamCreateWithFlags(&b->stream_, cudaStreamNonBlocking); e != cudaSuccess) return cuda_error("create a stream", e);
   return Result<std::unique_ptr<Backend>>(std::move(b));
@@ -272,6 +274,9 @@ Status Backend::load(const checkpoint::ModelConfig& config, const ModelWeights& 
   }
   if (limits_.blocks_max == 0) limits_.blocks_max = limits_.sequences_max * KvLayout::pages_for(limits_.context_max);
   rope_ = {RopeFrequencies::make(c_, false), RopeFrequencies::make(c_, true)};
+  if (c_.head_dim == kWideDim && c_.sliding_window + std::max(c_.index_topk, c_.dspark_block_size) > kWideKeys) {
+    return make_error(Code::kUnsupported, "the CUDA backend attends to at most {} keys a row; this model has a window of {} and selects {}", kWideKeys, c_.sliding_window, c_.index_topk);
+  }
   buffers_ = plan_buffers(c_, limits_);
   for (Buffer& b : buffers_) DI_RETURN_IF_ERROR(arena_.take(b.rows * b.cols * element_bytes(b.element), &b.data));
   layers_.resize(weights.layers.size());
@@ -320,7 +325,7 @@ Status Backend::load(const checkpoint::ModelConfig& config, const ModelWeights& 
   score_columns_ = (limits_.context_max + 7) / 8 * 8;
   score_rows_ = static_cast<int>(std::clamp<int64_t>((int64_t{256} << 20) / (2 * score_columns_), 1, rows));
   DI_RETURN_IF_ERROR(take(score_rows_ * score_columns_ * 2, &scores_));
-  DI_RETURN_IF_ERROR(take(score_rows_ * (score_columns_ / c_.candidate_block_size + 1) * 2, &block_scores_));
+  DI_RETURN_IF_ERROR(take(score_rows_ * ((score_columns_ / c_.candidate_block_size + 8) / 8 * 8) * 2, &block_scores_));
   DI_RETURN_IF_ERROR(take(expert_rows_max_ * 4, &expert_source_));
   DI_RETURN_IF_ERROR(take(expert_rows_max_ * 4, &expert_pair_));
   DI_RETURN_IF_ERROR(take((pairs + most_experts) * sizeof(GroupTile), &expert_tiles_));

@@ -129,7 +129,7 @@ class Backend : public Ops {
   void start_drafts();  // column 0 of kDraftTokens
   void note(cudaError_t e);
 
-  int device_ = 0;
+  int device_ = 0, multiprocessors_ = 1;
   Capabilities capabilities_;
   cudaStream_t stream_ = nullptr;
   Arena arena_;

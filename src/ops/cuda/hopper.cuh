@@ -75,6 +75,15 @@ __device__ __forceinline__ void bulk_load(void* to, const void* from, uint32_t b
                : "memory");
 }
 
+// What this thread wrote to shared memory by ordinary stores becomes visible to wgmma and bulk copies (a barrier follows).
+__device__ __forceinline__ void async_proxy_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+// Some of the CTA's threads meet: `threads` of them at barrier `id` (1..15).
+__device__ __forceinline__ void group_sync(int id, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
+// Stores a word at the place of shared address `p` in CTA `rank` of the cluster.
+__device__ __forceinline__ void cluster_store(uint32_t p, uint32_t rank, uint32_t word) {
+  asm volatile("{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %0, %1;\nst.shared::cluster.u32 [remote], %2;\n}\n" ::"r"(p), "r"(rank), "r"(word) : "memory");
+}
+
 // All threads of all CTAs of the cluster; what was written to shared memory before is visible after.
 __device__ __forceinline__ void cluster_sync() {
   asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");

@@ -1,4 +1,5 @@
 // Single-pass mHC (spec/model.md 5.2 - 5.4).
+#include <algorithm>
 #include <cassert>
 
 #include "ops/cuda/backend.h"
@@ -8,21 +9,23 @@
 namespace deepinfer::ops::cuda {
 namespace {
 
-constexpr int kThreads = 256, kSlice = kThreads, kStreams = 4, kCoefficients = 2 * kStreams + kStreams * kStreams, kMixRows = 4;
+constexpr int kThreads = 256, kSlice = kThreads, kStreams = 4, kCoefficients = 2 * kStreams + kStreams * kStreams, kMixRows = 2;
 
 // Sums v[0..31] over the lanes of a warp; lane l ends with the sum of v[l]. The butterfly of warp_sum(), but each step halves what is
 // still carried.
+template <int kHalf = 16>
 __device__ __forceinline__ float warp_sums(float (&v)[32]) {
-  const int lane = threadIdx.x % 32;
+  const bool upper = threadIdx.x & kHalf;
 #pragma unroll
-  for (int o = 16; o > 0; o /= 2) {
-#pragma unroll
-    for (int i = 0; i < o; ++i) {
-      const float send = lane & o ? v[i] : v[i + o], keep = lane & o ? v[i + o] : v[i];
-      v[i] = keep + __shfl_xor_sync(0xffffffffu, send, o);
-    }
+  for (int i = 0; i < kHalf; ++i) {
+    const float send = upper ? v[i] : v[i + kHalf], keep = upper ? v[i + kHalf] : v[i];
+    v[i] = keep + __shfl_xor_sync(0xffffffffu, send, kHalf);
   }
-  return v[0];
+  if constexpr (kHalf > 1) {
+    return warp_sums<kHalf / 2>(v);
+  } else {
+    return v[0];
+  }
 }
 
 struct LeaveArguments {
@@ -30,57 +33,61 @@ struct LeaveArguments {
   const float *post, *comb;
 };
 
-// X of kMixRows rows leaves a sublayer, and the partial sums of one slice of 256 channels of all streams:
-// partial[row][slice][24 products, sum of squares].
-__global__ __launch_bounds__(kThreads) void mix_kernel(bf16* x, const LeaveArguments leave, const float* fn, int rows, int d, float* partial) {
+// X leaves a sublayer, and the partial sums of one slice of 256 channels of all streams: partial[row][slice][24 products, sum of
+// squares]. Block y takes rows_each rows, kMixRows at a time, and loads its part of fn once.
+__global__ __launch_bounds__(kThreads) void mix_kernel(bf16* x, const LeaveArguments leave, const float* fn, int rows, int rows_each, int d, float* partial) {
   __shared__ float sums[kThreads / 32][kMixRows][32];
-  wait_for_inputs();
+  const int slice = blockIdx.x, slices = gridDim.x, i = slice * kSlice + threadIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   start_next_kernel();
-  const int slice = blockIdx.x, row0 = blockIdx.y * kMixRows, slices = gridDim.x, i = slice * kSlice + threadIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  float v[kMixRows][kStreams] = {};
-#pragma unroll
-  for (int r = 0; r < kMixRows; ++r) {
-    if (row0 + r >= rows || i >= d) continue;
-    const int64_t row = row0 + r;
-    bf16* mine = x + row * kStreams * d + i;
-#pragma unroll
-    for (int s = 0; s < kStreams; ++s) v[r][s] = value(mine[s * d]);
-    if (leave.y == nullptr) continue;
-    const float out = value(leave.y[row * d + i]);
-    float next[kStreams];
-#pragma unroll
-    for (int k = 0; k < kStreams; ++k) {
-      float sum = leave.post[row * kStreams + k] * out;
-#pragma unroll
-      for (int j = 0; j < kStreams; ++j) sum = fmaf(leave.comb[row * kStreams * kStreams + j * kStreams + k], v[r][j], sum);
-      next[k] = value(mine[k * d] = rounded(sum));
-    }
-#pragma unroll
-    for (int k = 0; k < kStreams; ++k) v[r][k] = next[k];
-  }
   float f[kCoefficients][kStreams];
 #pragma unroll
   for (int c = 0; c < kCoefficients; ++c) {
 #pragma unroll
     for (int s = 0; s < kStreams; ++s) f[c][s] = i < d ? fn[(static_cast<int64_t>(c) * kStreams + s) * d + i] : 0.0f;
   }
+  wait_for_inputs();
+  const int end = min(rows, (static_cast<int>(blockIdx.y) + 1) * rows_each);
+  for (int row0 = blockIdx.y * rows_each; row0 < end; row0 += kMixRows) {
+    float v[kMixRows][kStreams] = {};
 #pragma unroll
-  for (int r = 0; r < kMixRows; ++r) {
-    if (row0 + r >= rows) break;
-    float p[32] = {};
+    for (int r = 0; r < kMixRows; ++r) {
+      if (row0 + r >= end || i >= d) continue;
+      const int64_t row = row0 + r;
+      bf16* mine = x + row * kStreams * d + i;
 #pragma unroll
-    for (int c = 0; c < kCoefficients; ++c) p[c] = ((f[c][0] * v[r][0] + f[c][1] * v[r][1]) + f[c][2] * v[r][2]) + f[c][3] * v[r][3];
-    p[kCoefficients] = ((v[r][0] * v[r][0] + v[r][1] * v[r][1]) + v[r][2] * v[r][2]) + v[r][3] * v[r][3];
-    sums[warp][r][lane] = warp_sums(p);
-  }
-  __syncthreads();
-  for (int at = threadIdx.x; at < kMixRows * 32; at += kThreads) {
-    const int r = at / 32, c = at % 32;
-    if (row0 + r >= rows || c > kCoefficients) continue;
-    float sum = 0;
+      for (int s = 0; s < kStreams; ++s) v[r][s] = value(mine[s * d]);
+      if (leave.y == nullptr) continue;
+      const float out = value(leave.y[row * d + i]);
+      float next[kStreams];
 #pragma unroll
-    for (int w = 0; w < kThreads / 32; ++w) sum += sums[w][r][c];
-    partial[(static_cast<int64_t>(row0 + r) * slices + slice) * (kCoefficients + 1) + c] = sum;
+      for (int k = 0; k < kStreams; ++k) {
+        float sum = leave.post[row * kStreams + k] * out;
+#pragma unroll
+        for (int j = 0; j < kStreams; ++j) sum = fmaf(leave.comb[row * kStreams * kStreams + j * kStreams + k], v[r][j], sum);
+        next[k] = value(mine[k * d] = rounded(sum));
+      }
+#pragma unroll
+      for (int k = 0; k < kStreams; ++k) v[r][k] = next[k];
+    }
+#pragma unroll
+    for (int r = 0; r < kMixRows; ++r) {
+      if (row0 + r >= end) break;
+      float p[32] = {};
+#pragma unroll
+      for (int c = 0; c < kCoefficients; ++c) p[c] = ((f[c][0] * v[r][0] + f[c][1] * v[r][1]) + f[c][2] * v[r][2]) + f[c][3] * v[r][3];
+      p[kCoefficients] = ((v[r][0] * v[r][0] + v[r][1] * v[r][1]) + v[r][2] * v[r][2]) + v[r][3] * v[r][3];
+      sums[warp][r][lane] = warp_sums(p);
+    }
+    __syncthreads();
+    for (int at = threadIdx.x; at < kMixRows * 32; at += kThreads) {
+      const int r = at / 32, c = at % 32;
+      if (row0 + r >= end || c > kCoefficients) continue;
+      float sum = 0;
+#pragma unroll
+      for (int w = 0; w < kThreads / 32; ++w) sum += sums[w][r][c];
+      partial[(static_cast<int64_t>(row0 + r) * slices + slice) * (kCoefficients + 1) + c] = sum;
+    }
+    __syncthreads();
   }
 }
 
@@ -244,7 +251,9 @@ void Backend::enter(At where, Sublayer which, bool leave) {
   const Layer& l = layers_[where.layer];
   if (rows == 0) return;
   const LeaveArguments leaving{leave ? at<bf16>(Role::kSublayerOut) : nullptr, at<float>(Role::kPost), at<float>(Role::kComb)};
-  launch_next(mix_kernel, dim3(slices, (rows + kMixRows - 1) / kMixRows), kThreads, 0, stream_, at<bf16>(Role::kResidual), leaving, l.hc_fn[s], rows, d, mix_);
+  // One wave of CTAs, one on an SM: registers hold their part of fn.
+  const int blocks_y = std::clamp(multiprocessors_ / slices, 1, rows), rows_each = (rows + blocks_y - 1) / blocks_y;
+  launch_next(mix_kernel, dim3(slices, (rows + rows_each - 1) / rows_each), kThreads, 0, stream_, at<bf16>(Role::kResidual), leaving, l.hc_fn[s], rows, rows_each, d, mix_);
   const bool bf16_matrices = which == Sublayer::kFfn || l.weights_proj.codes != nullptr || l.compressor_wkv.codes != nullptr;
   const MixArguments a{at<bf16>(Role::kResidual), mix_, l.hc_base[s], l.hc_scale[s], s ? l.ffn_norm : l.attn_norm, at<float>(Role::kPre), at<float>(Role::kPost), at<float>(Role::kComb),
                        at<bf16>(Role::kSublayerIn), in_fp8_, bf16_matrices ? in_bf16_ : nullptr, rows <= kStreamRows, d, slices, static_cast<int>(c_.hc_sinkhorn_iters), eps(),

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <type_traits>
 
 #include <cuda_bf16.h>
 
@@ -335,6 +336,31 @@ __global__ __launch_bounds__(kStreamThreads, kCtas) void stream_kernel(const Pro
   }
 }
 
+// The sums of a tile go through shared memory (its copies have been consumed), so that whole lines are written.
+template <int kTokens, int kRows, Output kOutput>
+__device__ __forceinline__ void store_tile(const Problem& p, const Tile& t, int row_in_tile, int quad, const float (&sum)[kTokens / 2], uint8_t* shared) {
+  using T = std::conditional_t<kOutput == Output::kBf16, __nv_bfloat16, float>;
+  constexpr int kThreads = 2 * kRows, kVector = 16 / sizeof(T), kStride = kRows + kVector;
+  T* rows = reinterpret_cast<T*>(shared);  // [token][kStride]
+  group_sync(1, kThreads);
+#pragma unroll
+  for (int i = 0; i < kTokens / 2; ++i) store<kOutput>(rows, (8 * (i / 4) + 2 * quad + i % 2) * kStride + row_in_tile + 8 * ((i / 2) % 2), sum[i]);
+  group_sync(1, kThreads);
+  const bool aligned = (reinterpret_cast<uintptr_t>(p.y) | p.y_stride * sizeof(T) | p.y_group * sizeof(T)) % 16 == 0;
+  for (int i = threadIdx.x; i < t.group.rows * (kRows / kVector); i += kThreads) {
+    const int token = i / (kRows / kVector), r = i % (kRows / kVector) * kVector, left = p.n - t.row0 - r;
+    const int64_t y = p.output(t.group, token);
+    if (y < 0 || left <= 0) continue;
+    const T* from = rows + token * kStride + r;
+    T* to = static_cast<T*>(p.y) + y + t.row0 + r;
+    if (aligned && left >= kVector) {
+      *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from);
+    } else {
+      for (int e = 0; e < min(kVector, left); ++e) to[e] = from[e];
+    }
+  }
+}
+
 constexpr int kRowGroups = 2;  // warpgroups of 64 weight rows in a CTA of rows_kernel
 
 // More tokens: each warpgroup takes 64 weight rows; all share the tokens. A further warpgroup copies weights and tokens in.
@@ -439,12 +465,7 @@ __global__ __launch_bounds__((kRowGroups + 1) * kWarpgroup, 1) void rows_kernel(
     }
     cluster_sync();  // nobody leaves while its shared memory is being read
   } else {
-#pragma unroll
-    for (int i = 0; i < kTokens / 2; ++i) {
-      const int token = 8 * (i / 4) + 2 * quad + i % 2, r = row + 8 * ((i / 2) % 2);
-      if (token >= t.group.rows || r >= p.n) continue;
-      if (const int64_t y = p.output(t.group, token); y >= 0) store<kOutput>(p.y, y + r, total[i]);
-    }
+    store_tile<kTokens, kRows, kOutput>(p, t, row_in_tile, quad, total, shared);
     cluster_sync();  // nobody leaves while the other may still write to it
   }
 }
@@ -475,13 +496,13 @@ int multiprocessors() {
   return count;
 }
 
-// kCtas CTAs share the 227 KB of an SM.
-template <WeightFormat kFormat, Output kOutput, int kTokens, bool kCut, int kCtas>
+// kShare such CTAs fit into the 227 KB of an SM.
+template <WeightFormat kFormat, Output kOutput, int kTokens, bool kCut, int kShare>
 void launch_stream_with(const Problem& p, int ctas, cudaStream_t stream) {
   constexpr int kRows = 16 * StreamShape<kFormat>::kParts * kStreamWarps / (kCut ? kQuarters : 1), kPartial = kCut ? kQuarters * kTokens * kRows * 4 : 0;
-  constexpr int kSlots = (((226 << 10) / kCtas) - 1024 - kPartial) / Slot<kFormat>::kBytes;
+  constexpr int kSlots = (((226 << 10) / kShare) - 1024 - kPartial) / Slot<kFormat>::kBytes;
   static_assert(kSlots >= 2);
-  launch(stream_kernel<kFormat, kTokens, kOutput, kSlots, kCut, kCtas>, dim3(ctas), kStreamThreads, kSlots * Slot<kFormat>::kBytes + kPartial, 1, p, stream);
+  launch(stream_kernel<kFormat, kTokens, kOutput, kSlots, kCut, kShare>, dim3(ctas), kStreamThreads, kSlots * Slot<kFormat>::kBytes + kPartial, 1, p, stream);
 }
 
 template <WeightFormat kFormat, Output kOutput, int kTokens, bool kCut>
@@ -490,8 +511,12 @@ void launch_stream(Problem p, cudaStream_t stream) {
   constexpr int kRows = 16 * Shape::kParts * kStreamWarps / (kCut ? kQuarters : 1);
   p.row_tiles = (p.n + kRows - 1) / kRows;
   const int sms = multiprocessors(), tiles = p.row_tiles * p.token_tiles;
-  // A small matrix: each CTA has an SM and its memory to itself, and most of its weights are on their way at once.
-  if (tiles <= sms) return launch_stream_with<kFormat, kOutput, kTokens, kCut, 1>(p, tiles, stream);
+  if (p.tiles != nullptr) {
+    if (tiles <= sms) return launch_stream_with<kFormat, kOutput, kTokens, kCut, 1>(p, tiles, stream);
+  } else if (tiles <= 4 * sms) {
+    // A small matrix takes half of every SM, so that the next one on the stream fetches its weights in the other half meanwhile.
+    return launch_stream_with<kFormat, kOutput, kTokens, kCut, 2>(p, std::min(tiles, sms), stream);
+  }
   launch_stream_with<kFormat, kOutput, kTokens, kCut, Shape::kCtas>(p, std::min(tiles, Shape::kCtas * sms), stream);
 }
 
@@ -499,7 +524,7 @@ template <WeightFormat kFormat, Output kOutput, int kTokens, bool kCluster>
 void launch_rows(const Problem& p, cudaStream_t stream) {
   constexpr int kRows = 64 * kRowGroups, kStageBytes = kTokens * 2 * kChunk + WeightStage<kFormat, kRows>::kBytes;
   constexpr int kStages = std::min(8, (220 << 10) / kStageBytes);
-  static_assert(kStages * kStageBytes >= kTokens * kRows * 4);
+  static_assert(kStages * kStageBytes >= kTokens * (kRows + 8) * 4);
   const int row_tiles = (p.n + kRows - 1) / kRows, ctas = kCluster ? row_tiles * kQuarters : (row_tiles + 1) / 2 * 2;
   launch(rows_kernel<kFormat, kTokens, kOutput, kStages, kCluster>, dim3(ctas, p.token_tiles), (kRowGroups + 1) * kWarpgroup, kStages * (kStageBytes + 16), kCluster ? kQuarters : 2, p,
          stream);

@@ -1,7 +1,11 @@
 // The indexer (spec/model.md 8): scores by tensor cores and the bf16 chain of 8.2, candidate blocks, exact top-k by radix selection
 // of 16-bit keys. Equal scores prefer the lower index.
+#include <algorithm>
+
 #include "ops/cuda/backend.h"
 #include "ops/cuda/hopper.cuh"
+#include "ops/cuda/launch.h"
+#include "ops/cuda/weights.cuh"
 
 namespace deepinfer::ops::cuda {
 namespace {
@@ -47,7 +51,7 @@ struct Scored {
 
 constexpr int kScoreWarps = 8;
 
-// A warp scores 8 entries at a time against all heads. Lane (n, quad) holds dims kDim / 4 * quad .. of entry n: one scale block or
+// For 64 dims. A warp scores 8 entries at a time against all heads. Lane (n, quad) holds dims kDim / 4 * quad .. of entry n: one scale block or
 // half of one. q is laid in the same order, so keys need no shuffle.
 template <int kDim>
 __global__ __launch_bounds__(32 * kScoreWarps) void score_kernel(const ScoreArguments a) {
@@ -109,60 +113,203 @@ __global__ __launch_bounds__(32 * kScoreWarps) void score_kernel(const ScoreArgu
   }
 }
 
-// ---- selection -----------------------------------------------------------------------------------------------------------------
-constexpr int kSelectThreads = 256;
+// For 128 dims. A warpgroup scores 64 entries at a time: keys are the A operand, expanded in registers like FP4 weights
+// (weights.cuh), the row's heads the B operand. Column 8 i + 2 quad + e of B holds head 8 i + quad + 4 e, so that each lane finds the
+// heads of its chain (8.2) in its own accumulators.
+constexpr int kWideThreads = 256, kWideHeads = 32;
 
-// The `keep` best of n keys (keep < n): calls take(i) for their indices, ascending positions: take(index, position).
+struct KeyTile {
+  uint4 code[2];
+  uint32_t scale[2];
+};
+
+__global__ __launch_bounds__(kWideThreads, 2) void score_wide_kernel(const ScoreArguments a, const Shifts shifts) {
+  using F = Fragment<WeightFormat::kFp4>;
+  __shared__ __align__(128) uint8_t heads[kWideHeads / 8 * 16 * 128];  // [4 groups of heads][16 cores][8 heads][16 bytes]
+  wait_for_inputs();
+  start_next_kernel();
+  const int row = a.first_row + blockIdx.y, lane = threadIdx.x % 32, quad = lane % 4, group = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 128, 0);
+  const SequenceRows s = a.v.sequences[a.v.sequence[row]];
+  const Scored scored(a, row);
+  if (a.scores == nullptr && scored.visible <= a.topk) return;  // every entry is taken
+  for (int i = threadIdx.x; i < kWideHeads * 64; i += kWideThreads) {
+    const int column = i / 64, pair = i % 64, j = pair / 8, e = pair / 4 % 2, q = pair % 4;
+    const int head = column / 8 * 8 + column % 8 / 2 + column % 2 * 4;
+    uint32_t u = 0;
+    if (head < a.heads) {
+      const bf16* x = a.q + (static_cast<int64_t>(row) * a.heads + head) * 128;
+      const int c = packed_column(WeightFormat::kFp4, q, j, e, 0);
+      u = __bfloat16_as_ushort(x[c]) | static_cast<uint32_t>(__bfloat16_as_ushort(x[packed_column(WeightFormat::kFp4, q, j, e, 1)])) << 16;
+    }
+    *reinterpret_cast<uint32_t*>(heads + column / 8 * 2048 + (2 * j + e) * 128 + column % 8 * 16 + q * 4) = u;
+  }
+  bf16 weight[kWideHeads / 4];
+#pragma unroll
+  for (int i = 0; i < kWideHeads / 4; ++i) weight[i] = quad + 4 * i < a.heads ? a.weights[static_cast<int64_t>(row) * a.heads + quad + 4 * i] : rounded(0.0f);
+  async_proxy_fence();
+  __syncthreads();
+
+  const int tiles = (scored.count + 63) / 64, step = gridDim.x * (kWideThreads / 128), in_tile = 16 * (threadIdx.x % 128 / 32) + lane / 4;
+  const auto load = [&](int tile, KeyTile* to) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int entry = scored.entry(min(64 * tile + in_tile + 8 * h, scored.count - 1), a.candidate_size), offset = entry % a.page_entries;
+      const auto* page = reinterpret_cast<const uint8_t*>(a.pages + static_cast<int64_t>(a.v.blocks[s.first_block + entry / a.page_entries]) * a.page_stride);
+      to->code[h] = *reinterpret_cast<const uint4*>(page + a.key_offset + static_cast<int64_t>(offset) * 64 + 16 * quad);
+      to->scale[h] = *reinterpret_cast<const uint32_t*>(page + a.key_scale_offset + static_cast<int64_t>(offset) * 4);
+    }
+  };
+  int tile = blockIdx.x * (kWideThreads / 128) + group;
+  KeyTile next;
+  if (tile < tiles) load(tile, &next);
+  for (; tile < tiles; tile += step) {
+    uint4 v[2][1] = {{next.code[0]}, {next.code[1]}};
+    uint32_t f[2], operand[8][4];
+    F::factors(next.scale[0], next.scale[1], quad, f);
+    if (tile + step < tiles) load(tile + step, &next);
+#pragma unroll
+    for (int j = 0; j < 8; ++j) F::expand(v, j, f, shifts, operand[j]);
+    float dot[kWideHeads / 2];
+    wgmma_fence();
+#pragma unroll
+    for (int j = 0; j < 8; ++j) wgmma_bf16<kWideHeads>(dot, operand[j], matrix_descriptor(heads + 2 * j * 128, 128, 2048), j > 0);
+    wgmma_commit();
+    wgmma_wait<0>();
+#pragma unroll
+    for (int j = 0; j < 8; ++j) asm volatile("" ::"r"(operand[j][0]), "r"(operand[j][1]), "r"(operand[j][2]), "r"(operand[j][3]));
+    // Both of a lane's entries at once: heads quad, quad + 4, ..
+    __nv_bfloat162 chain(rounded(0.0f), rounded(0.0f));
+#pragma unroll
+    for (int i = 0; i < kWideHeads / 4; ++i) {
+      const int at = i / 2 * 4 + i % 2;
+      const __nv_bfloat162 positive(rounded(fmaxf(dot[at], 0.0f)), rounded(fmaxf(dot[at + 2], 0.0f)));
+      chain = __hfma2(positive, __nv_bfloat162(weight[i], weight[i]), chain);  // weights of heads that are not there are 0
+    }
+    const __nv_bfloat162 c0 = __hadd2_rn(chain, __shfl_down_sync(0xffffffffu, chain, 2)), total = __hadd2_rn(c0, __shfl_down_sync(0xffffffffu, c0, 1));
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int i = 64 * tile + in_tile + 8 * h;
+      if (quad != 0 || i >= scored.count) continue;
+      const bf16 score = h == 0 ? total.x : total.y;
+      a.keys[static_cast<int64_t>(blockIdx.y) * a.columns + i] = ordered_key(score);
+      if (a.scores != nullptr) a.scores[static_cast<int64_t>(row) * a.score_columns + scored.entry(i, a.candidate_size)] = value(score);
+    }
+    __syncwarp();
+  }
+}
+
+// ---- selection -----------------------------------------------------------------------------------------------------------------
+constexpr int kSelectThreads = 1024, kHighBits = 12, kHighBins = 1 << kHighBits, kLowBins = 1 << (16 - kHighBits), kVector = 8;
+
+// Exclusive sum over the block; *total: over all threads. `shared`: 33 ints, free again after the next barrier but one.
+__device__ __forceinline__ int block_exclusive(int n, int* shared, int* total) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  int sum = n;
+#pragma unroll
+  for (int o = 1; o < 32; o *= 2) {
+    const int other = __shfl_up_sync(0xffffffffu, sum, o);
+    if (lane >= o) sum += other;
+  }
+  __syncthreads();
+  if (lane == 31) shared[warp] = sum;
+  __syncthreads();
+  int all = shared[lane];
+#pragma unroll
+  for (int o = 1; o < 32; o *= 2) {
+    const int other = __shfl_up_sync(0xffffffffu, all, o);
+    if (lane >= o) all += other;
+  }
+  *total = __shfl_sync(0xffffffffu, all, 31);
+  return sum - n + (warp > 0 ? __shfl_sync(0xffffffffu, all, warp - 1) : 0);
+}
+
+// The bin, counted from the largest, in which the keep-th key lies; *above: keys in larger bins. kBins <= 4 x threads.
+template <int kBins>
+__device__ int find_bin(const int* histogram, int keep, int* shared, int* above) {
+  constexpr int kEach = (kBins + kSelectThreads - 1) / kSelectThreads;
+  __shared__ int found[2];
+  int count[kEach], sum = 0, total;
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    const int bin = kBins - 1 - (static_cast<int>(threadIdx.x) * kEach + i);
+    sum += count[i] = bin >= 0 ? histogram[bin] : 0;
+  }
+  int seen = block_exclusive(sum, shared, &total);
+#pragma unroll
+  for (int i = 0; i < kEach; ++i) {
+    if (seen < keep && seen + count[i] >= keep) found[0] = kBins - 1 - (static_cast<int>(threadIdx.x) * kEach + i), found[1] = seen;
+    seen += count[i];
+  }
+  __syncthreads();
+  *above = found[1];
+  return found[0];
+}
+
+// The `keep` best of n keys (keep < n, keys 16-byte aligned): calls take(index, position), positions ascending with the index.
 template <class Take>
 __device__ void select_best(const uint16_t* keys, int n, int keep, Take take) {
-  __shared__ int histogram[256], bin_shared, above_shared, offsets[2][kSelectThreads / 32], base[2];
-  int above = 0, high = 0;
-  // Two passes over 8 bits give the key of the last one kept, and how many are above it.
-  for (int pass = 0; pass < 2; ++pass) {
-    for (int i = threadIdx.x; i < 256; i += kSelectThreads) histogram[i] = 0;
-    __syncthreads();
-    for (int i = threadIdx.x; i < n; i += kSelectThreads) {
-      const int k = keys[i];
-      if (pass == 0) {
-        atomicAdd(&histogram[k >> 8], 1);
-      } else if (k >> 8 == high) {
-        atomicAdd(&histogram[k & 255], 1);
-      }
-    }
-    __syncthreads();
-    if (threadIdx.x == 0) {
-      int bin = 255, seen = above;
-      while (bin > 0 && seen + histogram[bin] < keep) seen += histogram[bin--];
-      bin_shared = bin, above_shared = seen;
-    }
-    __syncthreads();
-    above = above_shared;
-    high = pass == 0 ? bin_shared : high << 8 | bin_shared;
-    __syncthreads();
-  }
-  const int threshold = high, ties = keep - above;
-  // In index order: everything above, and the first `ties` that equal the threshold.
-  if (threadIdx.x == 0) base[0] = base[1] = 0;
+  __shared__ int histogram[kHighBins], low[kLowBins], shared[33];
+  const auto load = [&](int i, uint32_t (&w)[4]) {
+    const uint4 u = *reinterpret_cast<const uint4*>(keys + i);
+    w[0] = u.x, w[1] = u.y, w[2] = u.z, w[3] = u.w;
+  };
+  const auto key = [](const uint32_t (&w)[4], int e) { return static_cast<int>(w[e / 2] >> (16 * (e % 2)) & 0xffff); };
+  for (int i = threadIdx.x; i < kHighBins; i += kSelectThreads) histogram[i] = 0;
+  if (threadIdx.x < kLowBins) low[threadIdx.x] = 0;
+  if (threadIdx.x < 33) shared[threadIdx.x] = 0;
   __syncthreads();
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  for (int i0 = 0; i0 < n; i0 += kSelectThreads) {
-    const int i = i0 + threadIdx.x, k = i < n ? keys[i] : -1;
-    const unsigned equal = __ballot_sync(0xffffffffu, k == threshold), greater = __ballot_sync(0xffffffffu, k > threshold);
-    if (lane == 0) offsets[0][warp] = __popc(equal), offsets[1][warp] = __popc(greater);
-    __syncthreads();
-    int equal_before = base[0] + __popc(equal & ((1u << lane) - 1)), greater_before = base[1] + __popc(greater & ((1u << lane) - 1));
-    for (int w = 0; w < warp; ++w) equal_before += offsets[0][w], greater_before += offsets[1][w];
-    // Position: all greater ones before, and those ties before that are taken.
-    if (k > threshold || (k == threshold && equal_before < ties)) take(i, greater_before + min(equal_before, ties));
-    __syncthreads();
-    if (threadIdx.x == 0) {
-      for (int w = 0; w < kSelectThreads / 32; ++w) base[0] += offsets[0][w], base[1] += offsets[1][w];
+  for (int i = kVector * threadIdx.x; i < n; i += kVector * kSelectThreads) {
+    uint32_t w[4];
+    load(i, w);
+#pragma unroll
+    for (int e = 0; e < kVector; ++e) {
+      if (i + e < n) atomicAdd(&histogram[key(w, e) >> (16 - kHighBits)], 1);
     }
-    __syncthreads();
+  }
+  __syncthreads();
+  int above, above_low;
+  const int high = find_bin<kHighBins>(histogram, keep, shared, &above);
+  for (int i = kVector * threadIdx.x; i < n; i += kVector * kSelectThreads) {
+    uint32_t w[4];
+    load(i, w);
+#pragma unroll
+    for (int e = 0; e < kVector; ++e) {
+      if (i + e < n && key(w, e) >> (16 - kHighBits) == high) atomicAdd(&low[key(w, e) % kLowBins], 1);
+    }
+  }
+  __syncthreads();
+  const int threshold = high * kLowBins + find_bin<kLowBins>(low, keep - above, shared, &above_low), ties = keep - above - above_low;
+  // In index order: everything above, and the first `ties` that equal the threshold. Both counts of a round (at most 8,192) in one sum.
+  int greater_base = 0, equal_base = 0;
+  for (int i0 = 0; i0 < n; i0 += kVector * kSelectThreads) {
+    const int i = i0 + kVector * threadIdx.x;
+    uint32_t w[4] = {};
+    if (i < n) load(i, w);
+    int greater = 0, equal = 0;
+#pragma unroll
+    for (int e = 0; e < kVector; ++e) {
+      greater += i + e < n && key(w, e) > threshold;
+      equal += i + e < n && key(w, e) == threshold;
+    }
+    int total;
+    const int before = block_exclusive(greater << 16 | equal, shared, &total);
+    int greater_before = greater_base + (before >> 16), equal_before = equal_base + (before & 0xffff);
+    greater_base += total >> 16, equal_base += total & 0xffff;
+    if (greater + equal == 0) continue;
+#pragma unroll
+    for (int e = 0; e < kVector; ++e) {
+      const int k = key(w, e);
+      if (i + e >= n || k < threshold) continue;
+      // Position: all greater ones before, and those ties before that are taken.
+      if (k > threshold || equal_before < ties) take(i + e, greater_before + min(equal_before, ties));
+      k > threshold ? ++greater_before : ++equal_before;
+    }
   }
 }
 
 __global__ __launch_bounds__(kSelectThreads) void candidate_kernel(const ScoreArguments a, int32_t* out, uint16_t* maxima, int64_t maxima_columns) {
+  wait_for_inputs();
+  start_next_kernel();
   const int row = a.first_row + blockIdx.x;
   const int visible = (a.v.positions[row] + 1) / a.ratio, blocks = (visible + a.candidate_size - 1) / a.candidate_size;
   int32_t* kept = out + static_cast<int64_t>(row) * a.candidate_blocks;
@@ -182,6 +329,8 @@ __global__ __launch_bounds__(kSelectThreads) void candidate_kernel(const ScoreAr
 }
 
 __global__ __launch_bounds__(kSelectThreads) void entries_kernel(const ScoreArguments a, int32_t* out) {
+  wait_for_inputs();
+  start_next_kernel();
   const int row = a.first_row + blockIdx.x;
   const Scored scored(a, row);
   int32_t* selected = out + static_cast<int64_t>(row) * a.topk;
@@ -221,16 +370,19 @@ void Backend::select(At where) {
     a.scores = at<float>(Role::kIndexScores);
     clear_scores_kernel<<<256, 256, 0, stream_>>>(a.scores, static_cast<int64_t>(set.rows) * a.score_columns);
   }
-  const int score_ctas = set.rows >= 64 ? 4 : 64;
+  const int64_t maxima_columns = (score_columns_ / a.candidate_size + 8) / 8 * 8;
   for (int first = 0; first < set.rows; first += score_rows_) {
     const int n = std::min(score_rows_, set.rows - first);
     a.first_row = first;
-    c_.index_head_dim == 128 ? score_kernel<128><<<dim3(score_ctas, n), 32 * kScoreWarps, 0, stream_>>>(a)
-                             : score_kernel<64><<<dim3(score_ctas, n), 32 * kScoreWarps, 0, stream_>>>(a);
-    if (source_of_candidates) {
-      candidate_kernel<<<n, kSelectThreads, 0, stream_>>>(a, at<int32_t>(Role::kCandidates), block_scores_, score_columns_ / a.candidate_size + 1);
+    // As many CTAs as the GPU holds at once, spread over the rows.
+    const int ctas = std::clamp(2 * multiprocessors_ / n, 1, 256);
+    if (c_.index_head_dim == 128) {
+      launch_next(score_wide_kernel, dim3(ctas, n), kWideThreads, 0, stream_, a, Shifts{});
+    } else {
+      score_kernel<64><<<dim3(ctas, n), 32 * kScoreWarps, 0, stream_>>>(a);
     }
-    entries_kernel<<<n, kSelectThreads, 0, stream_>>>(a, at<int32_t>(Role::kSelected));
+    if (source_of_candidates) launch_next(candidate_kernel, n, kSelectThreads, 0, stream_, a, at<int32_t>(Role::kCandidates), block_scores_, maxima_columns);
+    launch_next(entries_kernel, n, kSelectThreads, 0, stream_, a, at<int32_t>(Role::kSelected));
   }
 }
 
