@@ -90,6 +90,36 @@ __attribute__((always_inline)) inline Vector find_pairs(const PairTable::Layout&
   return _mm512_mask_mov_epi32(all(PairTable::kNone), found, low(ranks[0], ranks[1]));
 }
 
+// Questions about pairs, packed densely: of a batch's pieces many have ended or have no neighbour.
+template <size_t kVectors>
+class Questions {
+ public:
+  void add(__mmask16 asked, Vector left, Vector right) {
+    _mm512_storeu_si512(left_ + count_, _mm512_maskz_compress_epi32(asked, left));
+    _mm512_storeu_si512(right_ + count_, _mm512_maskz_compress_epi32(asked, right));
+    count_ += static_cast<size_t>(__builtin_popcount(asked));
+  }
+  void answer(const PairTable::Layout& table) {
+    for (size_t i = 0; i < count_; i += kWidth) {
+      const __mmask16 asked = static_cast<__mmask16>(_bzhi_u32(0xffff, static_cast<uint32_t>(count_ - i)));
+      const Vector ranks = find_pairs(table, _mm512_load_si512(left_ + i), _mm512_load_si512(right_ + i), asked);
+      _mm512_store_si512(left_ + i, _mm512_slli_epi32(ranks, kPlaceBits));
+    }
+  }
+  // In the order in which they were added: merges in the form of Columns, none where nothing was asked.
+  Vector take(__mmask16 asked) {
+    const Vector none = all(PairTable::kNone << kPlaceBits);
+    const Vector answers = _mm512_mask_expand_epi32(none, asked, _mm512_loadu_si512(left_ + taken_));
+    taken_ += static_cast<size_t>(__builtin_popcount(asked));
+    return answers;
+  }
+
+ private:
+  alignas(64) uint32_t left_[(kVectors + 1) * kWidth];  // then the answers
+  alignas(64) uint32_t right_[(kVectors + 1) * kWidth];
+  size_t count_ = 0, taken_ = 0;
+};
+
 // Writes what is now known of the merges at `place` and before it, and finds the lowest: its rank above its place.
 __attribute__((always_inline)) inline Vector answer_columns(size_t units, Vector place, Vector with_next,
                                                             Vector with_previous, Vector* merges) {
@@ -109,7 +139,7 @@ __attribute__((always_inline)) inline Vector answer_columns(size_t units, Vector
 
 // The short pieces of some jobs: their units in rows, and the order in which batches take them.
 struct Bpe::UnitRows {
-  alignas(64) Symbol units[kColumnJobs][kShortUnits];  // kEnd after the last one, up to a multiple of kWidth
+  alignas(64) Symbol units[kColumnJobs][kShortUnits];  // then symbols that never merge, up to a multiple of kWidth
   std::array<uint8_t, kColumnJobs> count;
   std::array<uint8_t, kColumnJobs> order;  // jobs by number of units
 };
@@ -191,8 +221,9 @@ __attribute__((always_inline)) inline void Bpe::merge_columns(size_t units, Colu
   std::fill_n(with_next, kBatches, nowhere);
   std::fill_n(with_previous, kBatches, nowhere);
   while (true) {
-    Vector best[kBatches], made[kBatches], left[kBatches], right[kBatches];
-    __mmask16 live[kBatches], any = 0;
+    Questions<2 * kBatches> questions;
+    Vector best[kBatches];
+    __mmask16 live[kBatches], any = 0, asks_next[kBatches], asks_previous[kBatches];
     for (size_t b = 0; b < kBatches; ++b) {
       best[b] = answer_columns(units, place[b], with_next[b], with_previous[b], batches[b].merges);
       live[b] = static_cast<__mmask16>(~_mm512_movepi32_mask(best[b]));
@@ -202,26 +233,30 @@ __attribute__((always_inline)) inline void Bpe::merge_columns(size_t units, Colu
     for (size_t b = 0; b < kBatches; ++b) {
       Columns* const c = &batches[b];
       place[b] = _mm512_mask_and_epi32(nowhere, live[b], best[b], nowhere);
-      made[b] = _mm512_add_epi32(_mm512_srli_epi32(best[b], kPlaceBits), all(256));
+      const Vector made = _mm512_add_epi32(_mm512_srli_epi32(best[b], kPlaceBits), all(256));
       c->counts = _mm512_mask_sub_epi32(c->counts, live[b], c->counts, one);
       const Vector before = _mm512_sub_epi32(place[b], one), after_next = _mm512_add_epi32(place[b], all(2));
-      left[b] = right[b] = end;
-      Vector at = one;
+      Vector left = end, right = end, at = one;
       for (size_t p = 1; p <= units; ++p, at = _mm512_add_epi32(at, one)) {
         const Vector unit = c->units[p];
         const __mmask16 moved = _mm512_cmpgt_epi32_mask(at, place[b]);
-        left[b] = _mm512_mask_mov_epi32(left[b], _mm512_cmpeq_epi32_mask(at, before), unit);
-        right[b] = _mm512_mask_mov_epi32(right[b], _mm512_cmpeq_epi32_mask(at, after_next), unit);
-        const Vector kept = _mm512_mask_mov_epi32(unit, _mm512_cmpeq_epi32_mask(at, place[b]), made[b]);
+        left = _mm512_mask_mov_epi32(left, _mm512_cmpeq_epi32_mask(at, before), unit);
+        right = _mm512_mask_mov_epi32(right, _mm512_cmpeq_epi32_mask(at, after_next), unit);
+        const Vector kept = _mm512_mask_mov_epi32(unit, _mm512_cmpeq_epi32_mask(at, place[b]), made);
         c->units[p] = _mm512_mask_mov_epi32(kept, moved, c->units[p + 1]);
         c->merges[p] = _mm512_mask_mov_epi32(c->merges[p], moved, c->merges[p + 1]);
       }
+      asks_next[b] = _mm512_cmpneq_epi32_mask(right, end);
+      asks_previous[b] = _mm512_cmpneq_epi32_mask(left, end);
+      questions.add(asks_next[b], made, right);
+      questions.add(asks_previous[b], left, made);
     }
     // Every piece that is still merging has lost a unit.
     units -= units > 1;
+    questions.answer(table);
     for (size_t b = 0; b < kBatches; ++b) {
-      with_next[b] = _mm512_slli_epi32(find_pairs(table, made[b], right[b], live[b]), kPlaceBits);
-      with_previous[b] = _mm512_slli_epi32(find_pairs(table, left[b], made[b], live[b]), kPlaceBits);
+      with_next[b] = questions.take(asks_next[b]);
+      with_previous[b] = questions.take(asks_previous[b]);
     }
   }
 }
