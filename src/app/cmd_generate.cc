@@ -9,6 +9,7 @@
 
 #include "app/commands.h"
 #include "app/generate/job.h"
+#include "app/kv_tiers.h"
 #include "app/options/command_options.h"
 #include "app/options/token_ranges.h"
 #include "app/run/find_model.h"
@@ -32,6 +33,7 @@ constexpr int64_t kContextDefault = 8192;
 struct GenerateFlags {
   std::string input, output, model, order, prefill;
   RunOptions run;
+  KvFlags kv;
   int sequences = 0, rows = 0;
   uint64_t seed = 0;
   int64_t cache_mb = 0, keep = 0;
@@ -62,6 +64,7 @@ Result<std::unique_ptr<engine::Engine>> make_engine(const GenerateFlags& flags, 
   options.top_k_max = flags.top_k_max;
   DI_ASSIGN_OR_RETURN(options.banned_tokens, parse_token_ranges(flags.ban_tokens));
   if (flags.keep > 0) options.keep_extra = static_cast<int>(flags.keep) - executor->info().window;
+  DI_RETURN_IF_ERROR(add_kv_tiers(flags.kv, &options));
   return engine::Engine::create(std::move(executor), parts.tokenizer, options);
 }
 
@@ -139,6 +142,7 @@ void setup_generate(CLI::App& app, Run* run) {
   options->bind("rows", &flags->rows);
   options->bind("cache", &flags->cache);
   options->bind("cache-mb", &flags->cache_mb);
+  bind_kv(*options, &flags->kv);
   options->bind("keep", &flags->keep);
   options->bind("ban-tokens", &flags->ban_tokens);
   options->bind("top-k-max", &flags->top_k_max);

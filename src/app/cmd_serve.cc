@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "app/commands.h"
+#include "app/kv_tiers.h"
 #include "app/options/command_options.h"
 #include "app/run/find_model.h"
 #include "app/run/load.h"
@@ -29,6 +30,7 @@ constexpr int64_t kServeContextDefault = 8192;
 struct ServeFlags {
   std::string model, model_option, host;
   RunOptions run;
+  KvFlags kv;
   int port = 0, sequences = 0, rows = 0;
   int64_t cache_mb = 0;
   bool cache = true;
@@ -63,6 +65,7 @@ Result<std::unique_ptr<engine::Engine>> make_engine(const ServeFlags& flags, Mod
   options.prefix_cache = flags.cache;
   options.host_bytes_max = static_cast<uint64_t>(flags.cache_mb) << 20;
   options.waiting_max = flags.config.limits.requests_max;
+  DI_RETURN_IF_ERROR(add_kv_tiers(flags.kv, &options));
   return engine::Engine::create(std::move(executor), parts.tokenizer, options);
 }
 
@@ -124,6 +127,7 @@ void setup_serve(CLI::App& app, Run* run) {
   options->bind("rows", &flags->rows);
   options->bind("cache", &flags->cache);
   options->bind("cache-mb", &flags->cache_mb);
+  bind_kv(*options, &flags->kv);
   options->bind("host", &flags->host);
   options->bind("port", &flags->port);
   options->bind("listen", &flags->listen);

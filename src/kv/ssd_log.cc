@@ -91,6 +91,10 @@ Status SsdLog::recover() {
         index.ok() ? decode_index(index.value(), id) : Result<std::vector<FrameHeader>>(index.status());
     segment->sealed = found.ok();
     if (!found.ok()) found = scan(*segment);
+    if (!segment->sealed) {
+      segment->end = 0;
+      for (const FrameHeader& h : found.value()) segment->end = std::max(segment->end, h.offset + frame_bytes(h.bytes));
+    }
     segment->full = true;
     segments_[id] = segment;
     for (const FrameHeader& h : found.value()) {
@@ -249,6 +253,7 @@ void SsdLog::not_written(const Place& place) {
 // A segment whose index cannot be written stays unsealed; the next start reads it frame by frame.
 void SsdLog::seal_if_done(const std::shared_ptr<SsdSegment>& segment) {
   if (!segment->full || segment->sealed || segment->writing > 0 || segment->leaving) return;
+  (void)!::ftruncate(segment->fd, static_cast<off_t>(segment->end));  // what was reserved and not used
   ::fdatasync(segment->fd);
   segment->sealed = write_file_atomically(dir_ + "/" + index_name(segment->id), encode_index(live_frames(segment))).ok();
 }

@@ -1,0 +1,132 @@
+// deepinfer cache ls|stat|purge|verify STORE: what the KV stores below device memory hold.
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <ctime>
+#include <map>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include "app/commands.h"
+#include "app/terminal/terminal.h"
+#include "base/format.h"
+#include "kv/directory_store.h"
+#include "kv/remote_store.h"
+#include "kv/ssd_tier.h"
+
+namespace deepinfer::app {
+namespace {
+
+struct CacheFlags {
+  std::string store, tenant;
+  bool all = false, expired = false;
+};
+
+bool is_remote(const std::string& store) {
+  return store.starts_with("dir:") || store.starts_with("redis:") || store.starts_with("redis+");
+}
+
+// A folder of --kv-ssd that is there; nothing is made by looking at it.
+Result<std::unique_ptr<kv::SsdTier>> open_ssd(const std::string& dir) {
+  struct stat st = {};
+  if (::stat((dir + "/lock").c_str(), &st) != 0)
+    return make_error(Code::kNotFound, "{} is no folder of an SSD cache (--kv-ssd), nor a remote store (dir:, redis:).", dir);
+  return kv::SsdTier::open(dir, {.bytes_max = 1ull << 62});
+}
+
+std::string time_left(int64_t expires_at) {
+  const int64_t s = expires_at - static_cast<int64_t>(std::time(nullptr));
+  return s <= 0 ? "expired" : s < 3600 ? fmt::format("{} min", s / 60) : fmt::format("{:.1f} h", static_cast<double>(s) / 3600);
+}
+
+int list(const CacheFlags& flags) {
+  const auto ssd = open_ssd(flags.store);
+  if (!ssd.ok()) return fail(ssd.status().message());
+  std::string text = fmt::format("{:32}  {:>10}  {:>9}  tenant's space\n", "key", "bytes", "lives");
+  for (const kv::SsdRecord& r : ssd.value()->list()) {
+    text += fmt::format("{:32}  {:>10}  {:>9}  {:016x}\n", r.key.hex(), r.bytes, time_left(r.expires_at), r.space);
+  }
+  return write_out(STDOUT_FILENO, text) ? kExitOk : kExitFailure;
+}
+
+int stat(const CacheFlags& flags) {
+  if (is_remote(flags.store)) {
+    const auto store = kv::open_remote_store(flags.store);
+    if (!store.ok()) return fail(store.status().message());
+    const Status status = store.value()->ping();
+    if (!status.ok()) return fail(status.message());
+    return write_out(STDOUT_FILENO, fmt::format("{} answers.\n", flags.store)) ? kExitOk : kExitFailure;
+  }
+  const auto ssd = open_ssd(flags.store);
+  if (!ssd.ok()) return fail(ssd.status().message());
+  const kv::SsdStats s = ssd.value()->stats();
+  std::map<uint64_t, std::pair<int64_t, uint64_t>> spaces;
+  for (const kv::SsdRecord& r : ssd.value()->list()) {
+    ++spaces[r.space].first;
+    spaces[r.space].second += r.bytes;
+  }
+  std::string text = fmt::format("{} blocks, {} in {} segments of {}\n{} frames at the end of the log were not whole\n",
+                                 s.records, format_bytes(s.bytes), s.segments, format_bytes(s.segment_bytes), s.torn);
+  for (const auto& [space, sum] : spaces)
+    text += fmt::format("  space {:016x}{}: {} blocks, {}\n", space, space == kv::space_of("") ? " (no tenant)" : "",
+                        sum.first, format_bytes(sum.second));
+  return write_out(STDOUT_FILENO, text) ? kExitOk : kExitFailure;
+}
+
+int purge(const CacheFlags& flags) {
+  const bool by_tenant = !flags.tenant.empty();
+  if (flags.all + flags.expired + by_tenant != 1)
+    return fail("Say what is to be forgotten: --tenant NAME, --expired or --all.");
+  const uint64_t space = by_tenant ? kv::space_of(flags.tenant) : 0;
+  if (is_remote(flags.store)) {
+    if (flags.expired && !flags.store.starts_with("dir:")) return fail("Redis forgets what has expired by itself.");
+    if (flags.expired) {
+      const Result<int64_t> swept = kv::DirectoryStore(flags.store.substr(4)).sweep();
+      if (!swept.ok()) return fail(swept.status().message());
+      return write_out(STDOUT_FILENO, fmt::format("{} blocks removed.\n", swept.value())) ? kExitOk : kExitFailure;
+    }
+    const auto store = kv::open_remote_store(flags.store);
+    if (!store.ok()) return fail(store.status().message());
+    const Status status = store.value()->purge(space);
+    return status.ok() ? kExitOk : fail(status.message());
+  }
+  const auto ssd = open_ssd(flags.store);
+  if (!ssd.ok()) return fail(ssd.status().message());
+  const int64_t before = ssd.value()->stats().records;
+  if (!flags.expired) ssd.value()->purge(space);
+  ssd.value()->flush();
+  const int64_t removed = before - ssd.value()->stats().records;
+  return write_out(STDOUT_FILENO, fmt::format("{} blocks removed.\n", removed)) ? kExitOk : kExitFailure;
+}
+
+int verify(const CacheFlags& flags) {
+  const auto ssd = open_ssd(flags.store);
+  if (!ssd.ok()) return fail(ssd.status().message());
+  const int64_t records = ssd.value()->stats().records, bad = ssd.value()->scrub();
+  const std::string text = fmt::format("{} blocks read; {} were damaged and are forgotten.\n", records, bad);
+  return !write_out(STDOUT_FILENO, text) || bad > 0 ? kExitFailure : kExitOk;
+}
+
+void setup_cache(CLI::App& app, Run* run) {
+  auto flags = std::make_shared<CacheFlags>();
+  app.require_subcommand(1);
+  const auto add = [&](const char* name, const char* help, int (*act)(const CacheFlags&)) {
+    CLI::App* sub = app.add_subcommand(name, help);
+    sub->add_option("store", flags->store, "Folder of --kv-ssd, or a store of --kv-remote")->required();
+    sub->callback([flags, act, run] { *run = [flags, act] { return act(*flags); }; });
+    return sub;
+  };
+  add("ls", "List the blocks of an SSD cache", &list);
+  add("stat", "Sums by tenant, and whether a remote store answers", &stat);
+  CLI::App* p = add("purge", "Forget blocks", &purge);
+  p->add_option("--tenant", flags->tenant, "Only those of one tenant");
+  p->add_flag("--expired", flags->expired, "Only those that have passed their time");
+  p->add_flag("--all", flags->all, "All");
+  add("verify", "Read all blocks of an SSD cache, and forget damaged ones", &verify);
+}
+
+const Command kCache("cache", "Look into the stores of computed prompts", &setup_cache);
+
+}  // namespace
+}  // namespace deepinfer::app
