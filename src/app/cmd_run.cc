@@ -86,6 +86,10 @@ Status apply_flags(Flags& flags) {
     return Status(Code::kInvalidArgument,
                   "--json prints one answer; give a prompt with --prompt or on standard input.");
   }
+  if (o.raw && !o.system.empty()) {
+    return Status(Code::kInvalidArgument,
+                  "--system is a part of the chat format, which --raw leaves out; write it into the prompt.");
+  }
   if (o.prompt && o.prompt->empty()) return Status(Code::kInvalidArgument, "The prompt is empty.");
   for (const std::string& s : o.stop) DI_RETURN_IF_ERROR(check_utf8(s, "A --stop text"));
   if (o.prompt) DI_RETURN_IF_ERROR(check_utf8(*o.prompt, "The prompt"));

@@ -195,6 +195,7 @@ class BadInputTest(unittest.TestCase):
         self.refused("prompt is empty", args=("--prompt", ""))
         self.refused("prompt is empty", args=())
         self.refused("prompt is empty", args=("--raw", "--prompt", ""))
+        self.refused("--raw leaves out", args=("--raw", "--prompt", "Hi", "--system", "Be kind."))
         self.refused("not valid UTF-8", "byte 4 (0xff)", args=("--prompt", b"abc\xff"))
         self.refused("not valid UTF-8", args=(), data=b"caf\xe9 au lait")
         self.refused("not valid UTF-8", args=("--prompt", "Hi", "--system", b"\xc3"))
