@@ -22,6 +22,7 @@ packages=(
 tests=(
   redis-server      # the KV store's tests start one on loopback
   python3-venv      # SDKs and peer libraries below build/
+  curl              # the first call of README.md
 )
 
 # Browser tests. Ubuntu has Chromium as a snap only, which is not installed from here: the tests then say that they are skipped.

@@ -198,6 +198,18 @@ class PagePartsTest(unittest.TestCase):
             "max_tokens": 64, "seed": 7, "stop": ["END"], "thinking": {"type": "enabled"}, "reasoning_effort": "max",
             "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello there."}, {"role": "user", "content": "And now?"}]})
 
+    def test_half_a_call_is_not_sent_back(self):
+        def broken(handler, _):
+            handler.stream(chunk({"tool_calls": [{"index": 0, "id": "c1", "type": "function", "function": {"name": "get_weather", "arguments": '{"ci'}}]}))
+        stub.answer = broken
+        self.ask()
+        self.page.wait("document.querySelector('.fault')")
+        self.assertFalse(self.page.count(".results"))
+        stub.answer = say("Better.")
+        self.ask("Again")
+        self.answered(2)
+        self.assertEqual(stub.bodies[-1]["messages"], [{"role": "user", "content": "Hi"}, {"role": "user", "content": "Again"}])
+
     def test_thinking_is_folded(self):
         stub.answer = lambda h, _: h.stream(chunk({"content": None, "reasoning_content": "I think."}), chunk({"content": "So."}), chunk({"content": ""}, "stop", USAGE), "[DONE]")
         self.ask()

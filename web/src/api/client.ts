@@ -25,7 +25,8 @@ export function setKey(key: string, remember: boolean): void {
   apiKey.set(key);
 }
 
-export async function send(path: string, body?: unknown, signal?: AbortSignal): Promise<Response> {
+// `quiet`: a refused key is not worth a dialog.
+export async function send(path: string, body?: unknown, signal?: AbortSignal, quiet = false): Promise<Response> {
   const headers: Record<string, string> = {};
   if (body !== undefined) headers["content-type"] = "application/json";
   if (apiKey.value) headers["authorization"] = `Bearer ${apiKey.value}`;
@@ -40,7 +41,7 @@ export async function send(path: string, body?: unknown, signal?: AbortSignal): 
     throw new ApiError(unreachable());
   }
   if (response.ok) return response;
-  if (response.status === 401) keyWanted.set(true);
+  if (response.status === 401 && !quiet) keyWanted.set(true);
   const text = await response.text().catch(() => "");
   let parsed: unknown = null;
   try {

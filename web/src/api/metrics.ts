@@ -1,6 +1,7 @@
 // Live numbers from /metrics (Prometheus text), asked for while someone looks.
 import { Store } from "../state/store.ts";
 import { send } from "./client.ts";
+import { ApiError } from "./fault.ts";
 
 export interface Live {
   at: number;
@@ -56,15 +57,17 @@ export function liveOf(samples: Samples, at: number, last: Live | null): Live {
 
 let timer: ReturnType<typeof setTimeout> | undefined;
 let wantedMs = 0;
+let refused = false; // this server does not show them to us; not asked again
 
 async function ask(): Promise<void> {
   try {
-    const text = await (await send("metrics")).text();
+    const text = await (await send("metrics", undefined, undefined, true)).text();
     const now = liveOf(parseMetrics(text), performance.now(), live.value);
     live.set(now);
     if (now.tokensPerS !== null) history.update((h) => [...h, now.tokensPerS!].slice(-HISTORY_MAX));
-  } catch {
+  } catch (error) {
     live.set(null);
+    if (error instanceof ApiError && [401, 403, 404].includes(error.fault.status)) refused = true;
   }
 }
 
@@ -72,10 +75,10 @@ async function ask(): Promise<void> {
 export function watchMetrics(ms: number): void {
   wantedMs = ms;
   clearTimeout(timer);
-  if (ms === 0) return;
+  if (ms === 0 || refused) return;
   const tick = async () => {
     if (!document.hidden) await ask();
-    if (wantedMs) timer = setTimeout(tick, wantedMs);
+    if (wantedMs && !refused) timer = setTimeout(tick, wantedMs);
   };
   void tick();
 }

@@ -1,5 +1,5 @@
 // The body of a chat request for a conversation: what the page sends and what the snippets show.
-import { openCalls } from "../state/tree.ts";
+import { wholeCalls } from "../state/tree.ts";
 import type { Message, Settings } from "../state/types.ts";
 
 export const TOP_LOGPROBS = 5;
@@ -18,11 +18,12 @@ export function wireMessages(settings: Settings, path: Message[]): WireMessage[]
   const out: WireMessage[] = settings.system.trim() ? [{ role: "system", content: settings.system }] : [];
   for (const m of path) {
     if (m.role === "assistant") {
-      if (m.error && !m.content && !m.calls.length) continue;
+      const calls = wholeCalls(m);
+      if (!m.content && !calls.length) continue;
       const wire: WireMessage = { role: "assistant", content: m.content };
       if (m.reasoning) wire.reasoning_content = m.reasoning;
-      if (m.calls.length)
-        wire.tool_calls = m.calls.map((c) => ({ id: c.id, type: "function", function: { name: c.name, arguments: c.arguments } }));
+      if (calls.length)
+        wire.tool_calls = calls.map((c) => ({ id: c.id, type: "function", function: { name: c.name, arguments: c.arguments } }));
       out.push(wire);
     } else if (m.role === "tool") {
       out.push({ role: "tool", content: m.content, tool_call_id: m.callId ?? "" });
@@ -56,11 +57,9 @@ export function chatBody(model: string, settings: Settings, path: Message[], wit
   const tools = toolList(settings);
   if (tools.length) {
     body["tools"] = tools;
-    if (settings.toolChoice !== "auto") {
-      body["tool_choice"] = ["none", "required"].includes(settings.toolChoice)
-        ? settings.toolChoice
-        : { type: "function", function: { name: settings.toolChoice } };
-    }
+    const choice = settings.toolChoice;
+    if (choice === "none" || choice === "required") body["tool_choice"] = choice;
+    else if (settings.tools.some((t) => t.on && toolName(t.text) === choice)) body["tool_choice"] = { type: "function", function: { name: choice } };
     if (!settings.parallel) body["parallel_tool_calls"] = false;
   }
   if (withTokens) {
@@ -115,9 +114,4 @@ function parse(text: string, what: string): unknown {
   const fault = text.trim() ? jsonFault(text) : "it is empty.";
   if (fault) throw new Error(`${what} cannot be sent: ${fault}`);
   return JSON.parse(text);
-}
-
-// A request cannot go on past calls without results: these close them.
-export function missingResults(path: Message[]): string[] {
-  return openCalls(path)?.calls.map((c) => c.id) ?? [];
 }

@@ -5,7 +5,7 @@ import { chatBody } from "../api/request.ts";
 import { server } from "../api/server.ts";
 import { readAnswer } from "../api/stream.ts";
 import type { Answer } from "../api/stream.ts";
-import { busy, change, currentId, currentSettings, draftSettings, find, flush, put, sortByTime, start, titleOf } from "./conversations.ts";
+import { busy, change, currentId, currentSettings, draftSettings, find, put, sortByTime, start, titleOf } from "./conversations.ts";
 import { announce, showTokens } from "./view.ts";
 import { blankMessage, childrenOf, openCalls, pathTo, shownPath, withMessage, without } from "./tree.ts";
 import type { Conversation, Message } from "./types.ts";
@@ -98,8 +98,12 @@ async function answer(conversationId: string, parent: string): Promise<void> {
   const settings = conversation.settings;
   const model = modelOf(conversation);
   const message: Message = { ...blankMessage(parent, "assistant", ""), model, json: settings.format !== "text" };
-  const merge = (fields: Partial<Message>) =>
-    change(conversationId, (c) => (c.messages[message.id] ? { ...c, updated: Date.now(), messages: { ...c.messages, [message.id]: { ...c.messages[message.id]!, ...fields } } } : c));
+  const merge = (fields: Partial<Message>, soon: boolean) =>
+    change(
+      conversationId,
+      (c) => (c.messages[message.id] ? { ...c, updated: Date.now(), messages: { ...c.messages, [message.id]: { ...c.messages[message.id]!, ...fields } } } : c),
+      soon,
+    );
 
   put(withMessage(conversation, message));
   const controller = new AbortController();
@@ -109,7 +113,7 @@ async function answer(conversationId: string, parent: string): Promise<void> {
   let timer: ReturnType<typeof setTimeout> | undefined;
   const draw = () => {
     timer = undefined;
-    if (latest) merge({ ...latest(), model: latest().model ?? model, finish: null });
+    if (latest) merge({ ...latest(), model: latest().model ?? model, finish: null }, true);
   };
   const sentAt = performance.now();
   let ending: Partial<Message>;
@@ -125,8 +129,7 @@ async function answer(conversationId: string, parent: string): Promise<void> {
     ending = controller.signal.aborted ? { finish: "stopped" } : { finish: "error", error: faultFrom(error) };
   }
   clearTimeout(timer);
-  merge({ ...(latest ? { ...(latest as () => Answer)(), model: (latest as () => Answer)().model ?? model } : {}), ...ending });
+  merge({ ...(latest ? { ...(latest as () => Answer)(), model: (latest as () => Answer)().model ?? model } : {}), ...ending }, false);
   setBusy(conversationId, null);
-  flush();
   announce(ending.error ? ending.error.sentence : ending.finish === "stopped" ? "Stopped." : "The answer is complete.");
 }

@@ -12,7 +12,7 @@ export const currentId = new Store<string | null>(null); // null: the page of a 
 export const draftSettings = new Store<Settings>(loadDefaults()); // of the chat that has no message yet
 export const busy = new Store<Record<string, AbortController>>({}); // conversation -> its running request
 
-const SAVE_MS = 400;
+const SAVE_MS = 1000;
 const dirty = new Set<string>();
 let timer: ReturnType<typeof setTimeout> | undefined;
 
@@ -47,23 +47,24 @@ export function find(id: string | null): Conversation | undefined {
   return id === null ? undefined : conversations.value.find((c) => c.id === id);
 }
 
-export function put(conversation: Conversation): void {
+// `soon`: many changes come; they are saved together, a moment later.
+export function put(conversation: Conversation, soon = false): void {
   const rest = conversations.value;
   const at = rest.findIndex((c) => c.id === conversation.id);
   conversations.set(at < 0 ? [conversation, ...rest] : rest.map((c, i) => (i === at ? conversation : c)));
   dirty.add(conversation.id);
-  if (timer === undefined) flush();
+  if (soon) timer ??= setTimeout(flush, SAVE_MS);
+  else flush();
 }
 
-export function change(id: string, edit: (conversation: Conversation) => Conversation): void {
+export function change(id: string, edit: (conversation: Conversation) => Conversation, soon = false): void {
   const conversation = find(id);
-  if (conversation) put(edit(conversation));
+  if (conversation) put(edit(conversation), soon);
 }
 
-// Saves what has changed: the first change at once, later ones of the same moment together.
 export function flush(): void {
   clearTimeout(timer);
-  timer = dirty.size ? setTimeout(flush, SAVE_MS) : undefined;
+  timer = undefined;
   for (const id of dirty) {
     const conversation = find(id);
     if (conversation) void database.save(conversation);
@@ -127,7 +128,7 @@ export function currentSettings(): Settings {
 export function editSettings(edit: Partial<Settings>): void {
   const id = currentId.value;
   if (id === null) draftSettings.update((s) => ({ ...s, ...edit }));
-  else change(id, (c) => ({ ...c, settings: { ...c.settings, ...edit } }));
+  else change(id, (c) => ({ ...c, settings: { ...c.settings, ...edit } }), true);
 }
 
 export function titleOf(text: string): string {

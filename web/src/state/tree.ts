@@ -99,13 +99,18 @@ export function blankMessage(parent: string | null, role: Message["role"], conte
   };
 }
 
+// The calls of an answer; one that was cut short may hold half a call, which counts for nothing.
+export function wholeCalls(message: Message): Message["calls"] {
+  return message.finish === "tool_calls" || message.finish === "stop" ? message.calls : [];
+}
+
 // The calls of an answer that have no result on the shown path yet.
 export function openCalls(path: Message[]): { answer: Message; calls: Message["calls"] } | null {
   let i = path.length - 1;
   const answered = new Set<string>();
   for (; i >= 0 && path[i]!.role === "tool"; i--) answered.add(path[i]!.callId ?? "");
   const answer = path[i];
-  if (!answer || answer.role !== "assistant" || answer.calls.length === 0 || answer.finish === null) return null;
-  const calls = answer.calls.filter((c) => !answered.has(c.id));
+  if (!answer || answer.role !== "assistant") return null;
+  const calls = wholeCalls(answer).filter((c) => !answered.has(c.id));
   return calls.length ? { answer, calls } : null;
 }

@@ -1,8 +1,9 @@
 // The list of conversations: open, rename, delete, find, export, import.
 import { useRef, useState } from "preact/hooks";
-import { bringIn, change, conversations, currentId, discard, open } from "../state/conversations.ts";
+import { bringIn, change, conversations, currentId, discard, find, open } from "../state/conversations.ts";
 import { FILE_BYTES_MAX, fromFile, toFile } from "../state/exchange.ts";
 import { stored } from "../state/database.ts";
+import { memo } from "../memo.ts";
 import { useStore } from "../state/store.ts";
 import { dialog, notify, setTheme, sidebar, theme } from "../state/view.ts";
 import type { Theme } from "../state/view.ts";
@@ -31,6 +32,11 @@ async function importFile(file: File): Promise<void> {
   }
 }
 
+function choose(id: string | null): void {
+  open(id);
+  if (window.innerWidth <= 900) sidebar.set(false);
+}
+
 const NEXT_THEME: Record<Theme, Theme> = { system: "light", light: "dark", dark: "system" };
 
 export function Sidebar() {
@@ -41,10 +47,6 @@ export function Sidebar() {
   const file = useRef<HTMLInputElement>(null);
   const words = query.trim().toLowerCase();
   const found = words ? list.filter((c) => matches(c, words)) : list;
-  const choose = (id: string | null) => {
-    open(id);
-    if (window.innerWidth <= 900) sidebar.set(false);
-  };
   return (
     <nav class="sidebar" aria-label="Conversations">
       <div class="brand">
@@ -63,7 +65,7 @@ export function Sidebar() {
       )}
       <ul class="chats">
         {found.map((c) => (
-          <Entry key={c.id} conversation={c} current={c.id === current} onOpen={() => choose(c.id)} />
+          <Entry key={c.id} id={c.id} title={c.title} current={c.id === current} />
         ))}
         {found.length === 0 && <li class="none">{words ? "Nothing found" : "Your chats stay in this browser."}</li>}
       </ul>
@@ -96,9 +98,8 @@ function matches(c: Conversation, words: string): boolean {
   return c.title.toLowerCase().includes(words) || Object.values(c.messages).some((m) => m.content.toLowerCase().includes(words));
 }
 
-function Entry({ conversation, current, onOpen }: { conversation: Conversation; current: boolean; onOpen: () => void }) {
+const Entry = memo(({ id, title, current }: { id: string; title: string; current: boolean }) => {
   const [name, setName] = useState<string | null>(null);
-  const { id, title } = conversation;
   const rename = () => {
     const next = name?.trim();
     if (next) change(id, (c) => ({ ...c, title: next.slice(0, 200), named: true }));
@@ -128,17 +129,17 @@ function Entry({ conversation, current, onOpen }: { conversation: Conversation; 
   const remove = () => notify(`“${title}” deleted.`, { label: "Undo", run: discard(id) });
   return (
     <li class={current ? "current" : undefined}>
-      <button type="button" class="open" aria-current={current ? "page" : undefined} onClick={onOpen} onDblClick={() => setName(title)} title={title}>
+      <button type="button" class="open" aria-current={current ? "page" : undefined} onClick={() => choose(id)} onDblClick={() => setName(title)} title={title}>
         {title}
       </button>
       <span class="entry-actions">
         <IconButton icon="edit" label={`Rename ${title}`} size={15} onClick={() => setName(title)} />
-        <IconButton icon="export" label={`Export ${title}`} size={15} onClick={() => download("deepinfer-conversation.json", toFile([conversation]))} />
+        <IconButton icon="export" label={`Export ${title}`} size={15} onClick={() => download("deepinfer-conversation.json", toFile([find(id)!]))} />
         <IconButton icon="trash" label={`Delete ${title}`} size={15} onClick={remove} />
       </span>
     </li>
   );
-}
+});
 
 export function Logo({ size = 24 }: { size?: number }) {
   return (
