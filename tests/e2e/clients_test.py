@@ -1,6 +1,6 @@
 """The official Python clients against `deepinfer serve` with the bundled model: chat, streams, a full tool loop, structured output,
-typed errors, and an agent's session of 30 tool turns (8 without DEEPINFER_TEST_ALL=1). The clients are installed below build/; skipped
-where they cannot be had."""
+state, token counts, typed errors, and an agent's session of 30 tool turns (8 without DEEPINFER_TEST_ALL=1). The clients are installed
+below build/; skipped where they cannot be had."""
 import asyncio
 import json
 import os
@@ -186,6 +186,63 @@ class OpenAiTest(unittest.TestCase):
         self.assertTrue(self.chat(max_tokens=3).choices[0].message.content)
 
 
+class ResponsesTest(unittest.TestCase):
+    maxDiff = None
+
+    def respond(self, text="How do I make tea?", **more):
+        return client.responses.create(**{"model": MODEL, "input": text, "temperature": 0, "reasoning": {"effort": "none"}, **more})
+
+    def test_whole_and_streamed(self):
+        whole = self.respond()
+        self.assertEqual((whole.object, whole.status), ("response", "completed"))
+        self.assertIn("water", whole.output_text)
+        text, last = "", None
+        for event in self.respond(stream=True):
+            if event.type == "response.output_text.delta":
+                text += event.delta
+            last = event
+        self.assertEqual((last.type, text, last.response.output_text), ("response.completed", whole.output_text, whole.output_text))
+        self.assertEqual(self.respond(max_output_tokens=4).incomplete_details.reason, "max_output_tokens")
+
+    def test_state(self):
+        first = self.respond("Who are you?")
+        second = self.respond("What can you do?", previous_response_id=first.id)
+        self.assertEqual(second.previous_response_id, first.id)
+        spelled = self.respond([*user("Who are you?"), {"role": "assistant", "content": first.output_text}, *user("What can you do?")])
+        self.assertEqual(second.output_text, spelled.output_text)  # the same conversation, stored or sent
+        self.assertEqual(second.usage.input_tokens, spelled.usage.input_tokens)
+        again = client.responses.retrieve(first.id)
+        self.assertEqual((again.id, again.output_text, again.status), (first.id, first.output_text, "completed"))
+        items = client.responses.input_items.list(first.id).data
+        self.assertEqual([(i.type, i.role) for i in items], [("message", "user")])
+        client.responses.delete(first.id)
+        for act in (lambda: client.responses.retrieve(first.id), lambda: client.responses.delete(first.id)):
+            with self.assertRaises(openai.NotFoundError):
+                act()
+        self.assertFalse(self.respond(store=False).store)
+
+    def test_tool_loop(self):
+        tool = {"type": "function", "name": "get_weather", "description": "Get the current weather for a city.", "parameters": CITY}
+        first = self.respond(QUESTION, tools=[tool])
+        call = next(item for item in first.output if item.type == "function_call")
+        self.assertEqual((call.name, json.loads(call.arguments)["city"]), ("get_weather", "Paris"))
+        answer = {"type": "function_call_output", "call_id": call.call_id, "output": RESULT}
+        stored = self.respond([answer], previous_response_id=first.id, tools=[tool])
+        self.assertIn("18", stored.output_text)
+        sent = self.respond([*user(QUESTION), *[item.model_dump(exclude_none=True) for item in first.output], answer], tools=[tool])
+        self.assertEqual(sent.output_text, stored.output_text)
+
+    def test_structured_output(self):
+        parsed = client.responses.parse(model=MODEL, input=ROSA, text_format=Person, temperature=0, reasoning={"effort": "none"})
+        self.assertEqual(parsed.output_parsed, Person(name="Rosa", age=34, city="Lisbon"))
+
+    def test_errors_are_typed(self):
+        with self.assertRaises(openai.BadRequestError):
+            self.respond(temperature=9)
+        with self.assertRaises((openai.NotFoundError, openai.BadRequestError)):
+            self.respond(previous_response_id="resp_none")
+
+
 class AnthropicTest(unittest.TestCase):
     maxDiff = None
 
@@ -229,6 +286,12 @@ class AnthropicTest(unittest.TestCase):
         self.assertEqual(Person.model_validate_json(answer.content[0].text), Person(name="Rosa", age=34, city="Lisbon"))
         parsed = claude.messages.parse(model=MODEL, max_tokens=200, messages=user(ROSA), output_format=Person, extra_body=GREEDY, thinking={"type": "disabled"})
         self.assertEqual(parsed.parsed_output, Person(name="Rosa", age=34, city="Lisbon"))
+
+    def test_token_count_is_what_is_billed(self):
+        for request in ({"messages": user("How do I make tea?")}, {"messages": user(QUESTION), "tools": [WEATHER_BLOCK], "system": "Be brief."}):
+            count = claude.messages.count_tokens(model=MODEL, thinking={"type": "disabled"}, **request).input_tokens
+            usage = claude.messages.create(model=MODEL, max_tokens=1, thinking={"type": "disabled"}, **request).usage
+            self.assertEqual(count, usage.input_tokens + (usage.cache_read_input_tokens or 0))
 
     def test_errors_are_typed(self):
         def refused(kind, **request):
@@ -284,7 +347,7 @@ class AgentTest(unittest.TestCase):
         for turn in range(TURNS):
             name = list(schemas)[turn % len(schemas)]
             with client.chat.completions.stream(model=MODEL, messages=messages, tools=tools, temperature=0.5, seed=turn, max_tokens=200, extra_body=OFF,
-                                                tool_choice={"type": "function", "function": {"name": name}}, stream_options={"include_usage": True}) as events:
+                                                parallel_tool_calls=False, tool_choice={"type": "function", "function": {"name": name}}, stream_options={"include_usage": True}) as events:
                 answer = events.get_final_completion()
             message = answer.choices[0].message
             self.assertEqual([c.function.name for c in message.tool_calls], [name])

@@ -13,14 +13,15 @@ export function LiveLine() {
   const now = useStore(live);
   const { fault } = useStore(server);
   if (fault) return <p class="live-line fault-text">{fault}</p>;
+  if (!now) return <p class="live-line" />;
   return (
     <p class="live-line">
       <button type="button" onClick={() => setPanel("live")} title="Live numbers of the server">
-        <Beat on={Boolean(now?.running)} />
-        <span>{rate(now?.tokensPerS ?? null)} tokens/s</span>
-        <span>queue {whole(now?.waiting ?? null)}</span>
-        <span>KV {part(now?.kvUsed ?? null)}</span>
-        <span>cache hits {part(now?.cacheHit ?? null)}</span>
+        <Beat on={Boolean(now.running)} />
+        <span>{rate(now.tokensPerS)} tokens/s</span>
+        <span>queue {whole(now.waiting)}</span>
+        <span>KV {part(now.kvUsed)}</span>
+        <span>cache hits {part(now.cacheHit)}</span>
       </button>
     </p>
   );
