@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs the Debian 12 packages that the build uses (Ubuntu 24.04 names where they differ), if any is missing.
-# Usage: tools/install-deps.sh [--tests]     --tests adds what only the tests need
+# Usage: tools/install-deps.sh [--tests | --python]     --tests adds what only the tests need, --python what `pip install .` needs
 set -euo pipefail
 
 packages=(
@@ -19,10 +19,14 @@ packages=(
   libhiredis-dev    # KV blocks in Redis
   liburing-dev      # asynchronous disk reads and writes: KV on SSD, offloaded experts
 )
+python=(  # the Python package; pip install .
+  python3-dev pybind11-dev python3-numpy python3-setuptools python3-pip python3-venv
+)
 tests=(
   redis-server      # the KV store's tests start one on loopback
   python3-venv      # SDKs and peer libraries below build/
   curl              # the first call of README.md
+  "${python[@]}"
 )
 
 # Browser tests. Ubuntu has Chromium as a snap only, which is not installed from here: the tests then say that they are skipped.
@@ -36,6 +40,7 @@ if [ "${boost:-0}" -lt 108100 ] || [ ! -e /usr/include/boost/beast.hpp ]; then
   if [ "$debian" = 12 ]; then packages+=(libboost1.81-dev); else packages+=(libboost-dev); fi
 fi
 
+if [ "${1:-}" = "--python" ]; then packages+=("${python[@]}"); fi
 if [ "${1:-}" = "--tests" ]; then packages+=("${tests[@]}"); fi
 
 missing=()

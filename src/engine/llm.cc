@@ -109,6 +109,7 @@ Result<std::unique_ptr<LLM>> LLM::open(const LlmOptions& options) {
                                                     {.context_max = o.context,
                                                      .sequences_max = o.sequences,
                                                      .rows_max = std::max(o.rows, o.sequences)}));
+  if (o.keep > 0) o.engine.keep_extra = static_cast<int>(o.keep) - executor->info().window;
   const auto& ends = impl->checkpoint->generation().eos_token_ids;
   o.engine.end_tokens.insert(o.engine.end_tokens.end(), ends.begin(), ends.end());
   if (o.engine.end_tokens.empty()) o.engine.end_tokens = {static_cast<int32_t>(config.eos_token_id)};
@@ -160,6 +161,8 @@ Status LLM::Impl::make_compiler() {
   std::vector<uint32_t> ends(options.engine.end_tokens.begin(), options.engine.end_tokens.end());
   DI_ASSIGN_OR_RETURN(auto words, grammar::Vocabulary::from_tokenizer(*tokenizer, std::move(ends)));
   grammar::Compiler::Options compiler_options;
+  compiler_options.threads = options.grammar_threads;
+  compiler_options.cache_bytes_max = options.grammar_cache_bytes;
   compiler_options.limits.compile_ms = static_cast<uint32_t>(options.grammar_timeout_s * 1000);
   compiler = std::make_unique<grammar::Compiler>(std::move(words), compiler_options);
   return Status();

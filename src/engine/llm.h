@@ -50,9 +50,12 @@ struct LlmOptions {
   int64_t context = 0;             // tokens of prompt and answer together; 0: the model's maximum, at most 8192
   int sequences = 16;              // answers in work at once
   int rows = 256;                  // tokens of a step
+  int64_t keep = 0;                // prompt tokens that the decoder half reads; 0: the model's window and 12
   bool dummy_weights = false;      // random weights in the shape of config.json, for trying out sizes
   uint64_t dummy_seed = 0;
   double grammar_timeout_s = 20;   // CPU time of one compile
+  int grammar_threads = 2;
+  uint64_t grammar_cache_bytes = 1 << 30;
   engine::EngineOptions engine = {};  // end_tokens: added to by the model's own
 };
 

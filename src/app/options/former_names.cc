@@ -64,6 +64,7 @@ std::span<const FormerName> former_names() {
       {"USE_MULTIMODAL_POOL", "*", kImages},
       {"USE_NEXTN_DECODE", "*", kSameTokens},
       {"XGRAMMAR_DEBUG", "*", "deepinfer grammar shows what a grammar does"},
+      {"XGRAMMAR_DISABLE_CACHE", "0 false False", "DEEPINFER_GRAMMAR_CACHE_BYTES=0 does that here"},
       {"ZERO_OVERHEAD_SCHEDULING", "*", "it never changes an answer"},
   };
   return kNames;
