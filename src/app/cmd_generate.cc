@@ -39,6 +39,8 @@ struct GenerateFlags {
   int64_t cache_mb = 0, keep = 0;
   int top_k_max = 0;
   std::string ban_tokens;
+  grammar::Compiler::Options grammar;
+  double grammar_timeout_s = 0;
   bool resume = false, quiet = false, cache = true;
 };
 
@@ -77,6 +79,7 @@ std::string summary(const JobResult& r, double seconds) {
 }
 
 int generate(GenerateFlags& flags) {
+  flags.grammar.limits.compile_ms = static_cast<uint32_t>(flags.grammar_timeout_s * 1000);
   ::signal(SIGXFSZ, SIG_IGN);  // a file size limit shows as a failed write, which has a message
   const Result<int64_t> total = count_lines(flags.input);
   if (!total.ok()) return fail(total.status());
@@ -99,7 +102,8 @@ int generate(GenerateFlags& flags) {
        .seed = flags.seed,
        .model_name = "deepseek-v4.1-flash",
        .created = created.count(),
-       .full_prefill = flags.prefill == "full"});
+       .full_prefill = flags.prefill == "full",
+       .grammar = flags.grammar});
   if (!reader.ok()) return fail(reader.status());
   Result<std::unique_ptr<engine::Engine>> engine = make_engine(flags, parts.value(), context);
   if (!engine.ok()) return fail(engine.status());
@@ -146,6 +150,9 @@ void setup_generate(CLI::App& app, Run* run) {
   options->bind("keep", &flags->keep);
   options->bind("ban-tokens", &flags->ban_tokens);
   options->bind("top-k-max", &flags->top_k_max);
+  options->bind("grammar-timeout", &flags->grammar_timeout_s);
+  options->bind("grammar-threads", &flags->grammar.threads);
+  options->bind("grammar-cache-bytes", &flags->grammar.cache_bytes_max);
   options->bind("seed", &flags->seed);
   options->bind("order", &flags->order);
   options->bind("resume", &flags->resume);

@@ -95,7 +95,7 @@ class GenerateTest(unittest.TestCase):
         bad = [b"{", b"[1]", b'"x"', b"\xff\xfe", {"id": 1}, {"prompt": "x", "messages": []}, {"prompt": 5},
                {"custom_id": "q", "url": "/v1/embeddings", "body": {}}, {"custom_id": "q", "body": {}},
                {"token_ids": []}, {"token_ids": [9999999], "max_tokens": 2}, {"token_ids": [5] * 2000, "max_tokens": 2},
-               chat("x", temperature=-1), chat("x", top_k=0), chat("x", n=1000), chat("x", max_tokens=-1),
+               chat("x", temperature=-1), chat("x", top_k=-7), chat("x", n=1000), chat("x", max_tokens=-1),
                chat("x", logit_bias={"9999999": -100}), chat("x", logit_bias={"-1": 5}), chat("x", logit_bias={"7": 1e9}),
                chat("x", logit_bias={"x": 1}), chat("x", stream=True), chat("x", min_p="much"), chat("long " * 3000)]
         self.write([good, *bad, good])
@@ -111,6 +111,55 @@ class GenerateTest(unittest.TestCase):
         for answer in (lines[0], lines[-1]):
             self.assertIsNone(answer["error"])
             self.assertEqual(answer["response"]["choices"][0]["finish_reason"], lines[0]["response"]["choices"][0]["finish_reason"])
+
+    def test_constraints_tools_and_other_apis(self):
+        schema = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 9}}, "required": ["n"], "additionalProperties": False}
+        formed = {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}, "seed": 1}
+        tool = {"type": "function", "function": {"name": "look", "strict": True, "parameters": {
+            "type": "object", "properties": {"at": {"type": "string", "enum": ["sky", "sea"]}}, "required": ["at"], "additionalProperties": False}}}
+        user = [{"role": "user", "content": "A number, please."}]
+        self.write([
+            chat("A number, please.", **{**formed, "max_tokens": 60}),
+            {"messages": user, "thinking": {"type": "enabled"}, "max_tokens": 300, **formed},
+            chat("Look around.", tools=[tool], tool_choice="required", max_tokens=100, seed=2),
+            {"custom_id": "r", "method": "POST", "url": "/v1/responses", "body": {"input": "Say hello.", "max_output_tokens": 20}},
+            {"custom_id": "m", "method": "POST", "url": "/v1/messages", "body": {"messages": user, "max_tokens": 20}},
+        ])
+        self.run_program("--seed", "3")
+        plain, thoughtful, called, response, message = self.answers()
+        self.assertEqual(list(json.loads(plain["response"]["choices"][0]["message"]["content"])), ["n"])
+        choice = thoughtful["response"]["choices"][0]
+        if choice["finish_reason"] == "stop":
+            self.assertEqual(list(json.loads(choice["message"]["content"])), ["n"])
+        else:  # it thought until the end
+            self.assertEqual((choice["finish_reason"], choice["message"]["content"]), ("length", ""))
+        call, = called["response"]["choices"][0]["message"]["tool_calls"]
+        self.assertEqual(call["function"]["name"], "look")
+        self.assertIn(json.loads(call["function"]["arguments"])["at"], ("sky", "sea"))
+        self.assertEqual((response["response"]["status_code"], response["response"]["body"]["object"]), (200, "response"))
+        self.assertEqual((message["response"]["status_code"], message["response"]["body"]["type"]), (200, "message"))
+
+    def test_progress_on_a_terminal(self):
+        self.write([chat(f"Tell me a story about number {i}.", max_tokens=60) for i in range(40)])
+        master, slave = os.openpty()
+        process = subprocess.Popen(self.command(), env={**self.env, "TERM": "xterm"}, stderr=slave)
+        os.close(slave)
+        seen = b""
+        while True:
+            try:
+                part = os.read(master, 4096)
+            except OSError:  # the program has ended
+                break
+            if not part:
+                break
+            seen += part
+        self.assertEqual(process.wait(), 0)
+        os.close(master)
+        text = seen.decode()
+        self.assertIn("40 answers, 0 errors", text)
+        if "Generating" in text:  # it took more than a second
+            self.assertRegex(text, r"Generating .*\d+ % +\d+ of 40")
+            self.assertIn("tokens/s", text)
 
     def test_stop_texts(self):
         self.write([chat("Say hello.", temperature=0, max_tokens=30)])

@@ -1,8 +1,6 @@
 #include "app/generate/line.h"
 
-#include <charconv>
-#include <cmath>
-
+#include "engine/api_request.h"
 #include "grammar/constraint.h"
 #include "recipe/constants.h"
 #include "recipe/render.h"
@@ -17,24 +15,6 @@ Status bad_kind(std::string_view name, const Json& value, std::string_view wante
 }
 
 bool is_set(const Json* value) { return value != nullptr && !value->is_null(); }
-
-template <class T>
-Status read_number(const Json& body, std::string_view name, T* out) {
-  const Json* value = body.find(name);
-  if (!is_set(value)) return Status();
-  if (!value->is_number()) return bad_kind(name, *value, "a number");
-  *out = static_cast<T>(value->as_double());
-  return Status();
-}
-
-Status read_integer(const Json& body, std::string_view name, int32_t* out) {
-  const Json* value = body.find(name);
-  if (!is_set(value)) return Status();
-  const std::optional<int64_t> n = value->is_integer() ? value->to_int64() : std::nullopt;
-  if (!n || *n < INT32_MIN || *n > INT32_MAX) return bad_kind(name, *value, "a 32-bit integer");
-  *out = static_cast<int32_t>(*n);
-  return Status();
-}
 
 Status read_flag(const Json& body, std::string_view name, bool* out) {
   const Json* value = body.find(name);
@@ -56,22 +36,6 @@ Status read_ids(const Json& body, std::string_view name, std::vector<int32_t>* o
   return Status();
 }
 
-Status read_logit_bias(const Json& body, std::vector<ops::LogitBias>* out) {
-  const Json* value = body.find("logit_bias");
-  if (!is_set(value)) return Status();
-  if (!value->is_object()) return bad_kind("logit_bias", *value, "an object of token ids and numbers");
-  for (const recipe::JsonMember& m : value->as_object()) {
-    int32_t token = 0;
-    const auto [end, error] = std::from_chars(m.key.data(), m.key.data() + m.key.size(), token);
-    if (error != std::errc() || end != m.key.data() + m.key.size()) {
-      return make_error(Code::kInvalidArgument, "logit_bias has the key \"{}\", which is no token id.", m.key);
-    }
-    if (!m.value.is_number()) return bad_kind("logit_bias", m.value, "an object of token ids and numbers");
-    out->push_back({token, static_cast<float>(m.value.as_double())});
-  }
-  return Status();
-}
-
 // SplitMix64's finaliser.
 uint64_t mix(uint64_t x) {
   x += 0x9e3779b97f4a7c15;
@@ -89,7 +53,10 @@ Result<recipe::Protocol> protocol_of(const Json& root) {
   }
   if (url->as_string() == "/v1/chat/completions") return recipe::Protocol::kChat;
   if (url->as_string() == "/v1/completions") return recipe::Protocol::kCompletions;
-  return make_error(Code::kUnsupported, "url is {}; /v1/chat/completions and /v1/completions are possible.",
+  if (url->as_string() == "/v1/responses") return recipe::Protocol::kResponses;
+  if (url->as_string() == "/v1/messages") return recipe::Protocol::kMessages;
+  return make_error(Code::kUnsupported,
+                    "url is {}; /v1/chat/completions, /v1/completions, /v1/responses and /v1/messages are possible.",
                     url->as_string());
 }
 
@@ -98,6 +65,7 @@ Result<recipe::Protocol> protocol_of(const Json& root) {
 Result<std::unique_ptr<LineReader>> LineReader::create(const text::Tokenizer& tokenizer, LineOptions options) {
   DI_ASSIGN_OR_RETURN(const recipe::SpecialIds specials, recipe::SpecialIds::find(tokenizer, recipe::Version::kV41));
   std::unique_ptr<LineReader> self(new LineReader(tokenizer, std::move(options)));
+  self->specials_ = specials;
   self->encoder_ = std::make_unique<recipe::PromptEncoder>(tokenizer, specials, recipe::PromptEncoder::Options());
   return self;
 }
@@ -142,22 +110,19 @@ Status LineReader::read_body(Json body, recipe::Protocol protocol, Line* line) {
     return make_error(Code::kInvalidArgument, "{}{}{}", error->param, error->param.empty() ? "" : ": ", error->message);
   }
   engine::Request& r = line->request;
+  std::optional<grammar::Constraint> constraint;
+  engine::read_api_request(request, specials_, &r, &constraint);
   DI_RETURN_IF_ERROR(read_prompt(request, body, line));
-  DI_RETURN_IF_ERROR(read_parameters(body, &r));
-  DI_RETURN_IF_ERROR(read_constraint(request, &r));
+  DI_RETURN_IF_ERROR(read_ids(body, "allowed_token_ids", &r.allowed_tokens));
+  r.full_prefill = options_.full_prefill;
+  DI_RETURN_IF_ERROR(read_flag(body, "full_prefill", &r.full_prefill));
+  if (constraint) DI_RETURN_IF_ERROR(compile(*constraint, &r));
   int64_t max_tokens = 0;
   if (const auto error = recipe::resolve_max_tokens(request, static_cast<int64_t>(r.prompt.size()),
                                                     options_.context_max, max_tokens)) {
     return Status(Code::kInvalidArgument, error->message);
   }
   r.max_tokens = static_cast<int32_t>(max_tokens);
-  r.sampling.temperature = request.inference.temperature;
-  r.sampling.top_p = request.inference.top_p;
-  r.n = request.inference.n;
-  r.logprobs = request.inference.logprobs;
-  r.top_logprobs = request.inference.top_logprobs.value_or(0);
-  if (request.inference.seed) r.seed = static_cast<uint64_t>(*request.inference.seed);
-  r.text = false;  // the answer's builder makes text, and looks for stop texts
   const std::string id = line->answer.id;
   line->answer = recipe::make_stream_options(request);
   line->answer.id = id;
@@ -180,47 +145,14 @@ Status LineReader::read_prompt(const recipe::Request& request, const Json& body,
   return Status();
 }
 
-Status LineReader::read_parameters(const Json& body, engine::Request* r) const {
-  DI_RETURN_IF_ERROR(read_integer(body, "min_tokens", &r->min_tokens));
-  DI_RETURN_IF_ERROR(read_integer(body, "top_k", &r->sampling.top_k));
-  DI_RETURN_IF_ERROR(read_number(body, "min_p", &r->sampling.min_p));
-  DI_RETURN_IF_ERROR(read_number(body, "repetition_penalty", &r->sampling.repetition_penalty));
-  DI_RETURN_IF_ERROR(read_number(body, "frequency_penalty", &r->sampling.frequency_penalty));
-  DI_RETURN_IF_ERROR(read_number(body, "presence_penalty", &r->sampling.presence_penalty));
-  DI_RETURN_IF_ERROR(read_logit_bias(body, &r->sampling.logit_bias));
-  DI_RETURN_IF_ERROR(read_ids(body, "stop_token_ids", &r->stop_tokens));
-  DI_RETURN_IF_ERROR(read_ids(body, "allowed_token_ids", &r->allowed_tokens));
-  r->full_prefill = options_.full_prefill;
-  DI_RETURN_IF_ERROR(read_flag(body, "full_prefill", &r->full_prefill));
-  return read_flag(body, "ignore_eos", &r->ignore_end);
-}
-
-Status LineReader::read_constraint(const recipe::Request& request, engine::Request* r) {
-  const recipe::OutputConstraint& wanted = request.inference.constraint;
-  grammar::Constraint c;
-  switch (wanted.kind) {
-    case recipe::ConstraintKind::kNone:
-    case recipe::ConstraintKind::kToolCall:
-      return Status();
-    case recipe::ConstraintKind::kToolCallRequired:
-      return Status(Code::kUnsupported, "tool_choice \"required\" is not possible in a batch file yet.");
-    case recipe::ConstraintKind::kJson:
-      c.kind = wanted.schema.empty() ? grammar::ConstraintKind::kJsonObject : grammar::ConstraintKind::kJsonSchema;
-      break;
-    case recipe::ConstraintKind::kRegex:
-      c.kind = grammar::ConstraintKind::kRegex;
-      break;
+Status LineReader::compile(const grammar::Constraint& constraint, engine::Request* r) {
+  if (!compiler_) {
+    DI_ASSIGN_OR_RETURN(auto vocabulary, grammar::Vocabulary::from_tokenizer(tokenizer_));
+    compiler_ = std::make_unique<grammar::Compiler>(std::move(vocabulary), options_.grammar);
   }
-  if (request.conversation.thinking) {
-    return Status(Code::kUnsupported,
-                  "response_format is only possible without thinking in a batch file; set \"thinking\": {\"type\": "
-                  "\"disabled\"}.");
-  }
-  c.source = wanted.schema;
-  if (!vocabulary_) {
-    DI_ASSIGN_OR_RETURN(vocabulary_, grammar::Vocabulary::from_tokenizer(tokenizer_));
-  }
-  DI_ASSIGN_OR_RETURN(r->grammar, grammar::compile_constraint(c, vocabulary_));
+  DI_ASSIGN_OR_RETURN(const auto job, compiler_->submit(constraint));
+  job->wait_ms(UINT32_MAX);  // bounded by the compile's own limit
+  DI_ASSIGN_OR_RETURN(r->grammar, job->result());
   return Status();
 }
 

@@ -5,12 +5,11 @@
 //   Status status = reader.read(text, number, &line);      // a sentence that says what is wrong with the line
 //
 // Two forms of line, each a JSON object:
-//   OpenAI's batch file   {"custom_id": .., "method": "POST", "url": "/v1/chat/completions" or "/v1/completions",
-//   "body": {..}} plain                 {"id": .., "prompt": TEXT} or "messages": [..] or "token_ids": [..], with the
-//   parameters beside it
-// Parameters: those of Chat Completions (recipe/request.h), and min_tokens, top_k, min_p, repetition_penalty,
-// frequency_penalty, presence_penalty, logit_bias, stop_token_ids, allowed_token_ids, ignore_eos, full_prefill. A line
-// without a seed gets one from the job's seed and its number, so that it does not depend on the other lines.
+//   OpenAI's batch file   {"custom_id": .., "method": "POST", "url": "/v1/chat/completions", "body": {..}}; also
+//                         /v1/completions, /v1/responses and /v1/messages
+//   plain                 {"id": .., "prompt": TEXT} or "messages": [..] or "token_ids": [..], parameters beside it
+// Parameters: those of the API (recipe/request.h), and allowed_token_ids and full_prefill. A line without a seed gets
+// one from the job's seed and its number, so that it does not depend on the other lines.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +20,7 @@
 
 #include "base/status.h"
 #include "engine/request.h"
-#include "grammar/vocabulary.h"
+#include "grammar/compiler.h"
 #include "recipe/api_stream.h"
 #include "recipe/json.h"
 #include "recipe/tokenize.h"
@@ -42,6 +41,7 @@ struct LineOptions {
   std::string model_name;
   int64_t created = 0;        // of the answers, seconds since 1970
   bool full_prefill = false;  // of lines that do not say
+  grammar::Compiler::Options grammar;
 };
 
 class LineReader {
@@ -58,13 +58,13 @@ class LineReader {
       : tokenizer_(tokenizer), options_(std::move(options)) {}
   Status read_body(recipe::Json body, recipe::Protocol protocol, Line* line);
   Status read_prompt(const recipe::Request& request, const recipe::Json& body, Line* line);
-  Status read_parameters(const recipe::Json& body, engine::Request* r) const;
-  Status read_constraint(const recipe::Request& request, engine::Request* r);
+  Status compile(const grammar::Constraint& constraint, engine::Request* r);
 
   text::Tokenizer tokenizer_;
   LineOptions options_;
+  recipe::SpecialIds specials_;
   std::unique_ptr<recipe::PromptEncoder> encoder_;
-  std::shared_ptr<const grammar::Vocabulary> vocabulary_;
+  std::unique_ptr<grammar::Compiler> compiler_;  // made by the first line that needs it
 };
 
 }  // namespace deepinfer::app
