@@ -30,6 +30,7 @@ std::span<const OptionSpec> kv_options() {
       {.section = "kv",
        .name = "kv-remote",
        .kind = OptionKind::kTexts,
+       .without = "none",
        .commands = "generate serve",
        .help = "A store that machines share: redis://HOST:PORT, redis+cluster://HOST:PORT or dir:/FOLDER; several are "
                "asked in their order"},
