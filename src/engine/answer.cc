@@ -20,6 +20,7 @@ Answer::Answer(Live& l, int i, int vocab_size, const recipe::OutputVocabulary* v
   usage.prompt_tokens = static_cast<int32_t>(r.prompt.size());
   if (r.sampling.has_penalties()) {
     history_.emplace(vocab_size);
+    history_->reserve(r.prompt.size() + static_cast<size_t>(r.max_tokens > 0 ? r.max_tokens : vocab_size));
     history_->add_prompt(r.prompt);
   }
   if (r.grammar) {

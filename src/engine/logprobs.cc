@@ -9,13 +9,9 @@
 namespace deepinfer::engine {
 
 LogSoftmax::LogSoftmax(std::span<const float> logits) : logits_(logits) {
-  float max = -std::numeric_limits<float>::infinity();
-  for (float x : logits) max = x > max ? x : max;  // false for NaN
-  double sum = 0;
-  for (float x : logits) {
-    if (x == x) sum += std::exp(static_cast<double>(x) - static_cast<double>(max));
-  }
-  log_sum_ = static_cast<double>(max) + std::log(sum);
+  const ops::SamplerKernels& k = ops::sampler_kernels();
+  const auto max = static_cast<double>(k.largest(logits.data(), logits.size()));
+  log_sum_ = max + std::log(k.exp_sum(logits.data(), max, logits.size()));
 }
 
 double LogSoftmax::of(int32_t token) const {

@@ -44,14 +44,25 @@ void Mailbox::ring() {
   changed.notify_one();
 }
 
+// Takes no lock: this is a part of every step.
 void StreamState::added() {
-  if (waiting.load()) {
-    { const std::lock_guard<std::mutex> lock(mutex); }
-    changed.notify_one();
-  }
+  news.fetch_add(1);
+  if (waiting.load()) news.notify_one();
   if (!has_notify.load()) return;
-  const std::lock_guard<std::mutex> lock(mutex);
+  int idle = kIdle;
+  // Else the reader is changing it, and will look at the queue when it has done so.
+  if (!notifier.compare_exchange_strong(idle, kCalling)) return;
   if (notify) notify();
+  release_notifier();
+}
+
+void StreamState::acquire_notifier() {
+  for (int seen = kIdle; !notifier.compare_exchange_strong(seen, kChanging); seen = kIdle) notifier.wait(seen);
+}
+
+void StreamState::release_notifier() {
+  notifier.store(kIdle);
+  notifier.notify_all();
 }
 
 Stream::Stream(std::shared_ptr<StreamState> state) : state_(std::move(state)) {}
@@ -69,15 +80,14 @@ bool Stream::try_next(Event* event) {
 }
 
 bool Stream::next(Event* event) {
-  if (try_next(event)) return true;
-  if (done()) return false;
-  {
-    std::unique_lock<std::mutex> lock(state_->mutex);
+  for (;;) {
+    const int seen = state_->news.load();
+    if (try_next(event)) return true;
+    if (done()) return false;
     state_->waiting = true;
-    state_->changed.wait(lock, [this] { return !state_->queue.empty(); });
+    state_->news.wait(seen);
     state_->waiting = false;
   }
-  return try_next(event);
 }
 
 bool Stream::done() const { return state_->open == 0; }
@@ -93,10 +103,18 @@ void Stream::cancel() {
 }
 
 void Stream::on_events(std::function<void()> notify) {
-  const std::lock_guard<std::mutex> lock(state_->mutex);
-  state_->notify = std::move(notify);
-  state_->has_notify = state_->notify != nullptr;
-  if (state_->notify && !state_->queue.empty()) state_->notify();
+  StreamState& s = *state_;
+  s.acquire_notifier();
+  s.notify = std::move(notify);
+  s.has_notify = s.notify != nullptr;
+  const bool wanted = s.notify != nullptr;
+  const bool told = wanted && !s.queue.empty();
+  if (told) s.notify();
+  s.release_notifier();
+  if (!wanted || told || s.queue.empty()) return;
+  s.acquire_notifier();  // for what came meanwhile
+  s.notify();
+  s.release_notifier();
 }
 
 const std::vector<PromptLogprob>& Stream::prompt_logprobs() const { return state_->prompt_logprobs; }

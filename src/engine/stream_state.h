@@ -63,9 +63,14 @@ struct StreamState {
   std::atomic<bool> paused{false};             // the engine waits for the queue to empty
   std::atomic<bool> cancelled{false};
 
-  std::mutex mutex;
-  std::condition_variable changed;
+  // Who uses `notify` now. The reader waits for the engine, the engine never for the reader.
+  enum : int { kIdle, kCalling, kChanging };
+  void acquire_notifier();
+  void release_notifier();
+
+  std::atomic<int> news{0};  // calls of added(); the reader sleeps on it
   std::atomic<bool> waiting{false}, has_notify{false};
+  std::atomic<int> notifier{kIdle};
   std::function<void()> notify;
 };
 

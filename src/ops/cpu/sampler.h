@@ -4,14 +4,16 @@
 //   SampleRow row{.logits = logits, .params = &params, .place = {seed, position, sample}};
 //   int32_t token = sampler.sample(row);         // -1: no token is left (all masked, or logits are not finite)
 //
-// The cost is one pass over the vocabulary, plus exp of every logit when top-p is on; noise is formed only for tokens
-// that can still win, and only the tokens at the border of the kept set are sorted. One Sampler per thread.
+// The cost is some passes over the vocabulary on wide vectors (ops/cpu/sampler_kernels.h), with exp of every logit when
+// top-p or min-p is on. Logarithms of noise are taken only for tokens that can still win, and only the tokens at the
+// border of the kept set are sorted. Every machine gives the same bits. One Sampler per thread.
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
+#include "ops/cpu/sampler_kernels.h"
 #include "ops/sampling.h"
 
 namespace deepinfer::ops {
@@ -21,6 +23,8 @@ class TokenHistory {
  public:
   explicit TokenHistory(int vocab);
   void clear();
+  // Room for so many distinct tokens, so that adding them allocates nothing.
+  void reserve(size_t tokens);
   void add_prompt(std::span<const int32_t> tokens);
   void add_output(int32_t token);
   void pop_output(int32_t token);
@@ -53,9 +57,9 @@ struct SampleRow {
 
 class Sampler {
  public:
-  explicit Sampler(int vocab);
+  explicit Sampler(int vocab, const SamplerKernels& kernels = sampler_kernels());
   int32_t sample(const SampleRow& row);
-  // What sample() gives for a greedy row without bias, penalties and masks, with a third of the work.
+  // What sample() gives for a greedy row without bias, penalties and masks, with a fifth of the work.
   static int32_t likeliest(std::span<const float> logits);
 
   // What the last call to sample() worked with, for tests and traces.
@@ -66,19 +70,29 @@ class Sampler {
 
  private:
   void process(const SampleRow& row);
-  int32_t argmax() const;
-  int32_t draw_from_all(const NoisePlace& place) const;
-  int32_t draw_from_kept(const NoisePlace& place) const;
+  void penalise(const SamplingParams& params, const TokenHistory& history);
+  int32_t draw_from_all(const NoisePlace& place, int32_t top);
+  int32_t draw_from_kept(const NoisePlace& place, int32_t top);
   void keep(const SamplingParams& params);
+  bool may_hold_border(const SamplingParams& params, size_t found, float cut) const;
+  uint64_t mass_of(int32_t token);
+  bool keep_of(const SamplingParams& params, std::span<const int32_t> candidates, bool all);
   bool better(int32_t a, int32_t b) const { return x_[a] != x_[b] ? x_[a] > x_[b] : a < b; }
 
+  static constexpr size_t kBlock = kContendersMax;
+
+  const SamplerKernels& kernels_;
   std::vector<float> x_, z_;
   std::vector<double> e_;
-  std::vector<int32_t> kept_;  // unordered but for the border's tokens
+  std::vector<int32_t> kept_;   // unordered but for the border's tokens
+  std::vector<int32_t> found_;  // above a cut
+  std::vector<uint16_t> buckets_;  // of found_
+  std::vector<uint32_t> words_;
   size_t kept_count_ = 0;
   std::vector<uint64_t> bucket_mass_;
   std::vector<uint32_t> bucket_count_;
-  double sum_ = 0;
+  double sum_ = 0;  // of e_
+  bool exact_ = false;  // in the order of ids
 };
 
 }  // namespace deepinfer::ops

@@ -321,7 +321,7 @@ TEST(Engine, NotifiesItsReader) {
 // A reader that leaves with its last event is not called any more, although the engine is about to.
 TEST(Engine, DoesNotNotifyAReaderThatHasLeft) {
   Fixture f;
-  for (int i = 0; i < 300; ++i) {
+  for (int i = 0; i < 100; ++i) {
     auto alive = std::make_unique<std::atomic<bool>>(true);
     auto stream = f.engine->submit(greedy({3}, 1 + i % 3)).value();
     stream->on_events([flag = alive.get()] { EXPECT_TRUE(*flag); });
