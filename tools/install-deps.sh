@@ -27,6 +27,7 @@ tests=(
   python3-venv      # SDKs and peer libraries below build/
   curl              # the first call of README.md
   "${python[@]}"
+  libdnnl-dev       # oneDNN, the peer of the CPU kernels in bench/ops_cpu
 )
 
 # Browser tests. Ubuntu has Chromium as a snap only, which is not installed from here: the tests then say that they are skipped.

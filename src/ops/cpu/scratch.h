@@ -23,7 +23,6 @@ enum class Slot : uint8_t {
   kProbabilities,
   kOrder,
   kQueries,
-  kKernel,
   kWords,
   kCount
 };

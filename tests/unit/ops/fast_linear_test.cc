@@ -112,25 +112,28 @@ std::vector<float> random_rows(int64_t n, int64_t k, std::mt19937& random) {
 
 struct Packed {
   std::vector<uint16_t> words;
-  int64_t ld = 0;
+  PackedRows rows;
 };
 
-Packed pack(const Kernels& k, const Matrix& w, const std::vector<float>& x) {
+// Rows first .. first + n - 1 of x.
+Packed pack(const Kernels& k, const Matrix& w, const std::vector<float>& x, int64_t first, int64_t n) {
   Packed p;
-  p.ld = packed_columns(w.cols);
-  const int64_t n = static_cast<int64_t>(x.size()) / w.cols;
-  p.words.resize(n * p.ld);
-  for (int64_t i = 0; i < n; ++i)
-    k.pack(x.data() + i * w.cols, w.cols, order_of(w.format), w.format != WeightFormat::kBf16, p.words.data() + i * p.ld);
+  p.words.assign(n * packed_columns(w.cols), 0x7fc0);  // NaN where nothing is written
+  p.rows = {p.words.data(), packed_columns(w.cols), n};
+  for (int64_t i = 0; i < n; ++i) {
+    k.pack(x.data() + (first + i) * w.cols, w.cols, order_of(w.format), w.format != WeightFormat::kBf16, p.rows.row(i),
+           p.rows.step(i));
+  }
   return p;
 }
 
-std::vector<float> multiply(const Kernels& k, const Matrix& w, int64_t row0, int64_t rows, const Packed& x, int64_t first,
+std::vector<float> multiply(const Kernels& k, const Matrix& w, int64_t row0, int64_t rows, const std::vector<float>& x, int64_t first,
                             int64_t n, bool round) {
+  const Packed packed = pack(k, w, x, first, n);
   std::vector<float> out(n * rows, NAN);
   std::vector<std::byte> memory(multiply_scratch_bytes(w.cols) + 64);
   auto* scratch = reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(memory.data()) + 63) & ~uintptr_t{63});
-  k.multiply({&w, row0, rows, x.words.data() + first * x.ld, x.ld, n, out.data(), rows, round}, scratch);
+  k.multiply({&w, row0, rows, packed.rows, out.data(), rows, round}, scratch);
   return out;
 }
 
@@ -151,7 +154,7 @@ TEST_P(FastLinear, EqualsItsTree) {
     std::vector<float> q = x;
     if (quantise) numeric::fq8(std::span<float>(q));
     for (const Kernels* k : tables()) {
-      const std::vector<float> got = multiply(*k, w.m, 0, w.m.rows, pack(*k, w.m, x), 0, 3, false);
+      const std::vector<float> got = multiply(*k, w.m, 0, w.m.rows, x, 0, 3, false);
       for (int64_t i = 0; i < 3; ++i) {
         for (int64_t j = 0; j < w.m.rows; ++j) {
           ASSERT_EQ(got[i * w.m.rows + j], tree(w.m, j, q.data() + i * w.m.cols))
@@ -171,16 +174,15 @@ TEST_P(FastLinear, RowsDoNotDependOnTheBatch) {
   const int64_t rows = w.m.rows;
   std::vector<float> want;
   for (const Kernels* k : tables()) {
-    const Packed packed = pack(*k, w.m, x);
-    const std::vector<float> all = multiply(*k, w.m, 0, rows, packed, 0, kRows, false);
+    const std::vector<float> all = multiply(*k, w.m, 0, rows, x, 0, kRows, false);
     if (want.empty()) want = all;
     EXPECT_TRUE(all == want) << k->isa;
     for (const int64_t n : {1, 2, 3, 4, 5, 6, 7, 17}) {
       const int64_t first = random() % (kRows - n);
-      const std::vector<float> part = multiply(*k, w.m, 0, rows, packed, first, n, false);
+      const std::vector<float> part = multiply(*k, w.m, 0, rows, x, first, n, false);
       EXPECT_TRUE(std::equal(part.begin(), part.end(), all.begin() + first * rows)) << k->isa << " rows " << n;
       if (rows <= kBlockRows) continue;
-      const std::vector<float> tail = multiply(*k, w.m, kBlockRows, rows - kBlockRows, packed, first, n, true);
+      const std::vector<float> tail = multiply(*k, w.m, kBlockRows, rows - kBlockRows, x, first, n, true);
       for (int64_t i = 0; i < n; ++i) {
         for (int64_t j = kBlockRows; j < rows; ++j) {
           ASSERT_EQ(tail[i * (rows - kBlockRows) + j - kBlockRows], numeric::round_bf16(all[(first + i) * rows + j]))
@@ -220,7 +222,7 @@ TEST(FastPack, QuantisesAsTheDefinition) {
       numeric::fq8(std::span<float>(q));
       for (const Order order : {Order::kNatural, Order::kFp8, Order::kFp4}) {
         std::vector<uint16_t> out(256);
-        k->pack(x.data(), 256, order, true, out.data());
+        k->pack(x.data(), 256, order, true, out.data(), kStep);
         for (int64_t i = 0; i < 256; ++i) {
           const float want = q[column(order, i)], got = numeric::bf16_to_float(out[i]);
           ASSERT_TRUE(got == want || (std::isnan(got) && std::isnan(want))) << k->isa << " " << i << ": " << got << " not " << want;

@@ -48,7 +48,7 @@ void FastBackend::attend_heads(int layer, int64_t row, int64_t h0, int64_t heads
   uint16_t* packed = scratch<uint16_t>(Slot::kWords, packed_columns(d));
   std::fill(panel, panel + d / 2 * lanes, 0u);
   for (int64_t h = 0; h < heads; ++h) {
-    k_.pack(q + h * d, d, Order::kNatural, false, packed);
+    k_.pack(q + h * d, d, Order::kNatural, false, packed, kStep);
     for (int64_t p = 0; p < d / 2; ++p) panel[p * lanes + h] = packed[2 * p] | static_cast<uint32_t>(packed[2 * p + 1]) << 16;
   }
   float* scores = scratch<float>(Slot::kScores, n * lanes);

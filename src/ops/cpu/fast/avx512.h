@@ -6,7 +6,7 @@
 namespace deepinfer::ops::cpu::fast::avx512 {
 
 void multiply(const LinearCall& call, std::byte* scratch);
-void pack(const float* x, int64_t k, Order order, bool quantise, uint16_t* out);
+void pack(const float* x, int64_t k, Order order, bool quantise, uint16_t* out, int64_t step);
 void outer(const OuterCall& call);
 void swiglu(const float* gate, const float* up, int64_t n, float limit, float weight, float* out);
 void window_words(const uint8_t* record, int64_t d, uint16_t* out);

@@ -28,26 +28,18 @@ uint64_t FastBackend::workspace_bytes(const checkpoint::ModelConfig& config, con
 Status FastBackend::load(const checkpoint::ModelConfig& config, const ModelWeights& weights, const Limits& limits) {
   DI_RETURN_IF_ERROR(Backend<float>::load(config, weights, limits));
   const WorkspaceRows w = plan_workspace(config, limits);
-  try {
-    for (std::vector<uint16_t>& p : packed_) p.resize(w.packed);
-    expert_in_.resize(w.pairs);
-    hidden_.resize(w.hidden);
-    tasks_.reserve(std::max(config.n_routed_experts, config.dspark_n_routed_experts) + 1);
-  } catch (const std::bad_alloc&) {
-    return make_error(Code::kResourceExhausted,
-                      "the model's activations need {} MiB of memory, which is not available; lower the rows or the "
-                      "context of a step",
-                      workspace_bytes(config, limits) >> 20);
+  for (HugeMemory& p : packed_) {
+    DI_ASSIGN_OR_RETURN(p, HugeMemory::allocate(w.packed * sizeof(uint16_t)));
   }
+  DI_ASSIGN_OR_RETURN(expert_in_, HugeMemory::allocate(w.pairs * sizeof(uint16_t)));
+  DI_ASSIGN_OR_RETURN(hidden_, HugeMemory::allocate(w.hidden * sizeof(uint16_t)));
+  tasks_.reserve(std::max(config.n_routed_experts, config.dspark_n_routed_experts) + 1);
   return {};
 }
 
 std::vector<std::pair<Slot, int64_t>> FastBackend::scratch_plan() const {
   std::vector<std::pair<Slot, int64_t>> plan = Backend<float>::scratch_plan();
   const int64_t rows = buffers_[static_cast<int>(Role::kResidual)].rows;
-  const int64_t widest = std::max({c_.hidden_size, c_.q_lora_rank, c_.o_groups * c_.o_lora_rank, c_.engram_width(),
-                                   buffers_[static_cast<int>(Role::kTaps)].cols, c_.group_input()});
-  plan.emplace_back(Slot::kKernel, static_cast<int64_t>(multiply_scratch_bytes(widest)));
   const int64_t lanes = (c_.num_attention_heads + kLanes - 1) / kLanes * kLanes, keys = keys_max() + 1;
   plan.emplace_back(Slot::kQueries, c_.head_dim / 2 * lanes * static_cast<int64_t>(sizeof(uint32_t)));
   plan.emplace_back(Slot::kWords, packed_columns(c_.head_dim) * static_cast<int64_t>(sizeof(uint16_t)));
@@ -59,11 +51,39 @@ std::vector<std::pair<Slot, int64_t>> FastBackend::scratch_plan() const {
   return plan;
 }
 
-FastBackend::Packed FastBackend::pack(Buffers to, const float* x, int64_t ldx, int64_t n, int64_t k, Order order,
-                                      bool quantise) {
-  const Packed p{packed_[to].data(), packed_columns(k)};
+std::byte* FastBackend::kernel_scratch(int64_t k) {
+  constexpr size_t kLeast = 2 << 20;  // a huge page
+  thread_local HugeMemory memory;
+  const size_t bytes = std::max(multiply_scratch_bytes(k), kLeast);
+  if (memory.bytes() < bytes) {
+    Result<HugeMemory> m = HugeMemory::allocate(bytes);
+    if (!m.ok()) throw std::bad_alloc();
+    memory = std::move(m).value();
+  }
+  return memory.as<std::byte>();
+}
+
+bool FastBackend::reserve_thread() {
+  try {
+    kernel_scratch(std::max({c_.hidden_size, c_.q_lora_rank, c_.o_groups * c_.o_lora_rank, c_.engram_width(),
+                             buffers_[static_cast<int>(Role::kTaps)].cols, c_.group_input()}));
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+  return Backend<float>::reserve_thread();
+}
+
+PackedRows FastBackend::pack(Buffers to, const float* x, int64_t ldx, int64_t n, int64_t k, Order order, bool quantise,
+                             bool one_row_each) {
+  const PackedRows p{packed_[to].as<uint16_t>(), packed_columns(k), n};
   auto body = [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) k_.pack(x + i * ldx, k, order, quantise, p.words + i * p.ld);
+    for (int64_t i = begin; i < end; ++i) {
+      if (one_row_each) {
+        k_.pack(x + i * ldx, k, order, quantise, p.words + i * p.ld, kStep);
+      } else {
+        k_.pack(x + i * ldx, k, order, quantise, p.row(i), p.step(i));
+      }
+    }
   };
   constexpr int64_t kGrainColumns = 64 << 10;
   parallel(n, body, std::max<int64_t>(1, kGrainColumns / k));
@@ -75,7 +95,7 @@ void FastBackend::run(std::span<const LinearCall> calls) {
   int64_t blocks = 0, work = 0, columns = 0;
   for (const LinearCall& c : calls) {
     blocks += (c.rows + kBlockRows - 1) / kBlockRows;
-    work += c.rows * c.w->cols * std::max<int64_t>(c.n, 4) / 4;
+    work += c.rows * c.w->cols * std::max<int64_t>(c.x.n, 4) / 4;
     columns = std::max(columns, c.w->cols);
   }
   auto body = [&](int64_t begin, int64_t end) {
@@ -102,19 +122,19 @@ void FastBackend::run(std::span<const LinearCall> calls) {
 }
 
 void FastBackend::linear(const Matrix& w, const float* x, int64_t ldx, int64_t n, float* out, int64_t ldo) {
-  run(call(w, pack_for(kFirst, w, x, ldx, n), n, out, ldo, true));
+  run(call(w, pack_for(kFirst, w, x, ldx, n), out, ldo, true));
 }
 
 void FastBackend::linear_part(const Matrix& w, int64_t row0, int64_t rows, const float* x, int64_t ldx, int64_t n,
                               float* out, int64_t ldo) {
-  LinearCall c = call(w, pack(kFirst, x, ldx, n, w.cols, order_of(w.format), false), n, out, ldo, true);
+  LinearCall c = call(w, pack(kFirst, x, ldx, n, w.cols, order_of(w.format), false), out, ldo, true);
   c.row0 = row0;
   c.rows = rows;
   run(c);
 }
 
 void FastBackend::products(const Matrix& w, const float* x, int64_t ldx, int64_t n, float* out, int64_t ldo) {
-  run(call(w, pack_for(kFirst, w, x, ldx, n), n, out, ldo, false));
+  run(call(w, pack_for(kFirst, w, x, ldx, n), out, ldo, false));
 }
 
 }  // namespace deepinfer::ops::cpu::fast

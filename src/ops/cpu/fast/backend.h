@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "base/huge_memory.h"
 #include "ops/cpu/fast/kernels.h"
 #include "ops/cpu/stages/backend.h"
 
@@ -34,6 +35,7 @@ class FastBackend final : public Backend<float> {
   void draft_logits(int index) override;
 
  protected:
+  bool reserve_thread() override;
   std::vector<std::pair<Slot, int64_t>> scratch_plan() const override;
   void linear(const Matrix& w, const float* x, int64_t ldx, int64_t n, float* out, int64_t ldo) override;
   void linear_part(const Matrix& w, int64_t row0, int64_t rows, const float* x, int64_t ldx, int64_t n, float* out,
@@ -41,11 +43,6 @@ class FastBackend final : public Backend<float> {
   void products(const Matrix& w, const float* x, int64_t ldx, int64_t n, float* out, int64_t ldo) override;
 
  private:
-  // Packed rows of one input; its memory lives in this object and is reused by the next stage.
-  struct Packed {
-    uint16_t* words = nullptr;
-    int64_t ld = 0;
-  };
   enum Buffers { kFirst, kSecond, kBuffers };
 
   struct WorkspaceRows {
@@ -53,24 +50,27 @@ class FastBackend final : public Backend<float> {
   };
   WorkspaceRows plan_workspace(const checkpoint::ModelConfig& c, const Limits& limits) const;
 
-  Packed pack(Buffers to, const float* x, int64_t ldx, int64_t n, int64_t k, Order order, bool quantise);
-  Packed pack_for(Buffers to, const Matrix& w, const float* x, int64_t ldx, int64_t n) {
+  // Packs to a buffer of this object, which the next stage uses again. one_row_each: rows one behind the other.
+  PackedRows pack(Buffers to, const float* x, int64_t ldx, int64_t n, int64_t k, Order order, bool quantise,
+                  bool one_row_each = false);
+  PackedRows pack_for(Buffers to, const Matrix& w, const float* x, int64_t ldx, int64_t n) {
     const Order order = order_of(w.format);
     return pack(to, x, ldx, n, w.cols, order, order != Order::kNatural);
   }
-  static LinearCall call(const Matrix& w, const Packed& x, int64_t n, float* out, int64_t ldo, bool round) {
-    return {&w, 0, w.rows, x.words, x.ld, n, out, ldo, round};
+  static LinearCall call(const Matrix& w, const PackedRows& x, float* out, int64_t ldo, bool round) {
+    return {&w, 0, w.rows, x, out, ldo, round};
   }
   // Runs the calls with their outputs divided among the threads.
   void run(std::span<const LinearCall> calls);
   void run(const LinearCall& one) { run(std::span<const LinearCall>(&one, 1)); }
-  std::byte* kernel_scratch(int64_t k) const { return scratch_bytes(Slot::kKernel, multiply_scratch_bytes(k)); }
+  // This thread's memory for multiply().
+  static std::byte* kernel_scratch(int64_t k);
 
   // One expert's rows: x packed, hidden rows from `first` on, weights null for the shared expert.
   struct FfnTask {
     const ExpertWeights* weights = nullptr;
-    Packed x;
-    int64_t first = 0, rows = 0;
+    PackedRows x;       // x.n rows
+    int64_t first = 0;  // of its hidden rows
     bool shared = false;
   };
   void run_ffn(const ExpertRows* routed);
@@ -87,9 +87,13 @@ class FastBackend final : public Backend<float> {
   void pass_rows(Rows rows, bool leave, const At* enter, Sublayer entered);
 
   const Kernels& k_;
-  std::vector<uint16_t> packed_[kBuffers];
-  std::vector<uint16_t> expert_in_;  // [pairs, packed hidden_size] of experts with several rows
-  std::vector<uint16_t> hidden_;     // [pairs + rows, packed intermediate size]
+  PackedRows hidden_rows(const FfnTask& task) const {
+    const int64_t ld = packed_columns(task.weights->down.cols);
+    return {hidden_.as<uint16_t>() + task.first * ld, ld, task.x.n};
+  }
+  HugeMemory packed_[kBuffers];
+  HugeMemory expert_in_;  // words [pairs, packed hidden_size] of experts with several rows
+  HugeMemory hidden_;     // words [pairs + rows, packed intermediate size]
   std::vector<FfnTask> tasks_;
   int shared_done_ = -1;  // layer whose shared expert ran together with the others
 };

@@ -9,10 +9,10 @@
 namespace deepinfer::ops::cpu::fast {
 
 size_t multiply_scratch_bytes(int64_t k) {
-  constexpr int64_t kTiles = 64 << 10, kScaleRows = 4;
+  constexpr int64_t kAccumulators = 32 << 10, kScaleRows = 4;
   const int64_t row = packed_columns(k) * static_cast<int64_t>(sizeof(uint16_t));
   const int64_t panel = std::max(kPanelBytes, kBlockRows / 4 * row), streams = kStreamRows * row;
-  return std::max(panel, streams) + kTiles + kScaleRows * packed_columns(k / 32 + 1);
+  return std::max(panel, streams) + kAccumulators + kScaleRows * packed_columns(k / 32 + 1);
 }
 
 #if defined(__x86_64__)

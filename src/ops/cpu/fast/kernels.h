@@ -1,9 +1,10 @@
 // The inner loops of the fast CPU backend, one table for each instruction set (internal to ops/cpu).
 //
 //   const Kernels* k = choose_kernels("");                       // the best of this processor; null: none fits
-//   k->pack(x, cols, order_of(w.format), true, packed);          // FQ8, bf16, columns in the order of the weights
-//   k->multiply({.w = &w, .row0 = 0, .rows = 64, .x = packed, .ldx = ldx, .n = 6, .out = y, .ldo = 64, .round = true},
-//               scratch);
+//   const PackedRows packed{words, packed_columns(cols), n};
+//   for (int64_t i = 0; i < n; ++i)                              // FQ8, bf16, columns in the order of the weights
+//     k->pack(x + i * ldx, cols, order_of(w.format), true, packed.row(i), packed.step(i));
+//   k->multiply({.w = &w, .row0 = 0, .rows = 64, .x = packed, .out = y, .ldo = 64, .round = true}, scratch);
 //
 // Every table computes the same bits (ORDER.md, "fast"): sums of bf16 pairs as VDPBF16PS defines them, that is, two
 // fused multiply-adds, the odd element first. Only numbers below 2^-126 differ: AVX-512 flushes them, AVX2 keeps them.
@@ -37,18 +38,35 @@ inline constexpr int64_t kChunk = 64;  // columns; packed rows are padded with z
 
 constexpr int64_t packed_columns(int64_t k) { return (k + kChunk - 1) / kChunk * kChunk; }
 
+inline constexpr int64_t kStreamRows = 4;  // up to so many x rows weights are expanded in registers only
+inline constexpr int64_t kTileRows = 6;    // x rows that meet a weight in one go otherwise
+inline constexpr int64_t kStep = 32;       // words of a row that lie together
+
+// The input of a linear layer: n rows of bf16 words. Up to kStreamRows they lie one behind the other, ld words apart. More
+// are cut into tiles of kTileRows: kStep words of every row of the tile, then the next kStep.
+struct PackedRows {
+  uint16_t* words = nullptr;
+  int64_t ld = 0, n = 0;  // ld: a multiple of kChunk
+
+  bool tiled() const { return n > kStreamRows; }
+  int64_t tile_rows(int64_t tile) const { return n - tile * kTileRows < kTileRows ? n - tile * kTileRows : kTileRows; }
+  // Where row i begins, and how far its next kStep words are from there.
+  uint16_t* row(int64_t i) const {
+    return tiled() ? words + i / kTileRows * kTileRows * ld + i % kTileRows * kStep : words + i * ld;
+  }
+  int64_t step(int64_t i) const { return tiled() ? tile_rows(i / kTileRows) * kStep : kStep; }
+};
+
 struct LinearCall {
-  const Matrix* w = nullptr;    // BF16, FP8 or FP4
+  const Matrix* w = nullptr;  // BF16, FP8 or FP4
   int64_t row0 = 0, rows = 0;
-  const uint16_t* x = nullptr;  // packed rows, ldx elements apart
-  int64_t ldx = 0, n = 0;
-  float* out = nullptr;  // out[i * ldo + j] = sum of row row0 + j, j < rows
+  PackedRows x;
+  float* out = nullptr;  // out[i * ldo + j] = sum of row row0 + j, i < x.n, j < rows
   int64_t ldo = 0;
   bool round = false;  // to bf16
 };
 
 inline constexpr int64_t kBlockRows = 32;       // weight rows of one unit of work: a row of FP8 scale blocks
-inline constexpr int64_t kStreamRows = 4;       // up to so many x rows weights are expanded in registers only
 inline constexpr int64_t kPanelBytes = 640 << 10;  // expanded weights that stay in a core's second-level cache
 
 // Bytes of scratch memory a call to multiply may use, aligned to 64.
@@ -87,8 +105,8 @@ struct MixCall {
 struct Kernels {
   const char* isa;
   // k columns of one row to bf16 (cut, as x holds bf16 values), quantised by FQ8 first if asked; zeros up to
-  // packed_columns(k).
-  void (*pack)(const float* x, int64_t k, Order order, bool quantise, uint16_t* out);
+  // packed_columns(k). Every kStep words lie `step` words behind the ones before.
+  void (*pack)(const float* x, int64_t k, Order order, bool quantise, uint16_t* out, int64_t step);
   void (*multiply)(const LinearCall& call, std::byte* scratch);
   void (*outer)(const OuterCall& call);
   // out = bf16(silu(min(gate, limit)) * clamp(up, -limit, limit) * weight), n channels.

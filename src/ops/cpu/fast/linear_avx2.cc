@@ -135,13 +135,18 @@ void panel_block(const LinearCall& c, const uint16_t* w, int64_t ldw, int64_t i0
   for (int i = 0; i < M; ++i) {
     for (int r = 0; r < N; ++r) acc[i][r] = Sums::zero();
   }
-  const uint16_t* x = c.x + i0 * c.ldx;
+  const uint16_t* x[M];
+  int64_t step[M];
+  for (int i = 0; i < M; ++i) {
+    x[i] = c.x.row(i0 + i);
+    step[i] = c.x.step(i0 + i) / kStep;
+  }
   for (int64_t k = 0; k < ldw; k += 32) {
     for (int half = 0; half < 2; ++half) {
       Pairs wp[N];
       for (int r = 0; r < N; ++r) wp[r] = Pairs::of(load_words(w + r * ldw + k + half * 16));
       for (int i = 0; i < M; ++i) {
-        const Pairs xp = Pairs::of(load_words(x + i * c.ldx + k + half * 16));
+        const Pairs xp = Pairs::of(load_words(x[i] + k * step[i] + half * 16));
         for (int r = 0; r < N; ++r) {
           __m256& s = half == 0 ? acc[i][r].low : acc[i][r].high;
           s = dot(s, wp[r], xp);
@@ -186,8 +191,8 @@ void multiply(const LinearCall& c, std::byte* scratch) {
   for (int64_t j = 0; j < c.rows; j += kPanelRows) {
     const int64_t count = c.rows - j < kPanelRows ? c.rows - j : kPanelRows;
     for (int64_t r = 0; r < count; ++r) expand_row(*c.w, c.row0 + j + r, panel + r * ldw);
-    for (int64_t i = 0; i < c.n; i += 2) {
-      const bool two = i + 2 <= c.n;
+    for (int64_t i = 0; i < c.x.n; i += 2) {
+      const bool two = i + 2 <= c.x.n;
       int64_t r = 0;
       for (; r + 2 <= count; r += 2)
         two ? panel_block<2, 2>(c, panel + r * ldw, ldw, i, j + r) : panel_block<1, 2>(c, panel + r * ldw, ldw, i, j + r);

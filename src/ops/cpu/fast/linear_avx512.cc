@@ -9,10 +9,9 @@
 namespace deepinfer::ops::cpu::fast {
 namespace {
 
-constexpr int64_t kPrefetchBytes = 8192;  // least distance of prefetches, in whole groups of rows
+constexpr int64_t kPrefetchBytes = 2048;  // how far ahead of its loads a weight row is fetched
 constexpr int kPanelStep = 4;             // panel rows that share loaded activations
-constexpr int kRowStep = 6;               // activation rows that share loaded weights
-constexpr int64_t kStripColumns = 2048;   // columns of kRowStep rows that stay in the first-level cache
+constexpr int64_t kStripColumns = 2048;   // columns of a tile that stay in the first-level cache
 constexpr int64_t kPanelRowsMax = 64;
 constexpr int64_t kPanelAhead = 12;       // steps that panel rows are fetched ahead of from the second-level cache
 
@@ -139,25 +138,32 @@ inline void store_sums(const LinearCall& c, int64_t i, int64_t j, __m128 sums, i
   _mm_mask_storeu_ps(c.out + i * c.ldo + j, static_cast<__mmask8>((1 << count) - 1), sums);
 }
 
-// Sums of acc[i * 4 + r]: activation row i0 + i, output j + r; rows by fours.
-void store_tile(const LinearCall& c, int64_t i0, int64_t j, const __m512* acc, int64_t m, int64_t left) {
-  const int64_t count = left < 4 ? left : 4;
-  const __m512i turn = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-  int64_t i = 0;
-  for (; i + 4 <= m; i += 4) {
-    __m512 f[4];
-    for (int r = 0; r < 4; ++r) f[r] = fold(acc[(i + r) * 4], acc[(i + r) * 4 + 1], acc[(i + r) * 4 + 2], acc[(i + r) * 4 + 3]);
-    const __m512 ab = _mm512_add_ps(_mm512_shuffle_ps(f[0], f[1], 0x44), _mm512_shuffle_ps(f[0], f[1], 0xee));
-    const __m512 cd = _mm512_add_ps(_mm512_shuffle_ps(f[2], f[3], 0x44), _mm512_shuffle_ps(f[2], f[3], 0xee));
-    __m512 s = _mm512_add_ps(_mm512_shuffle_ps(ab, cd, 0x88), _mm512_shuffle_ps(ab, cd, 0xdd));
-    s = _mm512_permutexvar_ps(turn, s);
-    store_sums(c, i0 + i, j, _mm512_castps512_ps128(s), count);
-    store_sums(c, i0 + i + 1, j, _mm512_extractf32x4_ps(s, 1), count);
-    store_sums(c, i0 + i + 2, j, _mm512_extractf32x4_ps(s, 2), count);
-    store_sums(c, i0 + i + 3, j, _mm512_extractf32x4_ps(s, 3), count);
+// The sums of 16 accumulators in their order.
+inline __m512 sum_lanes(const __m512* a) {
+  __m512 f[4];
+  for (int r = 0; r < 4; ++r) f[r] = fold(a[4 * r], a[4 * r + 1], a[4 * r + 2], a[4 * r + 3]);
+  const __m512 ab = _mm512_add_ps(_mm512_shuffle_ps(f[0], f[1], 0x44), _mm512_shuffle_ps(f[0], f[1], 0xee));
+  const __m512 cd = _mm512_add_ps(_mm512_shuffle_ps(f[2], f[3], 0x44), _mm512_shuffle_ps(f[2], f[3], 0xee));
+  const __m512 s = _mm512_add_ps(_mm512_shuffle_ps(ab, cd, 0x88), _mm512_shuffle_ps(ab, cd, 0xdd));
+  return _mm512_permutexvar_ps(_mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15), s);
+}
+
+// Quad q of acc holds the four outputs of group q / m for activation row i0 + q % m.
+void store_tiles(const LinearCall& c, int64_t i0, int64_t j, const __m512* acc, int64_t m, int64_t count) {
+  const int64_t quads = (count + 3) / 4 * m;
+  const auto store = [&](int64_t q, __m128 sums) {
+    const int64_t output = q / m * 4, left = count - output;
+    store_sums(c, i0 + q % m, j + output, sums, left < 4 ? left : 4);
+  };
+  int64_t q = 0;
+  for (; q + 4 <= quads; q += 4) {
+    const __m512 s = sum_lanes(acc + q * 4);
+    store(q, _mm512_castps512_ps128(s));
+    store(q + 1, _mm512_extractf32x4_ps(s, 1));
+    store(q + 2, _mm512_extractf32x4_ps(s, 2));
+    store(q + 3, _mm512_extractf32x4_ps(s, 3));
   }
-  for (; i < m; ++i)
-    store_sums(c, i0 + i, j, sum_lanes(acc[i * 4], acc[i * 4 + 1], acc[i * 4 + 2], acc[i * 4 + 3]), count);
+  for (; q < quads; ++q) store(q, sum_lanes(acc[q * 4], acc[q * 4 + 1], acc[q * 4 + 2], acc[q * 4 + 3]));
 }
 static_assert(kPanelStep == 4);
 
@@ -176,7 +182,9 @@ template <WeightFormat F, int M, int N, class Expander>
     for (int i = 0; i < M; ++i) acc[r][i] = _mm512_setzero_ps();
   }
   constexpr int64_t kBytes = F == WeightFormat::kFp8 ? 64 : F == WeightFormat::kFp4 ? 32 : 128;
-  const int64_t group = N * w.cols * kBytes / kChunk, ahead = (kPrefetchBytes + group - 1) / group * group;
+  // Behind a row's end comes the row of the next group, N rows further on; short rows are fetched whole groups ahead.
+  const int64_t row_bytes = w.cols * kBytes / kChunk, group = N * row_bytes;
+  int64_t ahead = row_bytes > kPrefetchBytes ? kPrefetchBytes : (N * kPrefetchBytes + group - 1) / group * group;
   const auto step = [&](int64_t chunk, int64_t left) __attribute__((always_inline)) {
 #pragma GCC unroll 4
     for (int r = 0; r < N; ++r) {
@@ -193,7 +201,12 @@ template <WeightFormat F, int M, int N, class Expander>
     }
   };
   const int64_t whole = w.cols / 64;
-  for (int64_t chunk = 0; chunk < whole; ++chunk) step(chunk, 64);
+  int64_t chunk = 0;
+  if (row_bytes > kPrefetchBytes) {
+    for (; chunk < whole - kPrefetchBytes / kBytes; ++chunk) step(chunk, 64);
+    ahead += group - row_bytes;
+  }
+  for (; chunk < whole; ++chunk) step(chunk, 64);
   if (w.cols % 64 != 0) step(whole, w.cols % 64);
   for (int i = 0; i < M; ++i) {
     const __m512 zero = _mm512_setzero_ps();
@@ -205,8 +218,8 @@ template <WeightFormat F, int M, int N, class Expander>
 void scale_activations(const LinearCall& c, const uint8_t* scale, int64_t blocks, uint16_t* out, int64_t ldo) {
   for (int64_t k = 0; k < blocks; k += 2) {
     const WordScale s = WordScale::make(scale[k], k + 1 < blocks ? scale[k + 1] : kScaleBias);
-    for (int64_t i = 0; i < c.n; ++i) {
-      const uint16_t* from = c.x + i * c.ldx + k * 32;
+    for (int64_t i = 0; i < c.x.n; ++i) {
+      const uint16_t* from = c.x.words + i * c.x.ld + k * 32;
       uint16_t* to = out + i * ldo + k * 32;
       _mm512_storeu_si512(to, s.apply(_mm512_loadu_si512(from)));
       _mm512_storeu_si512(to + 32, s.apply(_mm512_loadu_si512(from + 32)));
@@ -222,8 +235,8 @@ void stream(const LinearCall& c, std::byte* scratch) {
   auto* scales = reinterpret_cast<uint8_t*>(scratch);
   const int64_t scales_ld = packed_columns(w.cols / 32);
   for (int64_t j = 0; j < c.rows;) {
-    const uint16_t* x = c.x;
-    int64_t ldx = c.ldx;
+    const uint16_t* x = c.x.words;
+    int64_t ldx = c.x.ld;
     if constexpr (F == WeightFormat::kFp8) {
       x = scaled;
       ldx = packed_columns(w.cols);
@@ -276,7 +289,7 @@ void panel_step(const uint16_t* w, const uint16_t* x, int64_t steps, bool first,
     }
 #pragma GCC unroll 6
     for (int i = 0; i < M; ++i) {
-      const Words xi = _mm512_load_si512(x + (k * M + i) * 32);
+      const Words xi = _mm512_loadu_si512(x + (k * M + i) * 32);
 #pragma GCC unroll 4
       for (int r = 0; r < kPanelStep; ++r) s[i][r] = dot(s[i][r], v[r], xi);
     }
@@ -289,30 +302,22 @@ void panel_step(const uint16_t* w, const uint16_t* x, int64_t steps, bool first,
 }
 
 using PanelStep = void (*)(const uint16_t*, const uint16_t*, int64_t, bool, __m512*);
-constexpr PanelStep kPanelSteps[kRowStep + 1] = {nullptr,       panel_step<1>, panel_step<2>, panel_step<3>,
+constexpr PanelStep kPanelSteps[kTileRows + 1] = {nullptr,       panel_step<1>, panel_step<2>, panel_step<3>,
                                                  panel_step<4>, panel_step<5>, panel_step<6>};
 
-void copy_tile(const uint16_t* x, int64_t ldx, int64_t m, int64_t steps, uint16_t* tile) {
-  for (int64_t k = 0; k < steps; ++k) {
-    for (int64_t i = 0; i < m; ++i) _mm512_store_si512(tile + (k * m + i) * 32, _mm512_loadu_si512(x + i * ldx + k * 32));
-  }
-}
-
-void multiply_panel(const LinearCall& c, int64_t j0, int64_t count, const uint16_t* panel, int64_t ldp, uint16_t* tile,
-                    __m512* acc) {
+void multiply_panel(const LinearCall& c, int64_t j0, int64_t count, const uint16_t* panel, int64_t ldp, __m512* acc) {
   const int64_t groups = (count + kPanelStep - 1) / kPanelStep, strips = (ldp + kStripColumns - 1) / kStripColumns;
   const int64_t strip = packed_columns((ldp + strips - 1) / strips);
-  for (int64_t i = 0; i < c.n; i += kRowStep) {
-    const int64_t m = c.n - i < kRowStep ? c.n - i : kRowStep;
+  for (int64_t i = 0; i < c.x.n; i += kTileRows) {
+    const int64_t m = c.x.tile_rows(i / kTileRows);
     const PanelStep step = kPanelSteps[m];
+    const uint16_t* tile = c.x.row(i);
     for (int64_t k = 0; k < ldp; k += strip) {
-      const int64_t steps = (ldp - k < strip ? ldp - k : strip) / 32;
-      copy_tile(c.x + i * c.ldx + k, c.ldx, m, steps, tile);
+      const int64_t steps = (ldp - k < strip ? ldp - k : strip) / kStep;
       for (int64_t g = 0; g < groups; ++g)
-        step(panel + (g * ldp + k) * kPanelStep, tile, steps, k == 0, acc + g * kRowStep * kPanelStep);
+        step(panel + (g * ldp + k) * kPanelStep, tile + k * m, steps, k == 0, acc + g * m * kPanelStep);
     }
-    for (int64_t g = 0; g < groups; ++g)
-      store_tile(c, i, j0 + g * kPanelStep, acc + g * kRowStep * kPanelStep, m, count - g * kPanelStep);
+    store_tiles(c, i, j0, acc, m, count);
   }
 }
 
@@ -326,8 +331,7 @@ void panels(const LinearCall& c, std::byte* scratch) {
   const Matrix& w = *c.w;
   const int64_t ldp = packed_columns(w.cols), step = panel_rows(ldp);
   auto* acc = reinterpret_cast<__m512*>(scratch);
-  auto* tile = reinterpret_cast<uint16_t*>(acc + kPanelRowsMax * kRowStep);
-  uint16_t* panel = tile + kRowStep * kStripColumns;
+  auto* panel = reinterpret_cast<uint16_t*>(acc + kPanelRowsMax * kTileRows);
   auto* scales = reinterpret_cast<uint8_t*>(panel + step * ldp);
   for (int64_t j = 0; j < c.rows; j += step) {
     const int64_t count = c.rows - j < step ? c.rows - j : step;
@@ -335,15 +339,15 @@ void panels(const LinearCall& c, std::byte* scratch) {
       expand_row<F>(w, c.row0 + j + r, scales, panel + r / kPanelStep * kPanelStep * ldp + r % kPanelStep * 32);
     for (int64_t r = count; r % kPanelStep != 0; ++r) {
       uint16_t* row = panel + r / kPanelStep * kPanelStep * ldp + r % kPanelStep * 32;
-      for (int64_t k = 0; k < ldp; k += 32) _mm512_store_si512(row + k * kPanelStep, _mm512_setzero_si512());
+      for (int64_t k = 0; k < ldp; k += kStep) _mm512_store_si512(row + k * kPanelStep, _mm512_setzero_si512());
     }
-    multiply_panel(c, j, count, panel, ldp, tile, acc);
+    multiply_panel(c, j, count, panel, ldp, acc);
   }
 }
 
 template <WeightFormat F>
 void multiply_format(const LinearCall& c, std::byte* scratch) {
-  switch (c.n) {
+  switch (c.x.n) {
     case 0: return;
     case 1: return stream<F, 1>(c, scratch);
     case 2: return stream<F, 2>(c, scratch);

@@ -21,67 +21,69 @@ void FastBackend::route(At where) {
 void FastBackend::add_experts(const ExpertRows& rows, const std::vector<ExpertWeights>& experts) {
   group_by_expert(rows, experts.size(), static_cast<int>(buffers_[static_cast<int>(Role::kResidual)].rows));
   const int64_t D = c_.hidden_size, columns = rows.ids.cols;
-  const Packed packed = pack(kFirst, static_cast<const float*>(rows.input.data), rows.input.cols, rows.rows, D, Order::kFp4, true);
+  const PackedRows packed =
+      pack(kFirst, static_cast<const float*>(rows.input.data), rows.input.cols, rows.rows, D, Order::kFp4, true, true);
   for (const ExpertTask& t : expert_tasks_) {
-    FfnTask task{&experts[t.expert], packed, t.first, t.count, false};
-    if (t.count == 1) {
-      task.x.words += expert_order_[t.first] / columns * packed.ld;
-    } else {
-      task.x.words = expert_in_.data() + t.first * packed.ld;
-    }
+    FfnTask task{&experts[t.expert], {expert_in_.as<uint16_t>() + t.first * packed.ld, packed.ld, t.count}, t.first, false};
+    if (t.count == 1) task.x.words = packed.words + expert_order_[t.first] / columns * packed.ld;
     tasks_.push_back(task);
   }
   auto gather = [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
       const FfnTask& task = tasks_[t];
-      for (int64_t i = 0; task.rows > 1 && i < task.rows; ++i)
-        std::copy_n(packed.words + expert_order_[task.first + i] / columns * packed.ld, packed.ld, task.x.words + i * packed.ld);
+      for (int64_t i = 0; task.x.n > 1 && i < task.x.n; ++i) {
+        const uint16_t* from = packed.words + expert_order_[task.first + i] / columns * packed.ld;
+        uint16_t* to = task.x.row(i);
+        const int64_t step = task.x.step(i);
+        for (int64_t k = 0; k < packed.ld / kStep; ++k) std::copy_n(from + k * kStep, kStep, to + k * step);
+      }
     }
   };
   parallel(static_cast<int64_t>(tasks_.size()), gather, rows.rows < kBlockRows ? 1 << 20 : 1);
 }
 
 void FastBackend::add_shared(const ExpertWeights& shared, int64_t rows) {
-  const int64_t first = tasks_.empty() ? 0 : tasks_.back().first + tasks_.back().rows;
-  tasks_.push_back({&shared, pack_for(kSecond, shared.gate, at<float>(Role::kSublayerIn), c_.hidden_size, rows), first, rows, true});
+  const int64_t first = tasks_.empty() ? 0 : tasks_.back().first + tasks_.back().x.n;
+  tasks_.push_back({&shared, pack_for(kSecond, shared.gate, at<float>(Role::kSublayerIn), c_.hidden_size, rows), first, true});
 }
 
 // Hidden channels block * 64 .. of a task's rows, packed for the down projection.
 void FastBackend::up_block(const FfnTask& task, int64_t block, const ExpertRows* routed) {
   const ExpertWeights& w = *task.weights;
-  const int64_t row0 = block * kChunk, count = std::min(kChunk, w.gate.rows - row0), ld = packed_columns(w.gate.rows);
-  float* gate = scratch<float>(Slot::kGate, 2 * task.rows * kChunk);
-  float* up = gate + task.rows * kChunk;
+  const int64_t row0 = block * kChunk, count = std::min(kChunk, w.gate.rows - row0), n = task.x.n;
+  const PackedRows hidden = hidden_rows(task);
+  float* gate = scratch<float>(Slot::kGate, 2 * n * kChunk);
+  float* up = gate + n * kChunk;
   std::byte* memory = kernel_scratch(w.gate.cols);
-  k_.multiply({&w.gate, row0, count, task.x.words, task.x.ld, task.rows, gate, kChunk, true}, memory);
-  k_.multiply({&w.up, row0, count, task.x.words, task.x.ld, task.rows, up, kChunk, true}, memory);
+  k_.multiply({&w.gate, row0, count, task.x, gate, kChunk, true}, memory);
+  k_.multiply({&w.up, row0, count, task.x, up, kChunk, true}, memory);
   const auto limit = static_cast<float>(c_.swiglu_limit);
-  for (int64_t i = 0; i < task.rows; ++i) {
+  for (int64_t i = 0; i < n; ++i) {
     const float weight = task.shared ? 1.0f : static_cast<const float*>(routed->weights.data)[expert_order_[task.first + i]];
     float* h = gate + i * kChunk;
     k_.swiglu(h, up + i * kChunk, count, limit, weight, h);
-    k_.pack(h, count, order_of(w.down.format), true, hidden_.data() + (task.first + i) * ld + row0);
+    k_.pack(h, count, order_of(w.down.format), true, hidden.row(i) + row0 / kStep * hidden.step(i), hidden.step(i));
   }
 }
 
 // Output channels block * 32 .. of a task's rows.
 void FastBackend::down_block(const FfnTask& task, int64_t block, const ExpertRows* routed) {
   const Matrix& w = task.weights->down;
-  const int64_t row0 = block * kBlockRows, count = std::min(kBlockRows, w.rows - row0), ld = packed_columns(w.cols), D = w.rows;
-  const uint16_t* x = hidden_.data() + task.first * ld;
+  const int64_t row0 = block * kBlockRows, count = std::min(kBlockRows, w.rows - row0), D = w.rows, n = task.x.n;
+  const PackedRows x = hidden_rows(task);
   if (task.shared) {
-    k_.multiply({&w, row0, count, x, ld, task.rows, at<float>(Role::kSharedOut) + row0, D, true}, kernel_scratch(w.cols));
+    k_.multiply({&w, row0, count, x, at<float>(Role::kSharedOut) + row0, D, true}, kernel_scratch(w.cols));
     return;
   }
   auto* output = static_cast<float*>(routed->output.data);
   const int32_t* pairs = expert_order_.data() + task.first;
-  if (task.rows == 1) {
-    k_.multiply({&w, row0, count, x, ld, 1, output + pairs[0] * D + row0, D, true}, kernel_scratch(w.cols));
+  if (n == 1) {
+    k_.multiply({&w, row0, count, x, output + pairs[0] * D + row0, D, true}, kernel_scratch(w.cols));
     return;
   }
-  float* out = scratch<float>(Slot::kGate, task.rows * kBlockRows);
-  k_.multiply({&w, row0, count, x, ld, task.rows, out, kBlockRows, true}, kernel_scratch(w.cols));
-  for (int64_t i = 0; i < task.rows; ++i) std::copy_n(out + i * kBlockRows, count, output + pairs[i] * D + row0);
+  float* out = scratch<float>(Slot::kGate, n * kBlockRows);
+  k_.multiply({&w, row0, count, x, out, kBlockRows, true}, kernel_scratch(w.cols));
+  for (int64_t i = 0; i < n; ++i) std::copy_n(out + i * kBlockRows, count, output + pairs[i] * D + row0);
 }
 
 void FastBackend::run_ffn(const ExpertRows* routed) {

@@ -26,18 +26,18 @@ void FastBackend::attention_project(At where, uint32_t parts) {
   };
 
   if (parts & (kProjectQueries | kProjectWindow)) {
-    const Packed p = pack_for(kFirst, w.attention.wq_a, x, D, n);
-    if (parts & kProjectQueries) calls[count++] = call(w.attention.wq_a, p, n, qr, low, true);
-    if (parts & kProjectWindow) calls[count++] = call(w.attention.wkv, p, n, kv, d, true);
+    const PackedRows p = pack_for(kFirst, w.attention.wq_a, x, D, n);
+    if (parts & kProjectQueries) calls[count++] = call(w.attention.wq_a, p, qr, low, true);
+    if (parts & kProjectWindow) calls[count++] = call(w.attention.wkv, p, kv, d, true);
   }
   if (parts & (kProjectIndexQueries | kProjectCompressor)) {
-    const Packed p = pack(kSecond, x, D, n, D, Order::kNatural, false);
+    const PackedRows p = pack(kSecond, x, D, n, D, Order::kNatural, false);
     if (parts & kProjectIndexQueries)
-      calls[count++] = call(w.indexer.weights_proj, p, n, at<float>(Role::kIndexWeights), index_heads, true);
+      calls[count++] = call(w.indexer.weights_proj, p, at<float>(Role::kIndexWeights), index_heads, true);
     if (parts & kProjectCompressor) {
       const bool gated = ratio_of(where.layer) != 1;
-      if (gated) calls[count++] = call(w.compressor.wgate, p, n, compressed, 2 * d, false);
-      calls[count++] = call(w.compressor.wkv, p, n, compressed + (gated ? d : 0), 2 * d, !gated);
+      if (gated) calls[count++] = call(w.compressor.wgate, p, compressed, 2 * d, false);
+      calls[count++] = call(w.compressor.wkv, p, compressed + (gated ? d : 0), 2 * d, !gated);
     }
   }
   run_calls();
@@ -56,9 +56,9 @@ void FastBackend::attention_project(At where, uint32_t parts) {
   if (parts & (kProjectQueries | kProjectWindow)) parallel(n, finish_low, 8);
   if ((parts & (kProjectQueries | kProjectIndexQueries)) == 0) return;
 
-  const Packed p = pack_for(kFirst, w.attention.wq_b, qr, low, n);
-  if (parts & kProjectQueries) calls[count++] = call(w.attention.wq_b, p, n, q, heads * d, true);
-  if (parts & kProjectIndexQueries) calls[count++] = call(w.indexer.wq_b, p, n, iq, index_heads * index_d, true);
+  const PackedRows p = pack_for(kFirst, w.attention.wq_b, qr, low, n);
+  if (parts & kProjectQueries) calls[count++] = call(w.attention.wq_b, p, q, heads * d, true);
+  if (parts & kProjectIndexQueries) calls[count++] = call(w.indexer.wq_b, p, iq, index_heads * index_d, true);
   run_calls();
   auto finish_high = [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {

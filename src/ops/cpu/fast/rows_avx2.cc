@@ -50,7 +50,7 @@ void quantise_group(uint32_t* x) {
 
 namespace avx2 {
 
-void pack(const float* x, int64_t k, Order order, bool quantise, uint16_t* out) {
+void pack(const float* x, int64_t k, Order order, bool quantise, uint16_t* out, int64_t step) {
   for (int64_t k0 = 0; k0 < k; k0 += kChunk) {
     uint32_t v[kChunk] = {};
     std::memcpy(v, x + k0, (k - k0 < kChunk ? k - k0 : kChunk) * sizeof *v);
@@ -58,7 +58,7 @@ void pack(const float* x, int64_t k, Order order, bool quantise, uint16_t* out) 
       quantise_group(v);
       quantise_group(v + 32);
     }
-    uint16_t* o = out + k0;
+    uint16_t o[kChunk];
     switch (order) {
       case Order::kNatural:
         for (int i = 0; i < 64; ++i) o[i] = static_cast<uint16_t>(v[i] >> 16);
@@ -70,6 +70,8 @@ void pack(const float* x, int64_t k, Order order, bool quantise, uint16_t* out) 
         for (int i = 0; i < 64; ++i) o[i] = static_cast<uint16_t>(v[i % 32 * 2 + i / 32] >> 16);
         break;
     }
+    std::memcpy(out + k0 / kStep * step, o, kStep * sizeof *o);
+    std::memcpy(out + (k0 / kStep + 1) * step, o + kStep, kStep * sizeof *o);
   }
 }
 

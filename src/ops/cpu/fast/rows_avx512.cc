@@ -110,7 +110,7 @@ void outer_lanes(const OuterCall& o, int64_t lane) {
 
 namespace avx512 {
 
-void pack(const float* x, int64_t k, Order order, bool quantise, uint16_t* out) {
+void pack(const float* x, int64_t k, Order order, bool quantise, uint16_t* out, int64_t step) {
   const uint16_t* index = kOrderIndex.words[static_cast<int>(order)];
   const __m512i low = _mm512_load_si512(index), high = _mm512_load_si512(index + 32);
   for (int64_t k0 = 0; k0 < k; k0 += kChunk) {
@@ -125,8 +125,9 @@ void pack(const float* x, int64_t k, Order order, bool quantise, uint16_t* out) 
       quantise_group(v[2], v[3]);
     }
     const __m512i a = to_words(v[0], v[1]), b = to_words(v[2], v[3]);
-    _mm512_storeu_si512(out + k0, _mm512_permutex2var_epi16(a, low, b));
-    _mm512_storeu_si512(out + k0 + 32, _mm512_permutex2var_epi16(a, high, b));
+    uint16_t* to = out + k0 / kStep * step;
+    _mm512_storeu_si512(to, _mm512_permutex2var_epi16(a, low, b));
+    _mm512_storeu_si512(to + step, _mm512_permutex2var_epi16(a, high, b));
   }
 }
 

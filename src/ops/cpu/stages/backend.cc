@@ -214,8 +214,17 @@ std::vector<std::pair<Slot, int64_t>> Backend<T>::scratch_plan() const {
 }
 
 template <class T>
+bool Backend<T>::reserve_thread() {
+  try {
+    for (const auto& [slot, n] : scratch_plan()) scratch_bytes(slot, n);
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+  return true;
+}
+
+template <class T>
 bool Backend<T>::reserve_scratch() {
-  const std::vector<std::pair<Slot, int64_t>> plan = scratch_plan();
   // A thread that has grown its memory waits for the others, so that each of them gets an item; not for ever, since a
   // busy machine may start a thread late, which then grows its memory in a step.
   constexpr auto kPatience = std::chrono::milliseconds(200);
@@ -223,11 +232,7 @@ bool Backend<T>::reserve_scratch() {
   const auto deadline = std::chrono::steady_clock::now() + kPatience;
   std::atomic<bool> failed{false};
   auto body = [&](int64_t, int64_t) {
-    try {
-      for (const auto& [slot, n] : plan) scratch_bytes(slot, n);
-    } catch (const std::bad_alloc&) {
-      failed = true;
-    }
+    if (!reserve_thread()) failed = true;
     ++arrived;
     while (arrived < pool_.threads() && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
   };

@@ -109,6 +109,8 @@ class Backend : public Ops {
   int64_t keys_max() const { return c_.sliding_window + std::max<int64_t>(c_.index_topk, drafts_max()); }
   // Lets every thread of the pool grow its scratch memory now instead of in a step.
   bool reserve_scratch();  // false: no memory
+  // What reserve_scratch does on every thread. False: no memory.
+  virtual bool reserve_thread();
   // Bytes a thread needs of each slot.
   virtual std::vector<std::pair<Slot, int64_t>> scratch_plan() const;
   bool is_draft(int layer) const { return layer >= c_.num_hidden_layers; }
