@@ -19,7 +19,7 @@ import tempfile
 import threading
 import time
 
-TIMEOUT_S = 20
+TIMEOUT_S = 40  # the machine may be busy
 KEYS = {"Enter": ("Enter", 13, "\r"), "Escape": ("Escape", 27, ""), "Tab": ("Tab", 9, ""), "ArrowUp": ("ArrowUp", 38, ""), "ArrowDown": ("ArrowDown", 40, ""),
         "ArrowLeft": ("ArrowLeft", 37, ""), "ArrowRight": ("ArrowRight", 39, ""), " ": ("Space", 32, " ")}
 MODIFIERS = {"Alt": 1, "Ctrl": 2, "Meta": 4, "Shift": 8}
