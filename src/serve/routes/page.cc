@@ -9,8 +9,8 @@ namespace {
 
 // The page loads nothing from elsewhere and is framed by nobody.
 constexpr std::string_view kPolicy =
-    "default-src 'self'; img-src 'self' data: blob:; style-src 'self' 'unsafe-inline'; connect-src 'self'; "
-    "object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'";
 
 void send_file(Exchange& x, const PageFile& file) {
   Headers headers = {{"ETag", std::string(file.etag)},
