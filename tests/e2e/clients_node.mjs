@@ -56,6 +56,19 @@ const cases = {
     for await (const _ of stream) if (++chunks === 3) stream.controller.abort();
     assert.equal(chunks, 3);
   },
+  async "openai: responses with state, streamed and whole"() {
+    const ask = { model, temperature: 0, reasoning: { effort: "none" } };
+    const first = await openai.responses.create({ ...ask, input: "Who are you?" });
+    const second = await openai.responses.create({ ...ask, input: "What can you do?", previous_response_id: first.id });
+    const spelled = await openai.responses.create({ ...ask, input: [...user("Who are you?"), { role: "assistant", content: first.output_text }, ...user("What can you do?")] });
+    assert.equal(second.output_text, spelled.output_text);
+    assert.equal((await openai.responses.retrieve(first.id)).output_text, first.output_text);
+    await openai.responses.delete(first.id);
+    await assert.rejects(openai.responses.retrieve(first.id), OpenAI.NotFoundError);
+    let text = "";
+    for await (const event of await openai.responses.create({ ...ask, input: TEA, stream: true })) if (event.type === "response.output_text.delta") text += event.delta;
+    assert.match(text, /water/);
+  },
   async "anthropic: whole and streamed"() {
     const whole = await anthropic.messages.create({ model, max_tokens: 200, messages: user(TEA), temperature: 0, ...OFF });
     assert.equal(whole.stop_reason, "end_turn");
@@ -73,6 +86,11 @@ const cases = {
     const messages = [...user(WEATHER), { role: "assistant", content: first.content }, { role: "user", content: [{ type: "tool_result", tool_use_id: call.id, content: result }] }];
     const last = await anthropic.messages.create({ model, max_tokens: 200, messages, tools, temperature: 0, ...OFF });
     assert.match(last.content[0].text, /18/);
+  },
+  async "anthropic: tokens are counted"() {
+    const ask = { model, messages: user(TEA), ...OFF };
+    const { usage } = await anthropic.messages.create({ ...ask, max_tokens: 1 });
+    assert.equal((await anthropic.messages.countTokens(ask)).input_tokens, usage.input_tokens + (usage.cache_read_input_tokens ?? 0));
   },
   async "anthropic: typed errors"() {
     await assert.rejects(anthropic.messages.create({ model, max_tokens: 1, messages: [] }), (e) => e instanceof Anthropic.BadRequestError && e.error.type === "error");
