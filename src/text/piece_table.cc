@@ -9,7 +9,7 @@ TokenId PieceTable::read_further(size_t place, const PieceKey& key) const {
   while (true) {
     const uint32_t hits = buckets_[place].hits(key);
     if (hits != 0) return buckets_[place].id[std::countr_zero(hits)];
-    if (!buckets_[place].overflowed) return -1;
+    if (!buckets_[place].may_lie_further(key)) return -1;
     place = place == buckets_.size() - 1 ? 1 : place + 1;
   }
 }
@@ -31,7 +31,7 @@ void PieceTable::build(const std::vector<std::pair<std::string_view, TokenId>>& 
       Bucket& bucket = buckets_[1 + at];
       const auto free = std::find(bucket.size, bucket.size + kWays, uint8_t{0});
       if (free == bucket.size + kWays) {
-        bucket.overflowed = 1;
+        bucket.overflowed |= static_cast<uint8_t>(1u << Bucket::kind(key));
         continue;
       }
       const size_t i = static_cast<size_t>(free - bucket.size);

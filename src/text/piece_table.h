@@ -63,7 +63,8 @@ class PieceTable {
     const Bucket& bucket = buckets_[place];
     const uint32_t hits = bucket.hits(key);
     // One rare branch: whether there is a hit is as good as random.
-    if (__builtin_expect(static_cast<uint32_t>(hits == 0) & bucket.overflowed, 0)) return read_further(place, key);
+    if (__builtin_expect(static_cast<uint32_t>(hits == 0) & bucket.may_lie_further(key), 0))
+      return read_further(place, key);
     return bucket.id[std::countr_zero(hits | 1u << (kWays - 1))] | -static_cast<TokenId>(hits == 0);
   }
 
@@ -72,9 +73,11 @@ class PieceTable {
   struct alignas(64) Bucket {
     uint64_t low[kWays] = {}, high[kWays] = {};
     uint8_t size[kWays] = {};  // 0 is free
-    uint8_t overflowed = 0;    // 1: a key that belongs here lies further on
+    uint8_t overflowed = 0;    // one bit for each kind of keys that belong here of which one lies further on
     TokenId id[kWays] = {};
 
+    static uint32_t kind(const PieceKey& key) { return key.hash >> 40 & 7; }
+    uint32_t may_lie_further(const PieceKey& key) const { return uint32_t{overflowed} >> kind(key) & 1; }
     // One bit per way that holds the key.
     uint32_t hits(const PieceKey& key) const {
       uint32_t bits = 0;
