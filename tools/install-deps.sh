@@ -13,6 +13,7 @@ packages=(
   libsimdjson-dev   # reading JSON: checkpoints, hub replies, fixtures
   libutf8proc-dev   # Unicode normalisation: Engram classes of a tokenizer without its class file
   libxxhash-dev     # hash tables over tensor names, keys of the prompt cache
+  prometheus-cpp-dev  # counters and histograms of /metrics
   libcurl4-openssl-dev libssl-dev  # deepinfer pull: HTTP and SHA-256; sealed reasoning; TLS of the service
   libedit-dev       # line editing of deepinfer run
   libtomlplusplus-dev  # configuration files

@@ -36,6 +36,14 @@ struct ServeFlags {
   bool cache = true;
   std::vector<std::string> listen;
   serve::ServeConfig config;
+  serve::ServeLimits limits;
+  int64_t header_kb = 0, body_mb = 0, stored_mb = 0;
+
+  void apply_limits() {
+    limits.header_bytes_max = static_cast<size_t>(header_kb) << 10;
+    limits.body_bytes_max = static_cast<size_t>(body_mb) << 20;
+    config.limits.replace(limits);
+  }
 };
 
 int fail(const Status& status) {
@@ -64,7 +72,7 @@ Result<std::unique_ptr<engine::Engine>> make_engine(const ServeFlags& flags, Mod
   options.seed = random_seed();
   options.prefix_cache = flags.cache;
   options.host_bytes_max = static_cast<uint64_t>(flags.cache_mb) << 20;
-  options.waiting_max = flags.config.limits.requests_max;
+  options.waiting_max = flags.limits.requests_max;
   DI_RETURN_IF_ERROR(add_kv_tiers(flags.kv, &options));
   return engine::Engine::create(std::move(executor), parts.tokenizer, options);
 }
@@ -75,19 +83,48 @@ Status check_addresses(ServeFlags& flags) {
   flags.config.listen.insert(flags.config.listen.end(), flags.listen.begin(), flags.listen.end());
   for (const std::string& text : flags.config.listen) {
     DI_ASSIGN_OR_RETURN(const serve::Address address, serve::parse_address(text));
-    if (address.loopback) continue;
+    if (address.loopback || !flags.config.keys_file.empty()) continue;
     return make_error(Code::kInvalidArgument,
-                      "{} can be reached from other machines, and without API keys everybody there could use the service.",
+                      "{} can be reached from other machines, and without API keys everybody there could use the service. Make "
+                      "keys with deepinfer keys add NAME --keys FILE and start with --keys FILE.",
                       text);
   }
   return Status();
 }
 
-int serve_model(ServeFlags& flags) {
+void print_start(const ServeFlags& flags, const std::string& model, const serve::Server& server) {
+  fmt::print(stderr, "Serving {} as \"{}\":\n", model, flags.config.model_name);
+  for (const std::string& address : server.addresses()) {
+    fmt::print(stderr, "  {}{}\n", address, flags.config.page && address.starts_with("http") ? "/" : "");
+  }
+  if (flags.config.keys_file.empty()) {
+    fmt::print(stderr, "No API key is needed, so the service answers to this machine only. ");
+  } else {
+    fmt::print(stderr, "Requests need an API key of {}. ", flags.config.keys_file);
+  }
+  fmt::print(stderr, "Ctrl-C ends the service.\n");
+}
+
+void reload(ServeFlags& flags, CommandOptions& options, serve::Service& service) {
+  Status status = options.reload();
+  if (status.ok()) {
+    flags.apply_limits();
+    status = service.gate->reload();
+  }
+  fmt::print(stderr, "{}\n", status.ok() ? std::string("Limits, keys and log were opened again.")
+                                        : fmt::format("Nothing was changed: {}", status.message()));
+}
+
+int serve_model(ServeFlags& flags, CommandOptions& options) {
   ::signal(SIGXFSZ, SIG_IGN);
   ::signal(SIGPIPE, SIG_IGN);
   if (!flags.model_option.empty()) flags.model = flags.model_option;
   if (const Status status = check_addresses(flags); !status.ok()) return fail(status);
+  if (flags.config.tls.certificate.empty() != flags.config.tls.key.empty()) {
+    return app::fail("TLS needs both --tls-certificate and --tls-key.");
+  }
+  flags.apply_limits();
+  flags.config.responses.bytes_max = static_cast<size_t>(flags.stored_mb) << 20;
   const Result<std::string> dir = find_model(flags.model);
   if (!dir.ok()) return fail(dir.status());
   flags.config.bundled_model = is_bundled_model(dir.value());
@@ -103,14 +140,13 @@ int serve_model(ServeFlags& flags) {
   service.value()->add_routes(router);
   auto server = serve::Server::start(flags.config, router, service.value()->hooks());
   if (!server.ok()) return fail(server.status());
-  fmt::print(stderr, "Serving {} as \"{}\".\n", dir.value(), flags.config.model_name);
-  for (const std::string& address : server.value()->addresses()) fmt::print(stderr, "  {}\n", address);
-  fmt::print(stderr, "The page and the API are there; no API key is needed, so only this machine can reach them. Ctrl-C ends the service.\n");
-  while (signals.wait() == Signals::kReload) {
-  }
-  fmt::print(stderr, "Ending: responses in work have up to {:g} s (Ctrl-C again: none).\n", flags.config.limits.drain_timeout_s);
+  service.value()->set_server(server.value().get());
+  print_start(flags, dir.value(), *server.value());
+  while (signals.wait() == Signals::kReload) reload(flags, options, *service.value());
+  fmt::print(stderr, "Ending: responses in work have up to {:g} s (Ctrl-C again: none).\n", flags.limits.drain_timeout_s);
   service.value()->draining = true;
-  server.value()->drain(flags.config.limits.drain_timeout_s);
+  server.value()->drain(flags.limits.drain_timeout_s);
+  service.value()->set_server(nullptr);
   return kExitOk;
 }
 
@@ -137,8 +173,23 @@ void setup_serve(CLI::App& app, Run* run) {
   options->bind("io-threads", &c.io_threads);
   options->bind("page", &c.page);
   options->bind("access-log", &c.access_log);
-  options->bind("drain-timeout", &c.limits.drain_timeout_s);
-  *run = [flags, options] { return options->run([&] { return serve_model(*flags); }); };
+  options->bind("keys", &c.keys_file);
+  options->bind("cors-origin", &c.cors_origins);
+  options->bind("tls-certificate", &c.tls.certificate);
+  options->bind("tls-key", &c.tls.key);
+  options->bind("store-responses", &c.store_responses);
+  options->bind("stored-mb", &flags->stored_mb);
+  options->bind("max-header-kb", &flags->header_kb);
+  options->bind("max-body-mb", &flags->body_mb);
+  options->bind("max-connections", &flags->limits.connections_max);
+  options->bind("max-requests", &flags->limits.requests_max);
+  options->bind("request-timeout", &flags->limits.request_timeout_s);
+  options->bind("header-timeout", &flags->limits.header_timeout_s);
+  options->bind("body-timeout", &flags->limits.body_timeout_s);
+  options->bind("idle-timeout", &flags->limits.idle_timeout_s);
+  options->bind("write-timeout", &flags->limits.write_timeout_s);
+  options->bind("drain-timeout", &flags->limits.drain_timeout_s);
+  *run = [flags, options] { return options->run([&] { return serve_model(*flags, *options); }); };
 }
 
 const Command kServe("serve", "Serve the model over HTTP, with a chat page", &setup_serve);

@@ -11,6 +11,7 @@ class EngineBackend final : public Backend {
     return engine_->submit(std::move(request));
   }
   engine::RequestLimits limits() const override { return engine_->limits(); }
+  int kv_blocks() const override { return engine_->info().blocks; }
   engine::EngineStats stats() override { return engine_->stats(); }
   Result<int32_t> add_tenant(const std::string& name) override { return engine_->add_tenant(name, 1); }
 

@@ -20,6 +20,7 @@ class Backend {
   virtual ~Backend() = default;
   virtual Result<std::unique_ptr<engine::Stream>> submit(engine::Request request) = 0;
   virtual engine::RequestLimits limits() const = 0;
+  virtual int kv_blocks() const = 0;
   virtual engine::EngineStats stats() = 0;
   // A namespace of the prefix cache; the number for engine::Request::tenant.
   virtual Result<int32_t> add_tenant(const std::string& name) = 0;

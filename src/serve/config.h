@@ -2,14 +2,17 @@
 //
 //   ServeConfig config;
 //   config.listen = {"127.0.0.1:8000", "unix:/run/deepinfer.sock"};
-//   config.limits.body_bytes_max = 8 << 20;
+//   config.limits.replace({.body_bytes_max = 8 << 20});         // also while the service runs
 //
 // Plain data; Server::start (serve/server.h) checks it. Times are in seconds, sizes in bytes.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -34,6 +37,27 @@ struct ServeLimits {
   double drain_timeout_s = 30;                 // for responses in work when the service ends
 };
 
+// The limits in force; copies share them. Reading costs one atomic load; what was replaced lives on for its readers.
+class LiveLimits {
+ public:
+  LiveLimits() : state_(std::make_shared<State>()) { replace({}); }
+  const ServeLimits& operator*() const { return *state_->current.load(std::memory_order_acquire); }
+  const ServeLimits* operator->() const { return &**this; }
+  void replace(const ServeLimits& limits) {
+    const std::lock_guard<std::mutex> lock(state_->mutex);
+    state_->all.push_back(std::make_unique<const ServeLimits>(limits));
+    state_->current.store(state_->all.back().get(), std::memory_order_release);
+  }
+
+ private:
+  struct State {
+    std::mutex mutex;
+    std::vector<std::unique_ptr<const ServeLimits>> all;
+    std::atomic<const ServeLimits*> current{nullptr};
+  };
+  std::shared_ptr<State> state_;
+};
+
 struct TlsConfig {
   std::string certificate;  // PEM file with the chain; empty: no TLS
   std::string key;          // PEM file
@@ -47,12 +71,13 @@ struct ServeConfig {
   std::string model_name = "deepseek-v4.1-flash";  // as /v1/models lists it
   std::vector<std::string> model_aliases;          // further names that requests may use
   bool accept_any_model = false;                   // every name is taken for the model
+  std::string keys_file;                           // API keys (serve/keys.h); empty: none are needed
   std::vector<std::string> cors_origins;           // "*" for all; empty: no CORS headers
   bool store_responses = true;                     // previous_response_id and GET /v1/responses
   ResponseStore::Options responses;
   bool page = true;                                // the chat page at /
   std::string access_log;                          // file, "-" for standard error, empty for none
-  ServeLimits limits;
+  LiveLimits limits;
 
   // For tests: a fixed clock (seconds since 1970) and numbered instead of random ids.
   std::function<int64_t()> clock;

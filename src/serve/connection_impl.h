@@ -48,12 +48,17 @@ class Connection final : public Swept, public Wire, public std::enable_shared_fr
 
   void sweep(int64_t now_ms) override {
     const auto self = this->shared_from_this();
-    if (writing_ && now_ms > write_deadline_ms_) return close();
+    if (writing_ && now_ms > write_deadline_ms_) {
+      host_.limit_hit("write_timeout_s");
+      return close();
+    }
     if (now_ms > read_deadline_ms_) {
       // A request that was begun gets an answer; silence is just ended.
       if (phase_ == Phase::kHead && reading_request_) {
+        host_.limit_hit("header_timeout_s");
         refuse_unread(408, "The request's headers did not arrive within header_timeout_s.");
       } else if (phase_ == Phase::kBody) {
+        host_.limit_hit("body_timeout_s");
         refuse_unread(408, "The request's body did not arrive in time: body_timeout_s and body_rate_min.");
       } else {
         close();
@@ -102,7 +107,7 @@ class Connection final : public Swept, public Wire, public std::enable_shared_fr
   static constexpr int64_t kLingerMs = 2000;
 
   static int64_t ms(double seconds) { return static_cast<int64_t>(seconds * 1000); }
-  const ServeLimits& limits() const { return host_.config->limits; }
+  const ServeLimits& limits() const { return *host_.config->limits; }
 
   Awaitable<void> run() {
     const auto self = this->shared_from_this();
@@ -158,6 +163,7 @@ class Connection final : public Swept, public Wire, public std::enable_shared_fr
         parsed_ = buffer_.size();
         if (ec == http::error::need_more) ec = {};
         if (ec == http::error::header_limit) {
+          host_.limit_hit("header_bytes_max");
           refuse_unread(431, "The request line and headers are larger than header_bytes_max.");
           co_return false;
         }
@@ -215,11 +221,13 @@ class Connection final : public Swept, public Wire, public std::enable_shared_fr
     if (host_.admit && !host_.admit(exchange_, *match.route)) return true;
     const size_t body_max = limits().body_bytes_max;
     if (length.value_or(0) > body_max) {
+      host_.limit_hit("body_bytes_max");
       respond_error(x, 413, "The request body has " + std::to_string(*length) + " bytes, more than body_bytes_max = " +
                                 std::to_string(body_max) + " of this server.");
       return true;
     }
     if (!count_body(length.value_or(0))) {
+      host_.limit_hit("bodies_bytes_max");
       respond_error(x, 503, "The requests being read hold more than bodies_bytes_max. Try again soon.", "server_error",
                     "overloaded", {}, {{"Retry-After", "1"}});
       return true;
@@ -256,6 +264,7 @@ class Connection final : public Swept, public Wire, public std::enable_shared_fr
         parsed_ = buffer_.size();
         if (ec == http::error::need_more) ec = {};
         if (ec == http::error::body_limit) {
+          host_.limit_hit("body_bytes_max");
           refuse_unread(413, "The request body is larger than body_bytes_max = " +
                                  std::to_string(limits().body_bytes_max) + " of this server.");
           co_return false;
@@ -273,6 +282,7 @@ class Connection final : public Swept, public Wire, public std::enable_shared_fr
       const size_t bytes = buffer_.size() - before;
       received += static_cast<double>(bytes);
       if (parser_->chunked() && !count_body(bytes)) {
+        host_.limit_hit("bodies_bytes_max");
         refuse_unread(503, "The requests being read hold more than bodies_bytes_max. Try again soon.");
         co_return false;
       }
@@ -289,6 +299,8 @@ class Connection final : public Swept, public Wire, public std::enable_shared_fr
     } catch (const std::exception& e) {
       respond_error(*x, 500, std::string("The service failed: ") + e.what() + ".", "internal_error");
     }
+    // Nobody is left who could answer.
+    if (!x->ended() && x.use_count() == 2) respond_error(*x, 500, "The service has no answer to this request.", "internal_error");
   }
 
   // Until the response is over and written, or the client is gone.

@@ -38,10 +38,11 @@ class Generation final : public GenerationControl, public std::enable_shared_fro
     exchange_->on_gone = [weak = weak_from_this()] {
       if (const auto self = weak.lock()) self->cancel();
     };
-    if (service_.generations > service_.config.limits.requests_max) {
+    if (service_.generations > service_.config.limits->requests_max) {
+      service_.metrics.limit_hit("requests_max");
       return fail({.status = 503,
                    .message = fmt::format("{} generations are in work or waiting, which is requests_max. Try again later.",
-                                          service_.config.limits.requests_max),
+                                          service_.config.limits->requests_max),
                    .type = "server_error",
                    .code = "overloaded"});
     }
@@ -85,6 +86,7 @@ class Generation final : public GenerationControl, public std::enable_shared_fro
   }
 
   void notify_finished(bool has_body) {
+    if (begun_) exchange_->figures.output_s = std::chrono::duration<double>(last_token_ - first_token_).count();
     if (std::exchange(started_, false) && options_.finished) options_.finished(prepared_, has_body ? answer_.get() : nullptr);
   }
 
@@ -141,7 +143,10 @@ class Generation final : public GenerationControl, public std::enable_shared_fro
     job_.reset();
     if (!result.ok()) {
       recipe::ApiError error = api_error(result.status());
-      if (error.status == 400) error.message = "Invalid json schema: " + error.message;
+      if (error.status == 400) {
+        const bool regex = prepared_.constraint->kind == grammar::ConstraintKind::kRegex;
+        error.message = (regex ? "Invalid regex: " : "Invalid json schema: ") + error.message;
+      }
       return fail(error);
     }
     prepared_.engine.grammar = std::move(result).value();
@@ -180,7 +185,7 @@ class Generation final : public GenerationControl, public std::enable_shared_fro
 
   void pump() {
     if (over_ || !stream_) return;
-    const size_t unsent_max = service_.config.limits.unsent_bytes_max;
+    const size_t unsent_max = service_.config.limits->unsent_bytes_max;
     engine::Event event;
     while (!over_ && exchange_->unsent() <= unsent_max && stream_->try_next(&event)) take(event);
     if (over_) return;
@@ -214,6 +219,7 @@ class Generation final : public GenerationControl, public std::enable_shared_fro
   void take(const engine::Event& e) {
     if (e.finished && !e.error.ok() && ended_[static_cast<size_t>(e.sample)] == 0) return fail(api_error(e.error));
     if (e.finished && e.reason == engine::FinishReason::kTimeout) {
+      service_.metrics.limit_hit("request_timeout_s");
       return fail({.status = 504,
                    .message = "The answer was not complete within request_timeout_s.",
                    .type = "server_error",
@@ -228,6 +234,7 @@ class Generation final : public GenerationControl, public std::enable_shared_fro
 
   void push(const engine::Event& e) {
     ++exchange_->figures.output_tokens;
+    last_token_ = Clock::now();
     if (e.has_logprob) {
       top_.clear();
       for (const engine::TokenLogprob& t : e.top) top_.push_back({t.token, t.logprob});
@@ -282,6 +289,7 @@ class Generation final : public GenerationControl, public std::enable_shared_fro
     job_.reset();
     stream_.reset();
     exchange_->figures.finish = "error";
+    if (begun_) exchange_->figures.output_s = std::chrono::duration<double>(last_token_ - first_token_).count();
     if (!exchange_->begun()) {
       notify_finished(false);
       return respond_api_error(*exchange_, error);
@@ -299,7 +307,7 @@ class Generation final : public GenerationControl, public std::enable_shared_fro
   const std::shared_ptr<Exchange> exchange_;
   const GenerationOptions options_;
   const Clock::time_point received_ = Clock::now();
-  Clock::time_point submitted_ = received_, first_token_ = received_;
+  Clock::time_point submitted_ = received_, first_token_ = received_, last_token_ = received_;
   Prepared prepared_;
   std::optional<recipe::ApiError> prepare_error_;
   std::unique_ptr<grammar::CompileJob> job_;

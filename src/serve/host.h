@@ -30,7 +30,12 @@ struct Host {
   // Called with the headers only. True: go on; false: it has responded.
   std::function<bool(const std::shared_ptr<Exchange>&, const Route&)> admit;
   std::function<void(const Finished&)> finished;
+  std::function<void(std::string_view limit)> on_limit;
   std::function<std::string()> next_request_id;
+
+  void limit_hit(std::string_view limit) const {
+    if (on_limit) on_limit(limit);
+  }
 
   std::atomic<int> connections{0};
   std::atomic<size_t> body_bytes{0};  // of requests that are being read

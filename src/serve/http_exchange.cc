@@ -107,6 +107,7 @@ void HttpExchange::write_head(const Response& r, std::string_view framing) {
   append_header(out, "x-request-id", request_id);
   write_cors(out);
   for (const auto& [name, value] : r.headers) append_header(out, name, value);
+  for (const auto& [name, value] : extra_headers) append_header(out, name, value);
   if (!keep_alive_) {
     out += "Connection: close\r\n";
   } else if (!chunked_) {
@@ -176,7 +177,7 @@ void HttpExchange::flush() {
     chunk_at_ = std::string::npos;
   }
   last_sent_ms_ = loop_.now_ms();
-  full_ = wire_->unsent() > host_.config->limits.unsent_bytes_max;
+  full_ = wire_->unsent() > host_.config->limits->unsent_bytes_max;
   wire_->send();
 }
 
@@ -221,7 +222,7 @@ void HttpExchange::detach() {
 
 void HttpExchange::wrote(size_t unsent) {
   last_sent_ms_ = loop_.now_ms();
-  if (!full_ || unsent > host_.config->limits.unsent_bytes_max / 2) return;
+  if (!full_ || unsent > host_.config->limits->unsent_bytes_max / 2) return;
   full_ = false;
   const auto self = shared_from_this();
   if (on_writable) on_writable();
@@ -229,7 +230,7 @@ void HttpExchange::wrote(size_t unsent) {
 
 void HttpExchange::sweep(int64_t now_ms) {
   const double quiet_s = static_cast<double>(now_ms - last_sent_ms_) / 1000;
-  if (ended_ || !on_quiet || quiet_s < host_.config->limits.keep_alive_s) return;
+  if (ended_ || !on_quiet || quiet_s < host_.config->limits->keep_alive_s) return;
   last_sent_ms_ = now_ms;
   const auto self = shared_from_this();
   on_quiet();

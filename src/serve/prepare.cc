@@ -26,7 +26,7 @@ std::optional<ApiError> parse(const Service& service, recipe::Protocol protocol,
 
 void read_engine_options(const Service& service, Prepared& p) {
   engine::read_api_request(p.request, service.specials, &p.engine, &p.constraint);
-  p.engine.timeout_s = service.config.limits.request_timeout_s;
+  p.engine.timeout_s = service.config.limits->request_timeout_s;
 }
 
 }  // namespace

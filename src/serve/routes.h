@@ -7,6 +7,7 @@ class Router;
 class Service;
 
 void add_health_routes(Router& router, Service& service);
+void add_metrics_routes(Router& router, Service& service);
 void add_model_routes(Router& router, Service& service);
 void add_generation_routes(Router& router, Service& service);
 void add_response_routes(Router& router, Service& service);

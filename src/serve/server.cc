@@ -87,6 +87,7 @@ struct Server::Impl {
     host.router = &router;
     host.admit = std::move(hooks.admit);
     host.finished = std::move(hooks.finished);
+    host.on_limit = std::move(hooks.on_limit);
     host.next_request_id = [this] { return ids.next("req_"); };
     for (int i = 0; i < std::max(1, config.io_threads); ++i) loops.push_back(std::make_unique<LoopThread>());
   }
@@ -169,7 +170,7 @@ Status Server::Impl::listen(const std::string& text) {
 Awaitable<void> Server::Impl::accept(Acceptor& acceptor, bool with_tls) {
   Timer pause(loops[0]->context().get_executor());
   while (acceptor.is_open()) {
-    if (host.connections >= config.limits.connections_max) {
+    if (host.connections >= config.limits->connections_max) {
       pause.expires_after(std::chrono::milliseconds(20));
       co_await pause.async_wait(Token());
       continue;

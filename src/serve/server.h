@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/status.h"
@@ -26,6 +27,7 @@ struct ServerHooks {
   // Sees a request's headers. True: go on; false: it has responded.
   std::function<bool(const std::shared_ptr<Exchange>&, const Route&)> admit;
   std::function<void(const Finished&)> finished;
+  std::function<void(std::string_view limit)> on_limit;  // a limit of ServeLimits was reached
 };
 
 class Server {

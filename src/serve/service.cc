@@ -21,7 +21,7 @@ Service::Service(ServeConfig c, std::unique_ptr<Backend> b, text::Tokenizer t, r
   request_options.models = {{config.model_name, recipe::Version::kV41}};
   for (const std::string& alias : config.model_aliases) request_options.models.push_back({alias, recipe::Version::kV41});
   request_options.accept_any_model = config.accept_any_model;
-  request_options.limits.body_bytes_max = config.limits.body_bytes_max;
+  request_options.limits.body_bytes_max = config.limits->body_bytes_max;
   request_options.limits.n_max = backend->limits().samples_max;
 }
 
@@ -33,6 +33,7 @@ Result<std::unique_ptr<Service>> Service::create(ServeConfig config, std::unique
   std::unique_ptr<Service> self(new Service(std::move(config), std::move(backend), std::move(tokenizer), specials));
   DI_ASSIGN_OR_RETURN(auto vocabulary, grammar::Vocabulary::from_tokenizer(self->tokenizer));
   self->compiler = std::make_unique<grammar::Compiler>(std::move(vocabulary), grammar::Compiler::Options());
+  DI_ASSIGN_OR_RETURN(self->gate, Gate::create(self->config, self->metrics));
   recipe::Sealer::Key key;
   if (::RAND_bytes(key.data(), static_cast<int>(key.size())) != 1) {
     return Status(Code::kInternal, "The system gives no random bytes for the key that seals reasoning.");
@@ -44,6 +45,7 @@ Result<std::unique_ptr<Service>> Service::create(ServeConfig config, std::unique
 
 void Service::add_routes(Router& router) {
   add_health_routes(router, *this);
+  add_metrics_routes(router, *this);
   add_model_routes(router, *this);
   add_generation_routes(router, *this);
   add_response_routes(router, *this);
@@ -51,7 +53,19 @@ void Service::add_routes(Router& router) {
   if (config.page) add_page_routes(router, *this);
 }
 
-ServerHooks Service::hooks() { return {}; }
+ServerHooks Service::hooks() {
+  return {.admit = [this](const std::shared_ptr<Exchange>& x, const Route& route) { return gate->admit(x, route); },
+          .finished = [this](const Finished& f) { gate->finished(f); },
+          .on_limit = [this](std::string_view limit) { metrics.limit_hit(limit); }};
+}
+
+std::string Service::metrics_text() {
+  metrics.update(backend->stats(), backend->kv_blocks());
+  metrics.set_stored_responses(responses.size(), responses.bytes());
+  metrics.set_lines_dropped(gate->lines_dropped());
+  if (const Server* server = server_) metrics.set_connections(server->connections());
+  return metrics.text();
+}
 
 std::optional<int32_t> Service::find_tenant(const std::string& scope) const {
   if (scope.empty()) return 0;

@@ -24,10 +24,12 @@
 #include "recipe/tokenize.h"
 #include "serve/backend.h"
 #include "serve/config.h"
+#include "serve/gate.h"
 #include "serve/ids.h"
 #include "serve/response_store.h"
 #include "serve/router.h"
 #include "serve/server.h"
+#include "serve/service_metrics.h"
 #include "serve/workers.h"
 #include "text/tokenizer.h"
 
@@ -41,6 +43,10 @@ class Service {
 
   void add_routes(Router& router);
   ServerHooks hooks();
+  // Of the server that runs the routes, for /metrics.
+  void set_server(const Server* server) { server_ = server; }
+  // The metrics page; waits for a step of the engine.
+  std::string metrics_text();
 
   // The engine's number for a user's part of the cache, if it is known already; else resolve_tenant on a worker.
   std::optional<int32_t> find_tenant(const std::string& scope) const;
@@ -59,6 +65,8 @@ class Service {
   std::unique_ptr<grammar::Compiler> compiler;
   ResponseStore responses;
   IdSource ids;
+  ServiceMetrics metrics;
+  std::unique_ptr<Gate> gate;
   std::atomic<int> generations{0};
   std::atomic<bool> draining{false};
   Workers workers;
@@ -67,6 +75,7 @@ class Service {
   Service(ServeConfig config, std::unique_ptr<Backend> backend, text::Tokenizer tokenizer, recipe::SpecialIds specials);
   static int64_t wall_clock();
 
+  std::atomic<const Server*> server_{nullptr};
   mutable std::mutex tenants_mutex_;
   std::unordered_map<std::string, int32_t> tenants_;
 };

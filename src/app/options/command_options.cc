@@ -92,6 +92,12 @@ Result<OptionValues> CommandOptions::resolve() const {
   return resolve_options(inputs);
 }
 
+Status CommandOptions::reload() {
+  DI_ASSIGN_OR_RETURN(values_, resolve());
+  for (const auto& [name, read] : bindings_) read(values_);
+  return Status();
+}
+
 int CommandOptions::run(const std::function<int()>& command) {
   for (const auto& [name, flag] : flags_) {
     if (!bindings_.contains(name)) defect(fmt::format("{} does not use its option {}", command_, name));

@@ -34,6 +34,8 @@ class CommandOptions {
 
   // Fills the bound variables; `command` runs if nothing was wrong and there is something to do.
   int run(const std::function<int()>& command);
+  // Reads file and environment again and fills the bound variables with what holds now; on an error nothing changes.
+  Status reload();
   // Where a bound option's value came from.
   Origin origin(std::string_view name) const { return values_.at(name).origin; }
 

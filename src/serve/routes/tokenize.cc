@@ -44,7 +44,7 @@ Response tokenize_chat(const Service& service, Exchange& x) {
 }
 
 Response tokenize(const Service& service, Exchange& x) {
-  Result<Json> body = recipe::parse_json(x.body(), {.bytes_max = service.config.limits.body_bytes_max});
+  Result<Json> body = recipe::parse_json(x.body(), {.bytes_max = service.config.limits->body_bytes_max});
   if (!body.ok()) return bad_request(x, "invalid JSON request: " + body.status().message(), "");
   if (body->find("messages") != nullptr) return tokenize_chat(service, x);
   const Json* text = body->find("prompt");
@@ -65,7 +65,7 @@ Response tokenize(const Service& service, Exchange& x) {
 }
 
 Response detokenize(const Service& service, Exchange& x) {
-  Result<Json> body = recipe::parse_json(x.body(), {.bytes_max = service.config.limits.body_bytes_max});
+  Result<Json> body = recipe::parse_json(x.body(), {.bytes_max = service.config.limits->body_bytes_max});
   if (!body.ok()) return bad_request(x, "invalid JSON request: " + body.status().message(), "");
   const Json* tokens = body->find("tokens");
   if (tokens == nullptr || !tokens->is_array()) return bad_request(x, "tokens must be a list of token ids.", "tokens");

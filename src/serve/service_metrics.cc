@@ -1,0 +1,144 @@
+#include "serve/service_metrics.h"
+
+#include <dirent.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <ctime>
+#include <vector>
+
+#include "serve/host.h"
+
+namespace deepinfer::serve {
+namespace {
+
+using observe::Labels;
+
+const std::vector<double> kSeconds = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 600};
+const std::vector<double> kTokenSeconds = {0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2.5};
+const std::vector<double> kTokens = {16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576};
+
+std::string_view api_name(recipe::Protocol protocol) {
+  switch (protocol) {
+    case recipe::Protocol::kChat: return "chat";
+    case recipe::Protocol::kResponses: return "responses";
+    case recipe::Protocol::kMessages: return "messages";
+    case recipe::Protocol::kCompletions: return "completions";
+  }
+  return "";
+}
+
+int count_open_files() {
+  int count = 0;
+  DIR* dir = ::opendir("/proc/self/fd");
+  if (dir == nullptr) return 0;
+  while (::readdir(dir) != nullptr) ++count;
+  ::closedir(dir);
+  return count - 3;  // ., .., and the folder itself
+}
+
+}  // namespace
+
+ServiceMetrics::ServiceMetrics()
+    : connections_(metrics_.gauge("deepinfer_connections", "Open client connections.")),
+      running_(metrics_.gauge("deepinfer_requests_running", "Answers that the engine is working on.")),
+      waiting_(metrics_.gauge("deepinfer_requests_waiting", "Answers that wait for the engine.")),
+      kv_usage_(metrics_.gauge("deepinfer_kv_usage_ratio", "Share of the KV blocks that running answers hold.")),
+      slots_free_(metrics_.gauge("deepinfer_sequence_slots_free", "Sequences that could run beside those that do.")),
+      stored_(metrics_.gauge("deepinfer_stored_responses", "Responses that can be continued or fetched.")),
+      stored_bytes_(metrics_.gauge("deepinfer_stored_responses_bytes", "Memory that stored responses count with.")),
+      prompt_tokens_(metrics_.counter("deepinfer_prompt_tokens_total", "Prompt tokens of answered requests.")),
+      cached_tokens_(metrics_.counter("deepinfer_cached_prompt_tokens_total", "Prompt tokens found in the prefix cache.")),
+      generated_tokens_(metrics_.counter("deepinfer_generated_tokens_total", "Tokens generated for requests.")),
+      lines_dropped_(metrics_.counter("deepinfer_log_lines_dropped_total", "Lines that the access log could not take.")),
+      steps_(metrics_.counter("deepinfer_engine_steps_total", "Steps of the engine.")),
+      failed_steps_(metrics_.counter("deepinfer_engine_failed_steps_total", "Steps that failed.")),
+      prefill_rows_(metrics_.counter("deepinfer_engine_prefill_rows_total", "Prompt rows run by the model.")),
+      decode_rows_(metrics_.counter("deepinfer_engine_decode_rows_total", "Decode rows run by the model.")),
+      preemptions_(metrics_.counter("deepinfer_engine_preemptions_total", "Answers put aside for want of KV memory.")),
+      first_token_(metrics_.histogram("deepinfer_time_to_first_token_seconds",
+                                      "From the engine's receipt of a request to its first token.", kSeconds)),
+      output_token_(metrics_.histogram("deepinfer_time_per_output_token_seconds",
+                                       "Mean time between the tokens of an answer, the first one aside.", kTokenSeconds)),
+      prompt_size_(metrics_.histogram("deepinfer_request_prompt_tokens", "Prompt tokens of a request.", kTokens)),
+      answer_size_(metrics_.histogram("deepinfer_request_generated_tokens", "Tokens generated for a request.", kTokens)),
+      cpu_seconds_(metrics_.gauge("deepinfer_process_cpu_seconds", "CPU time of the process, user and system.")),
+      resident_bytes_(metrics_.gauge("process_resident_memory_bytes", "Resident memory of the process.")),
+      start_time_(metrics_.gauge("process_start_time_seconds", "Start of the process since 1970.")),
+      open_files_(metrics_.gauge("process_open_fds", "Open file descriptors of the process.")) {
+  start_time_.set(static_cast<double>(std::time(nullptr)));
+}
+
+void ServiceMetrics::finished(const Finished& f) {
+  const std::string_view name = f.route == nullptr ? "none" : f.route->name;
+  const ExchangeFigures& figures = f.exchange.figures;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    RouteMetrics& r = routes_[name];
+    if (r.seconds == nullptr) {
+      r.seconds = &metrics_.histogram("deepinfer_http_request_seconds", "From a request's headers to the end of its response.",
+                                      kSeconds, {{"route", std::string(name)}});
+    }
+    observe::Counter*& count = r.by_status[f.status];
+    if (count == nullptr) {
+      count = &metrics_.counter("deepinfer_http_requests_total", "Responses by route and status.",
+                                {{"route", std::string(name)}, {"code", std::to_string(f.status)}});
+    }
+    count->add();
+    r.seconds->record(f.seconds);
+  }
+  if (f.status >= 400 && f.status != 499) {
+    metrics_.counter("deepinfer_errors_total", "Responses with an error, by API and status.",
+                     {{"api", std::string(api_name(f.exchange.protocol))}, {"code", std::to_string(f.status)}})
+        .add();
+  }
+  if (figures.prompt_tokens == 0) return;
+  prompt_tokens_.add(static_cast<double>(figures.prompt_tokens));
+  cached_tokens_.add(static_cast<double>(figures.cached_tokens));
+  generated_tokens_.add(static_cast<double>(figures.output_tokens));
+  first_token_.record(figures.first_token_s);
+  prompt_size_.record(static_cast<double>(figures.prompt_tokens));
+  answer_size_.record(static_cast<double>(figures.output_tokens));
+  if (figures.output_tokens > 1) {
+    output_token_.record(figures.output_s / static_cast<double>(figures.output_tokens - 1));
+  }
+}
+
+void ServiceMetrics::limit_hit(std::string_view limit) {
+  metrics_.counter("deepinfer_limits_hit_total", "Requests refused or ended by a limit, by its name.", {{"limit", std::string(limit)}}).add();
+}
+
+void ServiceMetrics::set_stored_responses(size_t count, size_t bytes) {
+  stored_.set(static_cast<double>(count));
+  stored_bytes_.set(static_cast<double>(bytes));
+}
+
+void ServiceMetrics::update(const engine::EngineStats& stats, int blocks) {
+  const sched::SchedulerStats& s = stats.scheduler;
+  running_.set(s.running);
+  waiting_.set(s.waiting);
+  slots_free_.set(s.slots_free);
+  if (blocks > 0) kv_usage_.set(1.0 - static_cast<double>(s.blocks_free + s.blocks_evictable) / blocks);
+  steps_.raise_to(static_cast<double>(stats.steps));
+  failed_steps_.raise_to(static_cast<double>(stats.failed_steps));
+  prefill_rows_.raise_to(static_cast<double>(s.prefill_rows));
+  decode_rows_.raise_to(static_cast<double>(s.decode_rows));
+  preemptions_.raise_to(static_cast<double>(s.spilled + s.recomputed));
+  update_process();
+}
+
+void ServiceMetrics::update_process() {
+  rusage usage = {};
+  ::getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& t) { return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec); };
+  cpu_seconds_.set(seconds(usage.ru_utime) + seconds(usage.ru_stime));
+  if (std::FILE* file = std::fopen("/proc/self/statm", "r")) {
+    long pages = 0, resident = 0;
+    if (std::fscanf(file, "%ld %ld", &pages, &resident) == 2) resident_bytes_.set(static_cast<double>(resident) * static_cast<double>(::sysconf(_SC_PAGESIZE)));
+    std::fclose(file);
+  }
+  open_files_.set(count_open_files());
+}
+
+}  // namespace deepinfer::serve

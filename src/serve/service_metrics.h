@@ -1,0 +1,50 @@
+// The service's metrics, made once. Names, units and labels: docs/serving.md.
+//
+//   ServiceMetrics metrics;
+//   metrics.finished(finished);                   // from the server's hook
+//   metrics.update(backend stats, blocks);        // before text(), from a worker
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+
+#include "engine/engine.h"
+#include "observe/metrics.h"
+
+namespace deepinfer::serve {
+
+struct Finished;
+
+class ServiceMetrics {
+ public:
+  ServiceMetrics();
+
+  void finished(const Finished& f);
+  void limit_hit(std::string_view limit);
+  void update(const engine::EngineStats& stats, int blocks);
+  void set_connections(int open) { connections_.set(open); }
+  void set_stored_responses(size_t count, size_t bytes);
+  void set_lines_dropped(uint64_t lines) { lines_dropped_.raise_to(static_cast<double>(lines)); }
+  std::string text() const { return metrics_.text(); }
+
+ private:
+  struct RouteMetrics {
+    std::unordered_map<int, observe::Counter*> by_status;
+    observe::Histogram* seconds = nullptr;
+  };
+  void update_process();
+
+  observe::Metrics metrics_;
+  observe::Gauge &connections_, &running_, &waiting_, &kv_usage_, &slots_free_, &stored_, &stored_bytes_;
+  observe::Counter &prompt_tokens_, &cached_tokens_, &generated_tokens_, &lines_dropped_;
+  observe::Counter &steps_, &failed_steps_, &prefill_rows_, &decode_rows_, &preemptions_;
+  observe::Histogram &first_token_, &output_token_, &prompt_size_, &answer_size_;
+  observe::Gauge &cpu_seconds_, &resident_bytes_, &start_time_, &open_files_;
+  std::mutex mutex_;
+  std::unordered_map<std::string_view, RouteMetrics> routes_;  // by the routes' own names, which live as long as they
+};
+
+}  // namespace deepinfer::serve
