@@ -164,7 +164,7 @@ int run_model(Flags& flags) {
   Result<LoadedModel> loaded = load_model(dir.value(), o, &interrupt.flag());
   if (!loaded.ok()) return fail(loaded.status());
   LoadedModel& model = loaded.value();
-  Session session(*model.model, model.tokenizer, make_settings(o, *model.checkpoint));
+  Session session(*model.generator, model.tokenizer, make_settings(o, *model.checkpoint));
   const std::chrono::duration<double> load_time = std::chrono::steady_clock::now() - begin;
   if (!chat) {
     return answer_once(session, o, *o.prompt,

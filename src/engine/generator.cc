@@ -18,19 +18,19 @@ Generator::Generator(SequenceModel& model)
       history_(static_cast<int>(model.vocab_size())),
       logits_(static_cast<size_t>(model.vocab_size())) {}
 
-Status Generator::check(const GenerateRequest& request) const {
-  const int64_t length = static_cast<int64_t>(request.prompt.size());
+Status check_prompt(std::span<const int32_t> prompt, int64_t context_max, int64_t vocab_size) {
+  const int64_t length = static_cast<int64_t>(prompt.size());
   if (length == 0) return Status(Code::kInvalidArgument, "The prompt is empty.");
-  if (length >= model_.context_max()) {
+  if (length >= context_max) {
     return make_error(Code::kInvalidArgument,
                       "The prompt has {} tokens, but the context holds {} and the answer needs one of them. Shorten the "
                       "prompt, or allow more with --context.",
-                      length, model_.context_max());
+                      length, context_max);
   }
-  for (int32_t t : request.prompt) {
-    if (t < 0 || t >= model_.vocab_size()) {
+  for (int32_t t : prompt) {
+    if (t < 0 || t >= vocab_size) {
       return make_error(Code::kInvalidArgument, "Token {} of the prompt is outside the vocabulary of {}.", t,
-                        model_.vocab_size());
+                        vocab_size);
     }
   }
   return Status();
@@ -38,7 +38,7 @@ Status Generator::check(const GenerateRequest& request) const {
 
 Result<GenerateResult> Generator::generate(const GenerateRequest& request, const Sink& sink,
                                            const std::atomic<bool>* stop, const OnPrefill& on_prefill) {
-  DI_RETURN_IF_ERROR(check(request));
+  DI_RETURN_IF_ERROR(check_prompt(request.prompt, model_.context_max(), model_.vocab_size()));
   const auto stopped = [&] { return stop != nullptr && stop->load(std::memory_order_relaxed); };
   const int64_t length = static_cast<int64_t>(request.prompt.size());
   const int64_t decoder_begin = request.prefill == Prefill::kFull ? 0 : std::max<int64_t>(0, length - model_.keep());

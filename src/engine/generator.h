@@ -1,5 +1,5 @@
-// One sequence, one token after the other: prefill, then sample and decode until something ends it. What `deepinfer
-// run` uses.
+// One sequence, one token after the other: prefill, then sample and decode until something ends it. The plainest way
+// from a prompt to an answer; the engine's tests compare with it.
 //
 //   Generator generator(model);
 //   GenerateRequest request{.prompt = ids, .sampling = params, .seed = 7, .max_tokens = 100, .stop_tokens = {eos}};
@@ -61,9 +61,13 @@ struct GenerateResult {
   EndReason end = EndReason::kStopToken;
   int64_t prompt_tokens = 0;
   int64_t output_tokens = 0;  // sampled ones, the one that ended the sequence included
+  int64_t cached_tokens = 0;  // of the prompt, with a cache (engine/engine_generator.h)
   double prefill_s = 0;       // start to first sampled token
   double decode_s = 0;        // first sampled token to the last
 };
+
+// kInvalidArgument for a prompt that is empty, too long for the context or has ids outside the vocabulary.
+Status check_prompt(std::span<const int32_t> prompt, int64_t context_max, int64_t vocab_size);
 
 class Generator {
  public:
@@ -78,8 +82,6 @@ class Generator {
                                   const OnPrefill& on_prefill = nullptr);
 
  private:
-  Status check(const GenerateRequest& request) const;
-
   SequenceModel& model_;
   ops::Sampler sampler_;
   ops::TokenHistory history_;

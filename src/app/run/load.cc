@@ -15,7 +15,6 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/safetensors.h"
 #include "engine/loading.h"
-#include "engine/single_sequence.h"
 #include "ops/ops.h"
 
 namespace deepinfer::app {
@@ -106,9 +105,9 @@ Result<LoadedModel> load_model(const std::string& dir, const RunOptions& options
   const int64_t context = options.context > 0
                               ? options.context
                               : std::min(kContextDefault, parts.checkpoint->config().max_position_embeddings);
-  DI_ASSIGN_OR_RETURN(std::unique_ptr<engine::SequenceModel> model,
-                      engine::SingleSequence::create(parts.checkpoint, std::move(parts.ops), context));
-  return LoadedModel{std::move(parts.checkpoint), std::move(parts.tokenizer), std::move(model)};
+  DI_ASSIGN_OR_RETURN(std::unique_ptr<engine::EngineGenerator> generator,
+                      engine::EngineGenerator::create(parts.checkpoint, std::move(parts.ops), context));
+  return LoadedModel{std::move(parts.checkpoint), std::move(parts.tokenizer), std::move(generator)};
 }
 
 }  // namespace deepinfer::app

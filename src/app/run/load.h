@@ -13,7 +13,7 @@
 
 #include "app/run/options.h"
 #include "base/status.h"
-#include "engine/generator.h"
+#include "engine/engine_generator.h"
 #include "text/tokenizer.h"
 
 namespace deepinfer::checkpoint {
@@ -38,7 +38,7 @@ Result<ModelParts> load_parts(const std::string& dir, const RunOptions& options,
 struct LoadedModel {
   std::shared_ptr<const checkpoint::Checkpoint> checkpoint;
   text::Tokenizer tokenizer;
-  std::unique_ptr<engine::SequenceModel> model;
+  std::unique_ptr<engine::EngineGenerator> generator;
 };
 
 Result<LoadedModel> load_model(const std::string& dir, const RunOptions& options, const std::atomic<bool>* stop);

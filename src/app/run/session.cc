@@ -72,11 +72,10 @@ struct Session::Impl {
   recipe::OutputVocabulary vocabulary;
   std::unique_ptr<recipe::PromptEncoder> encoder;  // made by the first chat: raw text needs no chat tokens
   SessionSettings settings;
-  engine::Generator generator;
-  engine::Generator::OnPrefill on_prefill;
+  engine::EngineGenerator& generator;
 
-  Impl(engine::SequenceModel& model, text::Tokenizer t, SessionSettings s)
-      : tokenizer(std::move(t)), vocabulary(tokenizer), settings(std::move(s)), generator(model) {}
+  Impl(engine::EngineGenerator& g, text::Tokenizer t, SessionSettings s)
+      : tokenizer(std::move(t)), vocabulary(tokenizer), settings(std::move(s)), generator(g) {}
 
   Status make_encoder() {
     if (encoder) return Status();
@@ -103,7 +102,7 @@ struct Session::Impl {
                                           .max_tokens = max_tokens,
                                           .stop_tokens = settings.stop_tokens,
                                           .prefill = settings.prefill};
-    DI_ASSIGN_OR_RETURN(answer.figures, generator.generate(request, on_token, stop, on_prefill));
+    DI_ASSIGN_OR_RETURN(answer.figures, generator.generate(request, on_token, stop));
     answer.cancelled = answer.figures.end == engine::EndReason::kCancelled;
     answer.in_reasoning = output.in_reasoning();
     answer.finish = output.finish(finish_reason(answer.figures.end));
@@ -112,13 +111,11 @@ struct Session::Impl {
   }
 };
 
-Session::Session(engine::SequenceModel& model, text::Tokenizer tokenizer, SessionSettings settings)
-    : impl_(std::make_unique<Impl>(model, std::move(tokenizer), std::move(settings))) {}
+Session::Session(engine::EngineGenerator& generator, text::Tokenizer tokenizer, SessionSettings settings)
+    : impl_(std::make_unique<Impl>(generator, std::move(tokenizer), std::move(settings))) {}
 Session::~Session() = default;
 
 SessionSettings& Session::settings() { return impl_->settings; }
-
-void Session::on_prefill(engine::Generator::OnPrefill on_prefill) { impl_->on_prefill = std::move(on_prefill); }
 
 Result<Answer> Session::chat(const recipe::Conversation& conversation, AnswerSink& sink,
                              const std::atomic<bool>* stop) {

@@ -1,11 +1,11 @@
 // One person talking to one model: renders what was said, generates, parses the answer while it comes.
 //
-//   Session session(model, tokenizer, settings);
+//   Session session(generator, tokenizer, settings);
 //   DI_ASSIGN_OR_RETURN(Answer answer, session.chat(conversation, sink, &stop));       // V4.1 chat format
 //   DI_ASSIGN_OR_RETURN(Answer answer, session.complete("Once upon", sink, &stop));    // no template; BOS first unless
 //   it is there
 //
-// Each call is a new sequence. The sink hears reasoning and content as they come; the Answer has both whole. Raw text
+// Each call is a new sequence; what it has in common with earlier ones is not computed again. The sink hears reasoning and content as they come; the Answer has both whole. Raw text
 // may spell special tokens; text of a conversation may not (spec/protocol.md 7.2). Errors: kInvalidArgument for text
 // that is not UTF-8, empty or too long, for stop sequences that cannot be used, and for a tokenizer that lacks the chat
 // format's tokens.
@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "engine/generator.h"
+#include "engine/engine_generator.h"
 #include "recipe/conversation.h"
 #include "recipe/output_events.h"
 #include "text/tokenizer.h"
@@ -55,12 +55,11 @@ class AnswerSink {
 
 class Session {
  public:
-  // The model must outlive the session.
-  Session(engine::SequenceModel& model, text::Tokenizer tokenizer, SessionSettings settings);
+  // The generator must outlive the session.
+  Session(engine::EngineGenerator& generator, text::Tokenizer tokenizer, SessionSettings settings);
   ~Session();
 
   SessionSettings& settings();
-  void on_prefill(engine::Generator::OnPrefill on_prefill);
 
   Result<Answer> chat(const recipe::Conversation& conversation, AnswerSink& sink, const std::atomic<bool>* stop);
   Result<Answer> complete(const std::string& text, AnswerSink& sink, const std::atomic<bool>* stop);
