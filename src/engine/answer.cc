@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "engine/speculation.h"
+
 namespace deepinfer::engine {
 
 class Answer::Text : public recipe::OutputSink {
@@ -45,7 +47,10 @@ Answer::Answer(Live& l, int i, int vocab_size, const recipe::OutputVocabulary* v
 Answer::~Answer() = default;
 
 void Answer::prepare() {
-  if (!constrained()) return;
+  if (constrained()) fill_mask();
+}
+
+void Answer::fill_mask() {
   std::ranges::fill(mask_, 0);
   mask_status_ =
       matcher_->fill_mask(std::span<uint32_t>(mask_).first(live.request.grammar->vocabulary().mask_words()));
@@ -60,7 +65,7 @@ Result<int32_t> Answer::sample(ops::Sampler& sampler, std::span<const float> log
                      .place = {live.seed, static_cast<uint32_t>(position), static_cast<uint32_t>(index)},
                      .history = history_ ? &*history_ : nullptr,
                      .allowed = constrained() ? mask_ : live.allowed};
-  if (usage.output_tokens < r.min_tokens) row.forbidden = live.end_tokens;
+  if (output_tokens() + static_cast<int32_t>(drafted_.size()) < r.min_tokens) row.forbidden = live.end_tokens;
   if (!before_grammar_.empty() && !constrained()) row.forbidden = before_grammar_;
   const bool plain = r.sampling.greedy() && r.sampling.logit_bias.empty() && !history_ && row.allowed.empty() &&
                      row.forbidden.empty() && !r.processed_logprobs;
@@ -80,7 +85,7 @@ Result<int32_t> Answer::sample(ops::Sampler& sampler, std::span<const float> log
 
 Result<int32_t> Answer::draw(ops::Sampler& sampler, std::span<const float> logits, int32_t position) {
   const Request& r = live.request;
-  const auto drawn = static_cast<size_t>(usage.output_tokens);
+  const auto drawn = static_cast<size_t>(output_tokens());
   int32_t token = drawn < r.forced_tokens.size() ? r.forced_tokens[drawn] : -1;
   if (token < 0 && trigger_) token = trigger_->forced();
   if (token < 0 || r.processed_logprobs) {
@@ -93,19 +98,82 @@ Result<int32_t> Answer::draw(ops::Sampler& sampler, std::span<const float> logit
   return token;
 }
 
-Status Answer::accept(int32_t token) {
+Status Answer::advance(int32_t token) {
+  DI_RETURN_IF_ERROR(match(token));
+  if (history_) history_->add_output(token);
+  if (trigger_) trigger_->take(token);
+  ++advanced_;
+  if (constrained()) fill_mask();
+  return Status();
+}
+
+// The drafts of a round are taken by the history and the matcher one by one, and taken back at its end.
+void Answer::begin_drafts(int32_t last_token) {
+  drafted_.clear();
+  matched_ = 0;
+  drafts_fit_ = push_draft(last_token);
+}
+
+bool Answer::push_draft(int32_t token) {
+  if (constrained()) {
+    if (!matcher_->accept(static_cast<uint32_t>(token))) return false;
+    ++matched_;
+  }
+  if (history_) history_->add_output(token);
+  drafted_.push_back(token);
+  return true;
+}
+
+int32_t Answer::draw_draft(ops::Sampler& sampler, std::span<const float> logits, int32_t position) {
+  if (!drafts_fit_) return -1;
+  if (constrained()) {
+    if (matcher_->is_ended()) return -1;
+    fill_mask();
+  }
+  const Result<int32_t> token = sample(sampler, logits, position);
+  if (!token.ok()) return -1;
+  drafts_fit_ = push_draft(token.value());
+  return token.value();
+}
+
+void Answer::end_drafts() {
+  if (matched_ > 0) matcher_->rollback(static_cast<size_t>(matched_));
+  if (history_) {
+    for (auto token = drafted_.rbegin(); token != drafted_.rend(); ++token) history_->pop_output(*token);
+  }
+  drafted_.clear();
+  matched_ = 0;
+}
+
+Status Answer::accept(int32_t token) { return advanced_ > 0 ? Status() : match(token); }
+
+Status Answer::match(int32_t token) {
   if (!constrained() || matcher_->accept(static_cast<uint32_t>(token))) return Status();
   DI_RETURN_IF_ERROR(matcher_->status());
-  return make_error(Code::kInvalidArgument, "forced_tokens[{}] = {} does not fit the grammar.", usage.output_tokens,
+  return make_error(Code::kInvalidArgument, "forced_tokens[{}] = {} does not fit the grammar.", output_tokens(),
                     token);
+}
+
+bool Answer::ends_with(int32_t token) const {
+  return std::ranges::find(live.end_tokens, token) != live.end_tokens.end() || (matcher_ && matcher_->is_ended());
+}
+
+bool Answer::draws_likeliest() const {
+  const Request& r = live.request;
+  return r.sampling.greedy() && r.sampling.logit_bias.empty() && !history_ && !matcher_ && live.allowed.empty() &&
+         before_grammar_.empty() && r.min_tokens == 0;
 }
 
 bool Answer::take(int32_t token, Event* event) {
   ++usage.output_tokens;
   event->token = token;
-  if (history_) history_->add_output(token);
-  if (trigger_) trigger_->take(token);
-  if (std::ranges::find(live.end_tokens, token) != live.end_tokens.end() || (matcher_ && matcher_->is_ended())) {
+  if (advanced_ > 0) {
+    --advanced_;
+  } else {
+    if (history_) history_->add_output(token);
+    if (trigger_) trigger_->take(token);
+  }
+  if (ends_with(token)) {
     event->ends_answer = true;
     reason_ = FinishReason::kStopToken;
     return true;

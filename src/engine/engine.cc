@@ -8,6 +8,11 @@ namespace deepinfer::engine {
 
 Result<std::unique_ptr<Engine>> Engine::create(std::unique_ptr<StepExecutor> executor,
                                                std::optional<text::Tokenizer> tokenizer, const EngineOptions& options) {
+  if (options.drafts.mode != DraftMode::kOff &&
+      (options.drafts.drafts_max < 1 || options.drafts.drafts_max > DraftState::kDraftsMax)) {
+    return make_error(Code::kInvalidArgument, "{} drafts a step are not possible; it must be 1 to {}.",
+                      options.drafts.drafts_max, DraftState::kDraftsMax);
+  }
   DI_ASSIGN_OR_RETURN(std::unique_ptr<sched::Scheduler> scheduler,
                       sched::Scheduler::create(scheduler_config(executor->info(), options)));
   auto impl = std::make_unique<Impl>(std::move(executor), std::move(scheduler), std::move(tokenizer), options);
@@ -37,7 +42,7 @@ Result<std::unique_ptr<Stream>> Engine::submit(Request request) {
                       "{} requests are waiting or running, which is waiting_max; try again later.", live_max);
   }
   const size_t capacity =
-      std::max<size_t>(static_cast<size_t>(m.options.queue_events), 4 * static_cast<size_t>(request.n));
+      std::max<size_t>(static_cast<size_t>(m.options.queue_events), 4 * static_cast<size_t>(request.n) * static_cast<size_t>(1 + m.drafts_max));
   auto state = std::make_shared<StreamState>(capacity, request.n, m.mailbox);
   {
     const std::lock_guard<std::mutex> lock(m.mailbox->mutex);
@@ -65,6 +70,7 @@ EngineStats Engine::stats() {
     s = impl_->stats;
     s.scheduler = impl_->scheduler->stats();
     if (impl_->tier) s.tier = impl_->tier->stats();
+    s.drafts = impl_->speculation.stats();
     s.live = impl_->live_count;
   });
   return s;

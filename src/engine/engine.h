@@ -19,6 +19,7 @@
 // lets them end first.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -38,6 +39,32 @@ class Tier;
 }
 
 namespace deepinfer::engine {
+
+enum class DraftMode : uint8_t {
+  kOff,
+  kFixed,       // every draft is verified
+  kConfidence,  // as many as bring the most expected tokens a second; none where drafting does not pay
+};
+
+// Speculation (engine/speculation.h): never changes a token.
+struct DraftOptions {
+  DraftMode mode = DraftMode::kOff;
+  int drafts_max = 5;      // a sequence and step; the model's block is the bound
+  bool model = true;       // drafts of the model's drafter
+  bool text = true;        // drafts from the answer's own text
+  std::vector<float> temperatures;  // of the confidence head (sched/draft_calibration.h); empty: 1
+};
+
+struct DraftStats {
+  static constexpr int kPositions = 16;
+  std::array<int64_t, kPositions> verified = {}, accepted = {};  // by place in the round
+  int64_t rounds = 0;              // of the model's drafter, a sequence each
+  int64_t drafted = 0;             // tokens it made
+  int64_t text_rounds = 0, text_accepted = 0;
+  int64_t verify_rows = 0;         // rows with drafts
+  int64_t steps_on = 0, steps_off = 0;
+  double draft_s = 0;              // seconds of draft rounds
+};
 
 struct EngineOptions {
   std::vector<int32_t> end_tokens;       // end every answer, unless ignore_end
@@ -62,6 +89,7 @@ struct EngineOptions {
   double tier_wait_s = 2;     // a request waits no longer for its pages
   double tier_timeout_s = 5;  // a single page is given up
   double tier_flush_s = 2;    // the engine's end waits so long for writes
+  DraftOptions drafts;
   bool overlap = true;        // false: a step is planned when the one before it is committed
   bool cpu_times = false;  // StepTimes but forward in CPU time of the thread (benchmarks)
 };
@@ -82,6 +110,7 @@ struct EngineStats {
   sched::SchedulerStats scheduler;
   StepTimes times;
   TierStats tier;
+  DraftStats drafts;
   int64_t steps = 0;  // with rows
   int64_t failed_steps = 0;
   int64_t output_tokens = 0;

@@ -14,6 +14,7 @@
 
 #include "engine/answer.h"
 #include "engine/engine.h"
+#include "engine/speculation.h"
 #include "engine/step_runner.h"
 #include "engine/stream_state.h"
 #include "engine/tier_link.h"
@@ -57,6 +58,7 @@ struct Engine::Impl {
   void settle();  // ends the running step without starting another
   void fail_device();
   void stream_tokens(StepJob& job);
+  bool stream_token(StepJob& job, size_t i, int k, int32_t token);
   void fill_logprobs(const Answer& a, std::span<const float> logits, Event* event);
   void name_bytes(TokenLogprob* t) const;
   Answer* find(int64_t id) const;
@@ -94,6 +96,8 @@ struct Engine::Impl {
   sched::StepResult empty_result;
   std::vector<Answer*> device_ends;
   StepRunner runner;
+  const int drafts_max;  // of a sequence and step
+  Speculation speculation;
   EngineStats stats;
   double next_expiry_s = 60;
   std::thread thread;

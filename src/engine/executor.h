@@ -13,6 +13,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 
@@ -39,6 +40,7 @@ struct ExecutorInfo {
   int ring_slots = 0;  // rows that a window ring holds
   int backtrack = 0;
   int history_tokens = 0;  // tokens before a row that a plan names
+  int drafts_max = 0;      // tokens of a draft round; 0: no drafter
   std::string checkpoint;  // digest
   std::string layout;      // name and version of the page and slot layout
   std::string kv_dtype;
@@ -54,6 +56,13 @@ class StepExecutor {
   virtual Status forward(const model::StepPlan& plan) = 0;
   // Waits for the forward. `rows` logits rows in the plan's order.
   virtual Result<std::span<const float>> logits(int rows) = 0;
+  // One draft round behind a forward whose logits have been read (they are gone afterwards). For every draft position
+  // `choose` gets the logits [sequences, vocab] and writes a token a sequence; an empty function takes the likeliest.
+  // tokens and confidence (logits of the drafter's own judgement): [sequences, plan.drafts].
+  using DraftChooser = std::function<Status(int index, std::span<const float> logits, std::span<int32_t> tokens)>;
+  virtual Status draft(const model::DraftPlan&, const DraftChooser&, std::span<int32_t>, std::span<float>) {
+    return Status(Code::kUnsupported, "this device has no drafter");
+  }
 };
 
 }  // namespace deepinfer::engine

@@ -63,6 +63,7 @@ sched::SchedulerConfig scheduler_config(const ExecutorInfo& info, const EngineOp
   c.step_target_s = options.step_target_s;
   c.spill = options.spill;
   c.prefix_cache = options.prefix_cache;
+  if (options.drafts.mode != DraftMode::kOff) c.drafts_max = options.drafts.drafts_max;
   if (options.tier) c.tier_gets_max = kTierGetsMax;
   c.tier_wait_s = options.tier_wait_s;
   c.scope = {.checkpoint = info.checkpoint,
@@ -80,7 +81,9 @@ Engine::Impl::Impl(std::unique_ptr<StepExecutor> e, std::unique_ptr<sched::Sched
       scheduler(std::move(s)),
       tokenizer(std::move(t)),
       runner(*executor, *scheduler, tokenizer ? &*tokenizer : nullptr, options.cpu_times,
-             [](const void* self) { return static_cast<const Impl*>(self)->now(); }, this) {
+             [](const void* self) { return static_cast<const Impl*>(self)->now(); }, this),
+      drafts_max(options.drafts.mode == DraftMode::kOff ? 0 : options.drafts.drafts_max),
+      speculation(options.drafts, executor->info(), profile_rows(*executor, options.drafts)) {
   if (tokenizer) vocabulary = recipe::OutputVocabulary(*tokenizer);
   limits.vocab_size = executor->info().vocab_size;
   limits.context_max = executor->info().context_max;
@@ -230,7 +233,10 @@ void Engine::Impl::add(Submission&& submission) {
   }
   if (r.prompt_logprobs) l->stream->prompt_logprobs.resize(r.prompt.size());
   const recipe::OutputVocabulary* words = tokenizer && r.text ? &vocabulary : nullptr;
-  for (int i = 0; i < r.n; ++i) l->answers.push_back(std::make_unique<Answer>(*l, i, limits.vocab_size, words));
+  for (int i = 0; i < r.n; ++i) {
+    l->answers.push_back(std::make_unique<Answer>(*l, i, limits.vocab_size, words));
+    if (speculation.enabled() && Speculation::suits(r)) l->answers.back()->drafts = std::make_unique<DraftState>();
+  }
   l->open = r.n;
 
   sched::Request s;

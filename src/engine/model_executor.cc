@@ -31,6 +31,9 @@ Result<model::Options> model_options(const checkpoint::ModelConfig& config, cons
   m.limits.rows_max = o.rows_max;
   m.limits.sequences_max = o.sequences_max;
   m.limits.outputs_max = std::max(o.sequences_max, o.outputs_max > 0 ? o.outputs_max : kOutputsMin);
+  if (o.drafts_max > 0 && config.has_drafter()) {
+    m.limits.outputs_max = std::max(m.limits.outputs_max, std::min(o.rows_max, o.sequences_max * (1 + o.drafts_max)));
+  }
   m.limits.context_max = static_cast<int>(o.context_max);
   const int whole = ops::KvLayout::pages_for(o.context_max);
   m.pages = o.blocks > 0 ? o.blocks : whole + o.sequences_max * std::max(1, whole / 8);
@@ -89,6 +92,7 @@ Result<std::unique_ptr<ModelExecutor>> ModelExecutor::create(std::shared_ptr<con
   i.layout = fmt::format("v41-page{}-{}", ops::kPageTokens, layout.page_bytes);
   i.kv_dtype = layout.format.records == ops::KvFormat::Records::kPacked ? "packed" : "raw";
   i.numeric_class = capabilities.numeric_class;
+  if (config.has_drafter()) i.drafts_max = std::min(options.drafts_max, static_cast<int>(config.dspark_block_size));
   return self;
 }
 
@@ -159,6 +163,43 @@ Status ModelExecutor::copy(std::span<const MemoryOp> ops, kv::HostStore& host) {
 }
 
 Status ModelExecutor::forward(const model::StepPlan& plan) { return model_->forward(plan); }
+
+Status ModelExecutor::draft(const model::DraftPlan& plan, const DraftChooser& choose, std::span<int32_t> tokens,
+                            std::span<float> confidence) {
+  ops::Ops& ops = model_->ops();
+  const auto n = static_cast<int>(plan.sequences.size());
+  const auto drafts = static_cast<size_t>(plan.drafts);
+  const model::DraftChooser likeliest = model_->greedy_chooser();
+  chosen_.resize(static_cast<size_t>(n));
+  const int64_t cols = ops.buffer(ops::Role::kDraftTokens).cols;
+  const auto own = [&](int index) -> Status {
+    DI_ASSIGN_OR_RETURN(const std::span<const float> rows, logits(n));
+    DI_RETURN_IF_ERROR(choose(index, rows, chosen_));
+    if (ops.capabilities().host_memory) {
+      auto* out = static_cast<int32_t*>(ops.buffer(ops::Role::kDraftTokens).data) + index + 1;
+      for (int s = 0; s < n; ++s) out[s * cols] = chosen_[static_cast<size_t>(s)];
+      return Status();
+    }
+    values_.resize(static_cast<size_t>(n * cols));
+    DI_RETURN_IF_ERROR(ops.read(ops::Role::kDraftTokens, 0, n, values_));
+    for (int s = 0; s < n; ++s) values_[static_cast<size_t>(s * cols + index + 1)] = chosen_[static_cast<size_t>(s)];
+    return ops.write(ops::Role::kDraftTokens, 0, n, values_);
+  };
+  DI_RETURN_IF_ERROR(model_->draft(plan, choose ? model::DraftChooser(own) : likeliest));
+  values_.resize(static_cast<size_t>(n * cols));
+  DI_RETURN_IF_ERROR(ops.read(ops::Role::kDraftTokens, 0, n, values_));
+  for (size_t s = 0; s < static_cast<size_t>(n); ++s) {
+    for (size_t j = 0; j < drafts; ++j)
+      tokens[s * drafts + j] = static_cast<int32_t>(values_[s * static_cast<size_t>(cols) + j + 1]);
+  }
+  const auto judged = static_cast<size_t>(ops.buffer(ops::Role::kConfidence).cols);
+  values_.resize(static_cast<size_t>(n) * judged);
+  DI_RETURN_IF_ERROR(ops.read(ops::Role::kConfidence, 0, n, values_));
+  for (size_t s = 0; s < static_cast<size_t>(n); ++s) {
+    for (size_t j = 0; j < drafts; ++j) confidence[s * drafts + j] = static_cast<float>(values_[s * judged + j]);
+  }
+  return Status();
+}
 
 Result<std::span<const float>> ModelExecutor::logits(int rows) {
   ops::Ops& ops = model_->ops();

@@ -25,6 +25,7 @@ struct ModelExecutorOptions {
   int rows_max = 512;          // rows of a step
   int outputs_max = 0;         // logits rows of a step; 0: sequences_max, at least 64
   int blocks = 0;
+  int drafts_max = 0;     // of a draft round, at most the model's block; 0: no drafts
   bool snapshots = true;  // window rings large enough for snapshots of the encoder windows (design.md 6)
 };
 
@@ -41,6 +42,8 @@ class ModelExecutor : public StepExecutor {
   Status copy(std::span<const sched::MemoryOp> ops, kv::HostStore& host) override;
   Status forward(const model::StepPlan& plan) override;
   Result<std::span<const float>> logits(int rows) override;
+  Status draft(const model::DraftPlan& plan, const DraftChooser& choose, std::span<int32_t> tokens,
+               std::span<float> confidence) override;
 
   model::Model& model() { return *model_; }
 
@@ -54,6 +57,8 @@ class ModelExecutor : public StepExecutor {
   std::unique_ptr<model::Model> model_;
   ExecutorInfo info_;
   std::vector<float> host_logits_;  // device backends only
+  std::vector<int32_t> chosen_;
+  std::vector<double> values_;
 };
 
 }  // namespace deepinfer::engine

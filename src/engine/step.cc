@@ -67,6 +67,7 @@ void Engine::Impl::prepare(StepJob& job) {
     if (a != nullptr && a->live.request.prompt_logprobs) job.readers[i] = a;
   }
   job.keep_all = options.observer != nullptr;
+  speculation.start_step(job);
   stats.times.prepare += step_clock() - t0;
 }
 
@@ -77,6 +78,7 @@ void Engine::Impl::end_step(StepJob& job) {
     if (Answer* a = find(id); a != nullptr) a->error = why;
   }
   stream_tokens(job);
+  if (speculation.enabled()) speculation.learn(job);
   const double t1 = step_clock();
   const bool rows = !job.plan->step.sequences.empty();
   stats.steps += rows;
@@ -94,6 +96,10 @@ void Engine::Impl::end_step(StepJob& job) {
   if (observed) options.observer->on_commit(commit_s, now());
   const double t4 = step_clock();
   collect_ends();
+  if (speculation.enabled()) {
+    for (size_t i = 0; i < job.answers.size(); ++i) job.answers[i] = find(job.plan->samples[i].id);
+    speculation.end_step(job, *scheduler, now());
+  }
   stats.times.stream += (t1 - t0) + (step_clock() - t4);
   stats.times.commit += t3 - t2;
   stats.times.sample += job.sample_s;
@@ -136,50 +142,57 @@ void Engine::Impl::fill_logprobs(const Answer& a, std::span<const float> logits,
 }
 
 void Engine::Impl::stream_tokens(StepJob& job) {
-  const auto vocab = static_cast<size_t>(limits.vocab_size);
   for (size_t i = 0; i < job.drawn.size(); ++i) {
-    if (job.drawn[i] < 0) continue;
-    const int32_t token = job.drawn[i];
-    const sched::SampleRow& row = job.plan->samples[i];
-    Answer& a = *job.answers[i];
-    if (Status status = a.accept(token); !status.ok()) {
-      a.error = std::move(status);
-      continue;
+    const std::span<const int32_t> tokens = job.tokens_of(i);
+    for (size_t k = 0; k < tokens.size(); ++k) {
+      if (!stream_token(job, i, static_cast<int>(k), tokens[k])) break;
     }
-    Live& l = a.live;
-    EventQueue& queue = l.stream->queue;
-    Event& e = queue.slot();
-    e.sample = a.index;
-    e.ends_answer = e.finished = e.has_logprob = false;
-    e.text.clear();
-    e.top.clear();
-    e.stop_text.clear();
-    if (!e.error.ok()) e.error = Status();
-    job.result.samples[i].stop = a.take(token, &e);
-    job.result.samples[i].tokens.push_back(token);
-    std::span<const float> values;
-    if (a.reads_logits())
-      values = std::span<const float>(job.kept).subspan(static_cast<size_t>(row.logits_row) * vocab, vocab);
-    if (l.request.on_logits) l.request.on_logits(a.index, row.position, values);
-    if (l.request.logprobs) fill_logprobs(a, values, &e);
-    const sched::Progress progress = scheduler->progress(a.id);
-    if (a.usage.output_tokens == 1) {
-      a.usage.cached_tokens = progress.cached_tokens;
-      a.usage.first_token_s = now() - l.submitted_s;
-    }
-    a.usage.replayed_tokens = progress.replayed_rows;
-    a.usage.preemptions = progress.preemptions;
-    e.usage = a.usage;
-    queue.push();
-    ++stats.output_tokens;
-    touched.push_back(&l);
-    const auto n = static_cast<size_t>(l.request.n);
-    if (l.paused || queue.free_slots() >= 3 * n) continue;
-    l.paused = true;
-    l.stream->paused = true;
-    paused.push_back(&l);
-    for (const std::unique_ptr<Answer>& other : l.answers) scheduler->pause(other->id, true);
   }
+}
+
+// False: no token comes behind this one.
+bool Engine::Impl::stream_token(StepJob& job, size_t i, int k, int32_t token) {
+  const auto vocab = static_cast<size_t>(limits.vocab_size);
+  const sched::SampleRow& row = job.plan->samples[i];
+  Answer& a = *job.answers[i];
+  if (Status status = a.accept(token); !status.ok()) {
+    a.error = std::move(status);
+    return false;
+  }
+  Live& l = a.live;
+  EventQueue& queue = l.stream->queue;
+  Event& e = queue.slot();
+  e.sample = a.index;
+  e.ends_answer = e.finished = e.has_logprob = false;
+  e.text.clear();
+  e.top.clear();
+  e.stop_text.clear();
+  if (!e.error.ok()) e.error = Status();
+  const bool stop = job.result.samples[i].stop = a.take(token, &e);
+  job.result.samples[i].tokens.push_back(token);
+  std::span<const float> values;
+  if (a.reads_logits())
+    values = std::span<const float>(job.kept).subspan(static_cast<size_t>(row.logits_row + k) * vocab, vocab);
+  if (l.request.on_logits) l.request.on_logits(a.index, row.position + k, values);
+  if (l.request.logprobs) fill_logprobs(a, values, &e);
+  const sched::Progress progress = scheduler->progress(a.id);
+  if (a.usage.output_tokens == 1) {
+    a.usage.cached_tokens = progress.cached_tokens;
+    a.usage.first_token_s = now() - l.submitted_s;
+  }
+  a.usage.replayed_tokens = progress.replayed_rows;
+  a.usage.preemptions = progress.preemptions;
+  e.usage = a.usage;
+  queue.push();
+  ++stats.output_tokens;
+  touched.push_back(&l);
+  const auto n = static_cast<size_t>(l.request.n);
+  if (l.paused || queue.free_slots() >= 3 * n * static_cast<size_t>(1 + drafts_max)) return !stop;
+  l.paused = true;
+  l.stream->paused = true;
+  paused.push_back(&l);
+  for (const std::unique_ptr<Answer>& other : l.answers) scheduler->pause(other->id, true);
+  return !stop;
 }
 
 }  // namespace deepinfer::engine

@@ -26,16 +26,38 @@ void add_one(std::atomic<int>& value) {
   value.notify_one();
 }
 
+const model::StepSequence& sequence_of(const StepJob& job, const sched::SampleRow& row) {
+  return job.plan->step.sequences[job.sequence_of_row[static_cast<size_t>(row.logits_row)]];
+}
+
+std::span<const int32_t> drafts_of(const StepJob& job, const sched::SampleRow& row) {
+  return std::span<const int32_t>(job.plan->step.tokens)
+      .subspan(static_cast<size_t>(sequence_of(job, row).first_token) + 1, static_cast<size_t>(row.rows) - 1);
+}
+
 }  // namespace
 
 void StepJob::begin(const sched::Plan& p) {
   plan = &p;
-  outputs = 0;
-  for (const model::StepSequence& s : p.step.sequences) outputs += s.outputs;
+  sequence_of_row.clear();
+  for (uint32_t i = 0; i < p.step.sequences.size(); ++i)
+    sequence_of_row.insert(sequence_of_row.end(), static_cast<size_t>(p.step.sequences[i].outputs), i);
+  outputs = static_cast<int>(sequence_of_row.size());
   answers.assign(p.samples.size(), nullptr);
   readers.assign(p.step.sequences.size(), nullptr);
   keep_all = isolated = false;
   drawn.assign(p.samples.size(), -1);
+  first_token.clear();
+  token_count.assign(p.samples.size(), 0);
+  uint32_t rows = 0;
+  for (const sched::SampleRow& row : p.samples) {
+    first_token.push_back(rows);
+    rows += static_cast<uint32_t>(row.rows);
+  }
+  row_tokens.assign(rows, -1);
+  drafts = 0;
+  wants_drafts.assign(p.samples.size(), 0);
+  draft_s = 0;
   result.failed.clear();
   failures.clear();
   result.samples.resize(p.samples.size());
@@ -129,6 +151,7 @@ void StepRunner::finish(StepJob& job) {
   }
   job.sample_s = work_clock() - begin;
   job.at.sampled = now_(clock_);
+  if (job.drafts > 0 && status.ok()) draft(job);
 }
 
 // Draws from the logits rows [first_output, first_output + outputs) of the job; `logits` begins with row 0.
@@ -138,10 +161,84 @@ void StepRunner::draw(StepJob& job, int first_output, int outputs, std::span<con
     const sched::SampleRow& row = samples[i];
     Answer* a = job.answers[i];
     if (a == nullptr || row.logits_row < first_output || row.logits_row >= first_output + outputs) continue;
-    const Result<int32_t> token =
-        a->draw(sampler_, logits.subspan(static_cast<size_t>(row.logits_row) * vocab_, vocab_), row.position);
-    if (token.ok()) job.drawn[i] = token.value();
-    else a->error = token.status();
+    draw_rows(job, i, logits);
+  }
+}
+
+// A verified draft counts as long as it is what would have been drawn.
+void StepRunner::draw_rows(StepJob& job, size_t i, std::span<const float> logits) {
+  const sched::SampleRow& row = job.plan->samples[i];
+  Answer& a = *job.answers[i];
+  const std::span<const int32_t> drafts = drafts_of(job, row);
+  for (int k = 0; k < row.rows; ++k) {
+    const size_t at = static_cast<size_t>(row.logits_row + k) * vocab_;
+    const Result<int32_t> token = a.draw(sampler_, logits.subspan(at, vocab_), row.position + k);
+    if (!token.ok()) {
+      a.error = token.status();
+      job.drawn[i] = -1;
+      job.token_count[i] = 0;
+      return;
+    }
+    job.drawn[i] = job.row_tokens[job.first_token[i] + job.token_count[i]++] = token.value();
+    if (k + 1 == row.rows || token.value() != drafts[static_cast<size_t>(k)] || a.ends_with(token.value())) return;
+    if (Status status = a.advance(token.value()); !status.ok()) {
+      a.error = std::move(status);
+      return;
+    }
+  }
+}
+
+// What follows the last draws, for the answers that want it. The round changes nothing that others read.
+void StepRunner::draft(StepJob& job) {
+  const sched::Plan& plan = *job.plan;
+  draft_plan_.drafts = job.drafts;
+  draft_plan_.sequences.clear();
+  drafting_.clear();
+  bool likeliest = true;
+  for (size_t i = 0; i < plan.samples.size(); ++i) {
+    const sched::SampleRow& row = plan.samples[i];
+    Answer* a = job.answers[i];
+    if (a == nullptr || !job.wants_drafts[i] || job.drawn[i] < 0 || a->ends_with(job.drawn[i])) continue;
+    const model::StepSequence& s = sequence_of(job, row);
+    if (s.id != row.id) continue;  // a fork that has no slot yet
+    drafting_.push_back(i);
+    draft_plan_.sequences.push_back({.id = row.id,
+                                     .slot = s.slot,
+                                     .position = row.position + static_cast<int32_t>(job.token_count[i]) - 2,
+                                     .decoder_begin = s.decoder_begin,
+                                     .token = job.drawn[i]});
+    likeliest = likeliest && a->draws_likeliest();
+  }
+  const auto drafts = static_cast<size_t>(job.drafts);
+  job.draft_tokens.assign(plan.samples.size() * drafts, -1);
+  job.draft_confidence.assign(plan.samples.size() * drafts, 0);
+  if (drafting_.empty()) return;
+  for (size_t i : drafting_) job.answers[i]->begin_drafts(job.drawn[i]);
+  const auto choose = [&](int index, std::span<const float> logits, std::span<int32_t> tokens) {
+    for (size_t s = 0; s < drafting_.size(); ++s) {
+      const size_t i = drafting_[s];
+      const int32_t place = draft_plan_.sequences[s].position + 2 + index;
+      const int32_t token = job.answers[i]->draw_draft(sampler_, logits.subspan(s * vocab_, vocab_), place);
+      tokens[s] = std::max(token, 0);
+      job.draft_tokens[i * drafts + static_cast<size_t>(index)] = token;
+    }
+    return Status();
+  };
+  round_tokens_.resize(drafting_.size() * drafts);
+  round_confidence_.resize(drafting_.size() * drafts);
+  const double begin = now_(clock_);
+  const Status status = executor_.draft(draft_plan_, likeliest ? StepExecutor::DraftChooser() : choose, round_tokens_,
+                                        round_confidence_);
+  job.draft_s = now_(clock_) - begin;
+  for (size_t s = 0; s < drafting_.size(); ++s) {
+    const size_t i = drafting_[s];
+    job.answers[i]->end_drafts();
+    for (size_t j = 0; j < drafts; ++j) {
+      int32_t& token = job.draft_tokens[i * drafts + j];
+      if (likeliest) token = round_tokens_[s * drafts + j];
+      if (!status.ok()) token = -1;  // no drafts: that costs time and nothing else
+      job.draft_confidence[i * drafts + j] = round_confidence_[s * drafts + j];
+    }
   }
 }
 
@@ -155,8 +252,8 @@ void StepRunner::keep_rows(StepJob& job, std::span<const float> logits) {
     return;
   }
   for (size_t i = 0; i < job.answers.size(); ++i) {
-    if (job.answers[i] != nullptr && job.answers[i]->reads_logits())
-      keep(static_cast<size_t>(job.plan->samples[i].logits_row));
+    if (job.answers[i] == nullptr || !job.answers[i]->reads_logits()) continue;
+    for (uint32_t k = 0; k < job.token_count[i]; ++k) keep(static_cast<size_t>(job.plan->samples[i].logits_row) + k);
   }
 }
 

@@ -43,7 +43,21 @@ struct StepJob {
   int outputs = 0;               // logits rows
   bool keep_all = false;         // all logits are wanted afterwards
 
-  std::vector<int32_t> drawn;    // of plan->samples; -1: none
+  std::vector<int32_t> drawn;    // of plan->samples, the last one if there are several; -1: none
+  // All that was drawn for sample i: the accepted drafts and the token behind them.
+  std::span<const int32_t> tokens_of(size_t i) const {
+    return std::span<const int32_t>(row_tokens).subspan(first_token[i], token_count[i]);
+  }
+  std::vector<int32_t> row_tokens;
+  std::vector<uint32_t> first_token, token_count;
+  std::vector<uint32_t> sequence_of_row;  // of every logits row, its place in plan->step.sequences
+
+  // A draft round behind the draws.
+  int drafts = 0;                        // drafts a sequence; 0: no round
+  std::vector<uint8_t> wants_drafts;     // of plan->samples
+  std::vector<int32_t> draft_tokens;     // [samples, drafts]; -1: none from here on
+  std::vector<float> draft_confidence;   // [samples, drafts]
+  double draft_s = 0;                    // the round took so long
   sched::StepResult result;      // `failed` after finish; the caller fills the samples
   std::vector<std::pair<int64_t, Status>> failures;  // of result.failed, why
   std::vector<float> kept;       // logits rows that are wanted after the next forward has begun, each at its row
@@ -80,6 +94,8 @@ class StepRunner {
   void isolate(StepJob& job, const Status& failure);
   void run_alone(StepJob& job, size_t i, int first_output, const Status& failure);
   void draw(StepJob& job, int first_output, int outputs, std::span<const float> logits);
+  void draw_rows(StepJob& job, size_t i, std::span<const float> logits);
+  void draft(StepJob& job);
   void keep_rows(StepJob& job, std::span<const float> logits);
   void read_prompt(const StepJob& job, size_t i, std::span<const float> logits);
   void name_bytes(TokenLogprob* t) const;
@@ -95,6 +111,10 @@ class StepRunner {
 
   ops::Sampler sampler_;
   model::StepPlan alone_;
+  model::DraftPlan draft_plan_;
+  std::vector<size_t> drafting_;  // samples of the round
+  std::vector<int32_t> round_tokens_;
+  std::vector<float> round_confidence_;
   Status started_;  // of the forward under way
 
   Command command_;

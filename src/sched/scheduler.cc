@@ -256,6 +256,10 @@ Status Scheduler::set_drafts(int64_t id, std::span<const int32_t> drafts) {
   return {};
 }
 
+void Scheduler::set_stepwise(int64_t id, bool stepwise) {
+  if (Sequence* s = impl_->find(id)) s->stepwise = stepwise;
+}
+
 void Scheduler::set_cost(const StepCost& cost) { impl_->cost = cost; }
 const Plan& Scheduler::plan(double now_s) { return impl_->make_plan(now_s); }
 void Scheduler::fill_drawn(std::span<const int32_t> drawn) {

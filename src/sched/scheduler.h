@@ -132,6 +132,8 @@ class Scheduler {
   // Tokens to verify behind the sequence's last token in the next plan; ids or device references. Dropped if they do
   // not fit.
   Status set_drafts(int64_t id, std::span<const int32_t> drafts);
+  // Its next rows are planned only once all its draws are committed, so that drafts can be set in between.
+  void set_stepwise(int64_t id, bool stepwise);
   void set_cost(const StepCost& cost);
 
   // The next step; may be empty(). At most one earlier plan may be open. Valid until it is committed.

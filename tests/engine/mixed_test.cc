@@ -107,6 +107,22 @@ std::vector<Variant> variants() {
   v[4].setup.model = "tiny-trained";
   v[4].setup.blocks = 16;
   v[4].count = 14;
+  // The bundled model's drafts come true often, those of random weights hardly ever.
+  const auto add_drafts = [&v](const char* name, const engine::DraftOptions& drafts, const char* model, int count) {
+    Variant d;
+    d.name = name;
+    d.setup.model = model;
+    d.setup.blocks = 16;
+    d.setup.options.drafts = drafts;
+    d.count = count;
+    v.push_back(d);
+  };
+  using engine::DraftMode;
+  add_drafts("drafts_fixed_1", {.mode = DraftMode::kFixed, .drafts_max = 1}, "tiny-random", 24);
+  add_drafts("drafts_fixed_5_random", {.mode = DraftMode::kFixed}, "tiny-random", 40);
+  add_drafts("drafts_fixed_5", {.mode = DraftMode::kFixed, .text = false}, "tiny-trained", 14);
+  add_drafts("drafts_by_confidence", {.mode = DraftMode::kConfidence}, "tiny-trained", 14);
+  add_drafts("drafts_from_text", {.mode = DraftMode::kFixed, .model = false}, "tiny-trained", 14);
   for (Variant& variant : v) variant.setup.options.queue_events = 8;
   return v;
 }
@@ -143,9 +159,12 @@ TEST_P(Mixed, EqualsAlone) {
   }
   EXPECT_GT(stats.scheduler.forks, 0);
   EXPECT_EQ(stats.failed_steps, 0);
+  if (v.setup.options.drafts.mode == engine::DraftMode::kFixed) {
+    EXPECT_GT(stats.drafts.verify_rows, 0);
+  }
 }
 
-INSTANTIATE_TEST_SUITE_P(Engine, Mixed, ::testing::Range(0, 5),
+INSTANTIATE_TEST_SUITE_P(Engine, Mixed, ::testing::Range(0, 10),
                          [](const auto& info) { return std::string(variants()[info.param].name); });
 
 }  // namespace

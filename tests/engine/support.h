@@ -38,6 +38,9 @@ inline std::unique_ptr<engine::Engine> make_engine(const EngineSetup& setup) {
                                                  .sequences_max = setup.sequences,
                                                  .rows_max = setup.rows,
                                                  .blocks = setup.blocks,
+                                                 .drafts_max = options.drafts.mode == engine::DraftMode::kOff
+                                                                   ? 0
+                                                                   : options.drafts.drafts_max,
                                                  .snapshots = setup.snapshots});
   EXPECT_TRUE(executor.ok()) << executor.status().message();
   auto made = engine::Engine::create(std::move(executor).value(), std::move(tokenizer), options);
