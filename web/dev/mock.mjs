@@ -96,7 +96,7 @@ async function chat(request, response, body) {
   response.end();
 }
 
-const metrics = () => `deepinfer_generated_tokens_total ${counters.generated}
+const metrics = () => `deepinfer_engine_output_tokens_total ${counters.generated}
 deepinfer_prompt_tokens_total ${counters.prompt}
 deepinfer_cached_prompt_tokens_total ${counters.cached}
 deepinfer_requests_running ${counters.running}

@@ -35,7 +35,7 @@ export function parseMetrics(text: string): Samples {
 export function liveOf(samples: Samples, at: number, last: Live | null): Live {
   const get = (name: string) => samples.get("deepinfer_" + name) ?? null;
   const share = (part: number | null, whole: number | null) => (part === null || !whole ? null : part / whole);
-  const generated = get("generated_tokens_total");
+  const generated = get("engine_output_tokens_total");
   const prompt = get("prompt_tokens_total");
   const first = share(get("time_to_first_token_seconds_sum"), get("time_to_first_token_seconds_count"));
   const seconds = last ? (at - last.at) / 1000 : 0;
