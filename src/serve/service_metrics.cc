@@ -54,6 +54,8 @@ ServiceMetrics::ServiceMetrics()
       lines_dropped_(metrics_.counter("deepinfer_log_lines_dropped_total", "Lines that the access log could not take.")),
       steps_(metrics_.counter("deepinfer_engine_steps_total", "Steps of the engine.")),
       failed_steps_(metrics_.counter("deepinfer_engine_failed_steps_total", "Steps that failed.")),
+      output_tokens_(metrics_.counter("deepinfer_engine_output_tokens_total",
+                                      "Tokens of answers, step by step, also of answers that have not ended.")),
       prefill_rows_(metrics_.counter("deepinfer_engine_prefill_rows_total", "Prompt rows run by the model.")),
       decode_rows_(metrics_.counter("deepinfer_engine_decode_rows_total", "Decode rows run by the model.")),
       preemptions_(metrics_.counter("deepinfer_engine_preemptions_total", "Answers put aside for want of KV memory.")),
@@ -122,6 +124,7 @@ void ServiceMetrics::update(const engine::EngineStats& stats, int blocks) {
   if (blocks > 0) kv_usage_.set(1.0 - static_cast<double>(s.blocks_free + s.blocks_evictable) / blocks);
   steps_.raise_to(static_cast<double>(stats.steps));
   failed_steps_.raise_to(static_cast<double>(stats.failed_steps));
+  output_tokens_.raise_to(static_cast<double>(stats.output_tokens));
   prefill_rows_.raise_to(static_cast<double>(s.prefill_rows));
   decode_rows_.raise_to(static_cast<double>(s.decode_rows));
   preemptions_.raise_to(static_cast<double>(s.spilled + s.recomputed));

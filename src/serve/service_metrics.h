@@ -40,7 +40,7 @@ class ServiceMetrics {
   observe::Metrics metrics_;
   observe::Gauge &connections_, &running_, &waiting_, &kv_usage_, &slots_free_, &stored_, &stored_bytes_;
   observe::Counter &prompt_tokens_, &cached_tokens_, &generated_tokens_, &lines_dropped_;
-  observe::Counter &steps_, &failed_steps_, &prefill_rows_, &decode_rows_, &preemptions_;
+  observe::Counter &steps_, &failed_steps_, &output_tokens_, &prefill_rows_, &decode_rows_, &preemptions_;
   observe::Histogram &first_token_, &output_token_, &prompt_size_, &answer_size_;
   observe::Gauge &cpu_seconds_, &resident_bytes_, &start_time_, &open_files_;
   std::mutex mutex_;

@@ -5,7 +5,9 @@ import asyncio
 import json
 import os
 import pathlib
+import subprocess
 import sys
+import tempfile
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
@@ -18,7 +20,7 @@ try:
 except ImportError:
     sdk_install.enter_python(__file__)
 
-from program import SANITIZED  # noqa: E402
+from program import PROGRAM, SANITIZED  # noqa: E402
 from server import Server  # noqa: E402
 
 ALL = bool(os.environ.get("DEEPINFER_TEST_ALL"))
@@ -303,6 +305,27 @@ class AnthropicTest(unittest.TestCase):
         refused(anthropic.BadRequestError, messages=[])
         refused(anthropic.BadRequestError, messages=[*user("Hi"), {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "x", "content": "y"}]}])
         refused((anthropic.BadRequestError, anthropic.NotFoundError), model="no-such-model")
+
+
+class KeysTest(unittest.TestCase):
+    def test_keys_and_limits_are_typed_errors(self):
+        with tempfile.TemporaryDirectory() as home:
+            file = f"{home}/keys.jsonl"
+            add = subprocess.run([PROGRAM, "keys", "add", "alice", "--keys", file, "--tokens-per-minute", "5"], capture_output=True, text=True, timeout=60)
+            self.assertEqual(add.returncode, 0, add.stderr)
+            key = add.stdout.split()[-1]
+            with Server("--keys", file) as keyed:
+                with self.assertRaises(openai.AuthenticationError):
+                    openai.OpenAI(base_url=keyed.url + "/v1", api_key="wrong", max_retries=0).models.list()
+                with self.assertRaises(anthropic.AuthenticationError):
+                    anthropic.Anthropic(base_url=keyed.url, api_key="wrong", max_retries=0).messages.create(model=MODEL, max_tokens=1, messages=user("Hi"))
+                mine = openai.OpenAI(base_url=keyed.url + "/v1", api_key=key, max_retries=0)
+                mine.chat.completions.create(model=MODEL, messages=user("How do I make tea?"), max_tokens=40, extra_body=OFF)
+                with self.assertRaises(openai.RateLimitError) as caught:
+                    mine.chat.completions.create(model=MODEL, messages=user("Hi"), max_tokens=1)
+                self.assertGreater(float(caught.exception.response.headers["retry-after"]), 0)
+                with self.assertRaises(anthropic.RateLimitError):
+                    anthropic.Anthropic(base_url=keyed.url, api_key=key, max_retries=0).messages.create(model=MODEL, max_tokens=1, messages=user("Hi"))
 
 
 class Workspace:

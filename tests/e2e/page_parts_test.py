@@ -7,7 +7,7 @@ import sys
 import unittest
 
 from browser import Browser, find_chromium
-from page_stub import USAGE, Stub, chunk, say
+from page_stub import USAGE, Stub, chunk, say, settle
 from program import SANITIZED
 
 DATA = pathlib.Path(__file__).resolve().parents[1] / "data" / "page"
@@ -156,6 +156,7 @@ class PagePartsTest(unittest.TestCase):
     def test_wants_a_key(self):
         self.expect_console = ["401"]
         stub.key = "sk-test"
+        settle(self.page)
         self.page.reload()
         self.page.wait("document.querySelector('dialog[open] input[type=password]')")
         self.page.type("dialog input[type=password]", "sk-test")
@@ -244,6 +245,7 @@ class PagePartsTest(unittest.TestCase):
         self.page.wait("!document.querySelector('.thread')")
         self.bring_in(saved)
         self.page.wait("document.querySelector('.thread')")
+        settle(self.page)
         self.page.reload()
         self.page.wait("document.querySelector('.thread .answer')")
         self.assertEqual(self.page.eval("document.querySelector('.thread').innerText"), before)
@@ -350,6 +352,7 @@ class PagePartsTest(unittest.TestCase):
     def test_small_screens(self):
         for width in (320, 390, 768):
             self.page.size(width, 740, mobile=True)
+            settle(self.page)
             self.page.reload()
             self.page.wait("document.querySelector('.starters, .thread')")
             stub.answer = say("A very_long_word_" + "x" * 300 + "\n\n```\n" + "y" * 300 + "\n```\n\n| a | b |\n|---|---|\n| " + "z" * 200 + " | b |")
@@ -376,6 +379,7 @@ class PagePartsTest(unittest.TestCase):
         self.page.press("Escape")
         dark = self.page.eval("getComputedStyle(document.body).backgroundColor")
         self.assertNotEqual(light, dark)
+        settle(self.page)
         self.page.reload()
         self.page.wait("document.querySelector('.starters')")
         self.assertEqual(self.page.eval("getComputedStyle(document.body).backgroundColor"), dark)

@@ -87,6 +87,18 @@ def chunk(delta, finish=None, usage=None, **more):
             "choices": [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish, **more}], "usage": usage}
 
 
+def settle(page):
+    """Waits until what the page has begun to save is saved."""
+    page.eval("""new Promise((done, failed) => {
+        const opening = indexedDB.open("deepinfer");
+        opening.onerror = failed;
+        opening.onsuccess = () => {
+            const table = opening.result.transaction("conversations", "readwrite").objectStore("conversations");
+            table.count().onsuccess = () => { opening.result.close(); done(true); };
+        };
+    })""")
+
+
 USAGE = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5, "prompt_tokens_details": {"cached_tokens": 1}, "completion_tokens_details": {"reasoning_tokens": 0}}
 
 
