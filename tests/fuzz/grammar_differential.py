@@ -43,20 +43,23 @@ class Judge:
         return json.loads(self.process.stdout.readline())
 
 
+class Beyond(Exception):
+    """The reference cannot judge this text: a name occurs twice, or a number is huge."""
+
+
 def exact_float(text):
-    number = decimal.Decimal(text)
+    try:
+        number = decimal.Decimal(text)
+    except decimal.InvalidOperation:
+        raise Beyond from None
     if number.is_zero():
         return 0
     return int(number) if number.adjusted() < 400 and number == number.to_integral_value() else number
 
 
-class DoubledName(Exception):
-    pass
-
-
 def distinct(pairs):
     if len({name for name, _ in pairs}) != len(pairs):
-        raise DoubledName
+        raise Beyond
     return dict(pairs)
 
 
@@ -289,7 +292,7 @@ class Check:
             try:
                 if not is_valid(text):
                     self.fail(name, f"the mask let through: {text!r}")
-            except DoubledName:
+            except (Beyond, decimal.InvalidOperation, decimal.Overflow):
                 continue
             except ValueError as error:
                 self.fail(name, f"no JSON ({error}): {text!r}")
@@ -316,7 +319,7 @@ class Check:
                 for sampled in answer["samples"]:
                     try:
                         instances += [parse(sampled), make.mutate(parse(sampled))]
-                    except DoubledName:
+                    except Beyond:
                         pass
             texts = [dumps(v) for v in instances if len(dumps(v)) < 2000]
             valid = [checker.is_valid(parse(t)) for t in texts]
