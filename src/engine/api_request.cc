@@ -19,6 +19,12 @@ std::string tool_set(const recipe::Request& r, bool required) {
     recipe::append_json_string(out, tool.name);
     out += ",\"parameters\":";
     recipe::append_compact_json(out, tool.parameters);
+    if (tool.syntax != recipe::CustomSyntax::kText) {
+      out += tool.syntax == recipe::CustomSyntax::kLark ? ",\"input\":{\"syntax\":\"lark\"" : ",\"input\":{\"syntax\":\"regex\"";
+      out += ",\"definition\":";
+      recipe::append_json_string(out, tool.definition);
+      out += '}';
+    }
     out += tool.strict.value_or(false) ? ",\"strict\":true}" : "}";
   }
   out += required ? "],\"required\":true" : "]";
@@ -28,7 +34,9 @@ std::string tool_set(const recipe::Request& r, bool required) {
 }
 
 std::optional<grammar::Constraint> tool_constraint(const recipe::Request& r, bool required) {
-  const bool strict = std::ranges::any_of(r.conversation.tools, [](const recipe::Tool& t) { return t.strict.value_or(false); });
+  const bool strict = std::ranges::any_of(r.conversation.tools, [](const recipe::Tool& t) {
+    return t.strict.value_or(false) || t.syntax != recipe::CustomSyntax::kText;
+  });
   // Without any of these the model is free, as it is on DeepSeek's service.
   if (!required && !strict && r.inference.parallel_tool_calls && r.allowed_tools.empty()) return std::nullopt;
   return grammar::Constraint{.kind = grammar::ConstraintKind::kTools, .source = tool_set(r, required)};

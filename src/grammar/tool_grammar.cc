@@ -5,6 +5,8 @@
 #include "grammar/json_emit.h"
 #include "grammar/json_schema.h"
 #include "grammar/json_value.h"
+#include "grammar/lark.h"
+#include "grammar/regex.h"
 
 namespace deepinfer::grammar {
 namespace {
@@ -27,7 +29,9 @@ class ToolWriter {
       if (tool.name.empty() || tool.name.find_first_of("\"\n<>") != std::string::npos) {
         return bad(fmt::format("'{}' cannot be the name of a tool", tool.name));
       }
-      Result<Expr> parameters = tool.strict ? strict_parameters(tool) : Result<Expr>(any_parameters());
+      Result<Expr> parameters = !tool.input_syntax.empty() ? custom_input(tool)
+                                : tool.strict              ? strict_parameters(tool)
+                                                           : Result<Expr>(any_parameters());
       if (!parameters.ok()) return parameters.status().with_context(fmt::format("tool '{}'", tool.name));
       invokes.push_back(b_.sequence({mark(kInvoke), b_.literal(tool.name + "\">\n"), parameters.value(), mark(kInvokeEnd)}));
     }
@@ -59,6 +63,20 @@ class ToolWriter {
     const Expr one = parameter(name, b_.any_text(), any_json(b_, json_));
     any_ = b_.optional(b_.sequence({one, b_.repeat(b_.sequence({b_.literal("\n"), one}), 0, kUnbounded)}));
     return *any_;
+  }
+
+  Result<Expr> custom_input(const ToolSpec& tool) {
+    Expr input = b_.none();
+    if (tool.input_syntax == "lark") {
+      DI_ASSIGN_OR_RETURN(input, add_lark(b_, tool.input_definition));
+    } else if (tool.input_syntax == "regex") {
+      DI_ASSIGN_OR_RETURN(Text text, parse_regex(b_, tool.input_definition, RegexMode::kWhole));
+      input = b_.utf8(text);
+    } else {
+      return bad(fmt::format("the syntax '{}' of a custom tool's grammar is not one of lark and regex", tool.input_syntax));
+    }
+    if (b_.is_none(input)) return bad("no text at all fits the grammar of its input");
+    return b_.sequence({mark(kParameter), b_.literal("input\" string=\"true\">"), input, mark(kParameterEnd)});
   }
 
   Result<Expr> strict_parameters(const ToolSpec& tool) {
@@ -136,6 +154,14 @@ Result<ToolSpec> parse_tool(const JsonValue& entry) {
   tool.name = name->text();
   if (const JsonValue* parameters = v.find("parameters"); parameters != nullptr && parameters->kind() != JsonKind::kNull) {
     append_json(*parameters, tool.parameters);
+  }
+  if (const JsonValue* input = v.find("input"); input != nullptr) {
+    const JsonValue *syntax = input->find("syntax"), *definition = input->find("definition");
+    if (syntax == nullptr || definition == nullptr || !syntax->is_string() || !definition->is_string()) {
+      return bad("'input' of a custom tool needs 'syntax' and 'definition'");
+    }
+    tool.input_syntax = syntax->text();
+    tool.input_definition = definition->text();
   }
   if (const JsonValue* strict = v.find("strict"); strict != nullptr) tool.strict = strict->is_true();
   return tool;
