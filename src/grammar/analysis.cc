@@ -294,6 +294,7 @@ Status make_repeats_progress(Grammar::Impl& g, Budget& budget) {
   constexpr int kRounds = 20;
   std::unique_ptr<NotEmpty> not_empty;
   for (int round = 0; round < kRounds; ++round) {
+    DI_RETURN_IF_ERROR(budget.look());
     const std::vector<ExprId> exprs = reachable(g, g.root);
     const std::vector<bool> nullable = find_fact(g, exprs, Fact::kNullable);
     const bool loops = std::any_of(exprs.begin(), exprs.end(), [&](ExprId e) {
@@ -325,6 +326,7 @@ Status make_repeats_progress(Grammar::Impl& g, Budget& budget) {
 }  // namespace
 
 Status prepare(Grammar::Impl& g, bool strict_rules, Budget& budget) {
+  DI_RETURN_IF_ERROR(budget.look());
   const std::vector<ExprId> exprs = reachable(g, g.root);
   for (ExprId e : exprs) {
     const ExprNode& n = g.exprs.node(e);
@@ -332,7 +334,16 @@ Status prepare(Grammar::Impl& g, bool strict_rules, Budget& budget) {
       return make_error(Code::kInvalidArgument, "rule '{}' is used but not defined", g.rules[n.a].name);
     }
   }
+  for (ExprId e : exprs) {
+    const ExprNode& n = g.exprs.node(e);
+    if (n.kind == ExprKind::kChoice && n.b > budget.limits().request_items_max) {
+      return make_error(Code::kResourceExhausted, "there are {} ways to go on at one place, more than {} (limit request_items_max)", n.b,
+                        budget.limits().request_items_max);
+    }
+  }
+  DI_RETURN_IF_ERROR(budget.look());
   const std::vector<bool> productive = find_fact(g, exprs, Fact::kProductive);
+  DI_RETURN_IF_ERROR(budget.look());
   DI_RETURN_IF_ERROR(check_rules(g, exprs, productive, strict_rules));
   if (!productive[g.root]) {
     return make_error(Code::kInvalidArgument, "no text at all can satisfy the constraint");

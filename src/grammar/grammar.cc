@@ -2,9 +2,15 @@
 
 #include <algorithm>
 
+#include "grammar/discard.h"
 #include "grammar/grammar_impl.h"
 
 namespace deepinfer::grammar {
+namespace {
+
+constexpr size_t kLarge = 20'000;  // expressions whose destruction takes a millisecond or more
+
+}  // namespace
 
 bool GrammarBuilder::Impl::charge() {
   if (!status.ok()) return false;
@@ -35,7 +41,9 @@ GrammarBuilder::GrammarBuilder(const Limits& limits) : impl_(std::make_unique<Im
   impl_->texts.push_back({TextKind::kNone, 0, 0, 0, kUnbounded, 0});
   impl_->texts.push_back({TextKind::kEmpty, 0, 0, 0, 0, 0});
 }
-GrammarBuilder::~GrammarBuilder() = default;
+GrammarBuilder::~GrammarBuilder() {
+  if (impl_->texts.size() + impl_->grammar->exprs.size() + impl_->known.size() > kLarge) discard(std::move(impl_));
+}
 
 bool GrammarBuilder::ok() const { return impl_->status.ok(); }
 const Status& GrammarBuilder::status() const { return impl_->status; }
@@ -230,6 +238,8 @@ Result<Grammar> GrammarBuilder::finish(Rule root, bool strict_rules) { return fi
 Grammar::Grammar(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Grammar::Grammar(Grammar&&) noexcept = default;
 Grammar& Grammar::operator=(Grammar&&) noexcept = default;
-Grammar::~Grammar() = default;
+Grammar::~Grammar() {
+  if (impl_ && impl_->exprs.size() > kLarge) discard(std::move(impl_));
+}
 
 }  // namespace deepinfer::grammar

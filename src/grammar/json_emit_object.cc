@@ -26,6 +26,17 @@ Expr ObjectEmitter::run(const std::vector<const ObjectShape*>& shapes) {
       e_.refuse(s->node, "not", "more than 3 negated rules about further members are not supported in one alternative");
       return b_.none();
     }
+    // Every member up to the next required one may come next.
+    size_t next = 0, most = 0;
+    for (const ObjectShape::Member& m : s->members) {
+      next = m.presence == Presence::kRequired ? 0 : next + (m.presence == Presence::kOptional);
+      most = std::max(most, next);
+    }
+    if (const size_t limit = b_.budget().limits().request_items_max; most > limit) {
+      e_.refuse(s->node, "properties",
+                fmt::format("{} members in a row may be left out, more than {} (limit request_items_max)", most, limit));
+      return b_.none();
+    }
     add_witnesses(*s, alternative(*s), {}, 0, all);
   }
   std::vector<Expr> ways;

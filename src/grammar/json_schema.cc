@@ -1,19 +1,39 @@
 #include "grammar/json_schema.h"
 
+#include "grammar/discard.h"
 #include "grammar/json_emit.h"
 
 namespace deepinfer::grammar {
+namespace {
+
+// What one schema's compilation holds.
+struct Work {
+  Work(SchemaModel parsed, GrammarBuilder& builder, const JsonSchemaOptions& given)
+      : options(given),
+        model(std::make_shared<const SchemaModel>(std::move(parsed))),
+        normal(model, builder),
+        emitter(normal, options) {}
+
+  JsonSchemaOptions options;
+  std::shared_ptr<const SchemaModel> model;
+  Normaliser normal;
+  JsonEmitter emitter;
+};
+
+}  // namespace
 
 Result<Expr> add_json_schema(GrammarBuilder& builder, std::string_view schema, const JsonSchemaOptions& options) {
   const Limits& limits = builder.budget().limits();
   SchemaLimits schema_limits;
   schema_limits.bytes_max = limits.source_bytes_max;
   schema_limits.depth_max = static_cast<int>(limits.nesting_max);
+  schema_limits.budget = &builder.budget();
   DI_ASSIGN_OR_RETURN(SchemaModel parsed, SchemaModel::parse(schema, schema_limits));
-  DI_RETURN_IF_ERROR(builder.budget().spend(parsed.size()));
-  auto model = std::make_shared<const SchemaModel>(std::move(parsed));
-  Normaliser normal(model, builder);
-  return JsonEmitter(normal, options).run(model->root());
+  auto work = std::make_unique<Work>(std::move(parsed), builder, options);
+  auto root = work->emitter.run(work->model->root());
+  constexpr size_t kLarge = 2'000;
+  if (work->model->size() > kLarge) discard(std::move(work));
+  return root;
 }
 
 Result<Grammar> compile_json_schema(std::string_view schema, const JsonSchemaOptions& options) {

@@ -1,5 +1,6 @@
 #include "grammar/json_schema_model.h"
 
+#include "grammar/discard.h"
 #include "grammar/json_schema_reader.h"
 
 namespace deepinfer::grammar {
@@ -33,7 +34,11 @@ Result<SchemaModel> SchemaModel::parse(std::string_view text, const SchemaLimits
   auto document = JsonDocument::parse(text, {limits.bytes_max, limits.depth_max});
   if (!document.ok()) return document.status().with_context("JSON Schema");
   SchemaModel model(std::move(document).value());
-  DI_RETURN_IF_ERROR(SchemaReader(model, model.document_->root(), limits).run());
+  Status read = SchemaReader(model, model.document_->root(), limits).run();
+  if (!read.ok()) {
+    discard(std::make_shared<SchemaModel>(std::move(model)));
+    return read;
+  }
   return model;
 }
 

@@ -19,6 +19,7 @@
 
 #include "base/status.h"
 #include "grammar/json_number.h"
+#include "grammar/limits.h"
 #include "grammar/json_value.h"
 
 namespace deepinfer::grammar {
@@ -27,6 +28,7 @@ struct SchemaLimits {
   size_t bytes_max = 10u << 20;
   int depth_max = 1'000;        // nesting of the schema text
   size_t nodes_max = 200'000;   // subschemas
+  Budget* budget = nullptr;     // of the compile, if there is one
 };
 
 using SchemaId = int32_t;

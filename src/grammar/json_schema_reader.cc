@@ -76,6 +76,7 @@ Result<SchemaId> SchemaReader::read(const JsonValue& value, SchemaId parent, std
   auto [slot, fresh] = node_of_.try_emplace(&value, static_cast<SchemaId>(model_.nodes_.size()));
   if (!fresh) return slot->second;
   SchemaId id = slot->second;
+  if (limits_.budget != nullptr) DI_RETURN_IF_ERROR(limits_.budget->spend(1));
   if (model_.nodes_.size() >= limits_.nodes_max) {
     return make_error(Code::kResourceExhausted, "the JSON Schema has more than {} subschemas; split it",
                       limits_.nodes_max);

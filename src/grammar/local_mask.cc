@@ -156,7 +156,7 @@ void LocalMasks::find_exits(const Trie& trie, RxId state, LocalMask& mask) {
   stack[0] = {rx_.row(state), state, false};
   found_.clear();
   const auto end = static_cast<uint32_t>(trie.nodes.size());
-  for (uint32_t i = 0; i < end;) {
+  for (uint32_t i = 0; i < end; ++walked_) {
     const Trie::Node& n = trie.nodes[i];
     Level& from = stack[n.depth - 1];
     if (from.nullable && mask.looked_for.has(n.byte)) found_.emplace_back(n.byte, i);

@@ -82,10 +82,13 @@ void Machine::set_tokens(int32_t token, std::span<uint32_t> mask) {
 }
 
 void Machine::add_state(RxId state, NodeId rest, std::span<uint32_t> mask) {
+  constexpr uint64_t kTrieNodesPerItem = 8, kWordsPerItem = 256;
+  charge(masks_of_.take_walked() / kTrieNodesPerItem + 1);
   for (int part = 0; part < kParts; ++part) {
     if (vocabulary_.parts[part].nodes.empty()) continue;
     LocalMask& m = local(state, part);
     if (m.is_dense) {
+      charge(mask.size() / kWordsPerItem);
       for (size_t w = 0; w < mask.size(); ++w) mask[w] |= m.words[w];
     } else {
       for (uint32_t t : m.tokens) mask[t >> 5] |= 1u << (t & 31);
@@ -116,6 +119,7 @@ void Machine::walk_below(const Trie& trie, uint32_t trie_node, NodeId node, std:
   open(node);
   const uint32_t begin = nodes_[node].open, count = nodes_[node].is_open ? nodes_[node].open_count : 0;
   const Trie::Node top = trie.nodes[trie_node];
+  charge(1);
   for (uint32_t i = 0; i < count && error_.ok(); ++i) {
     const Item item = items_[begin + i];
     if (kind_of(item.symbol) != SymbolKind::kState) continue;

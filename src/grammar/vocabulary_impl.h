@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "grammar/byte_set.h"
@@ -73,6 +74,8 @@ class LocalMasks {
  public:
   LocalMasks(const Vocabulary::Impl& vocabulary, RxArena& rx) : v_(vocabulary), rx_(rx) {}
   LocalMask make(RxId state, int part);
+  // Nodes of tries that were looked at since the last call.
+  uint64_t take_walked() { return std::exchange(walked_, 0); }
   // Adds the exits for more bytes.
   void look_for(int part, const ByteSet& bytes, LocalMask& mask);
 
@@ -83,7 +86,7 @@ class LocalMasks {
     if (stack_.size() < kStackSize) stack_.resize(kStackSize);
     Level* stack = stack_.data();
     stack[0] = {rx_.row(state), state, false};
-    for (uint32_t i = begin; i < end;) {
+    for (uint32_t i = begin; i < end; ++walked_) {
       const Trie::Node& n = trie.nodes[i];
       Level& from = stack[n.depth - depth - 1];
       uint32_t next = from.row == nullptr ? RxArena::kUnknown : from.row[n.byte];
@@ -126,6 +129,7 @@ class LocalMasks {
   const Vocabulary::Impl& v_;
   RxArena& rx_;
   std::vector<Level> stack_;
+  uint64_t walked_ = 0;
   std::vector<std::pair<uint8_t, uint32_t>> found_;
   std::vector<uint32_t> list_;  // of make()
 };
