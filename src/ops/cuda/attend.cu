@@ -2,6 +2,8 @@
 // stored and expanded to bf16 in shared memory, 64 at a time. One pass over the keys for the scores, one for the values, so that
 // probabilities are rounded against the maximum over all keys, as the reference does. One CTA: 16 heads of a row. This is the core for
 // small heads; attend_wide.cu has the one for head_dim 512, with the same trees.
+#include <bit>
+
 #include "ops/cuda/attend.cuh"
 #include "ops/cuda/backend.h"
 #include "ops/cuda/hopper.cuh"
@@ -59,7 +61,7 @@ __global__ __launch_bounds__(kThreads) void attend_kernel(const AttendArguments 
   bf16* query = keys + kTile * kStride;                      // [kHeads][kStride]
   bf16* probabilities = query + kHeads * kStride;            // [kHeads][kTile + 8]
   float* scores = reinterpret_cast<float*>(probabilities + kHeads * (kTile + 8));  // [kHeads][keys_max]
-  __shared__ float denominator[kHeads];
+  __shared__ float inverse[kHeads];
   const int row = blockIdx.x, head0 = blockIdx.y * kHeads, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const KeyList list(a, row);
 
@@ -107,7 +109,7 @@ __global__ __launch_bounds__(kThreads) void attend_kernel(const AttendArguments 
       tile += __shfl_xor_sync(0xffffffffu, tile, 2);
       sum += tile;
     }
-    if (lane == 0) denominator[h] = head0 + h < a.heads ? sum + __expf(a.sink[head0 + h] - m) : 1.0f;
+    if (lane == 0) inverse[h] = head0 + h < a.heads ? 1.0f / (sum + __expf(a.sink[head0 + h] - m)) : 0.0f;
   }
   // Values: warp w takes channels kChannels w ...
   constexpr int kChannels = kDim / kWarps, kOut = kChannels / 8;
@@ -139,7 +141,7 @@ __global__ __launch_bounds__(kThreads) void attend_kernel(const AttendArguments 
 #pragma unroll
     for (int o = 0; o < kOut; ++o) {
       bf16* to = a.out + (static_cast<int64_t>(row) * a.heads + head) * kDim + kChannels * warp + 8 * o + 2 * (lane % 4);
-      *reinterpret_cast<uint32_t*>(to) = list.total == 0 ? 0u : pair_bits(acc[o][2 * h] / denominator[local], acc[o][2 * h + 1] / denominator[local]);
+      *reinterpret_cast<uint32_t*>(to) = list.total == 0 ? 0u : pair_bits(acc[o][2 * h] * inverse[local], acc[o][2 * h + 1] * inverse[local]);
     }
   }
 }
@@ -181,7 +183,7 @@ void Backend::attend(At where) {
   if (ratio > 0) {
     const KvSource& source = layout_.sources[layout_.source_at(c_.layers[where.layer].kv_source)];
     a.entry_offset = static_cast<int64_t>(source.entry_offset);
-    a.page_entries = source.page_entries;
+    a.page_shift = std::countr_zero(static_cast<unsigned>(source.page_entries));
   }
   if (c_.head_dim == kWideDim) return attend_wide(a, set.rows, stream_);
   // Two banks more than a multiple of 32, so that the heads of a warp's stores fall into different banks.

@@ -15,7 +15,7 @@ struct AttendArguments {
   const float* sink;
   bf16* out;
   int64_t slot_stride, ring_offset, page_stride, entry_offset;
-  int heads, window, ring_slots, record_bytes, page_entries, entry_bytes, topk, ratio;
+  int heads, window, ring_slots, record_bytes, page_shift, entry_bytes, topk, ratio;  // page_shift: log2 of the entries of a page
   bool draft;
   float scale;
 };
@@ -42,8 +42,8 @@ struct KeyList {
                                    : reinterpret_cast<const uint8_t*>(a.slots + s.slot * a.slot_stride + a.ring_offset) + static_cast<int64_t>(p % a.ring_slots) * a.record_bytes;
     }
     const int entry = selected[k - in_window];
-    return reinterpret_cast<const uint8_t*>(a.pages + static_cast<int64_t>(a.v.blocks[s.first_block + entry / a.page_entries]) * a.page_stride + a.entry_offset) +
-           static_cast<int64_t>(entry % a.page_entries) * a.entry_bytes;
+    return reinterpret_cast<const uint8_t*>(a.pages + static_cast<int64_t>(a.v.blocks[s.first_block + (entry >> a.page_shift)]) * a.page_stride + a.entry_offset) +
+           static_cast<int64_t>(entry & ((1 << a.page_shift) - 1)) * a.entry_bytes;
   }
 };
 

@@ -34,62 +34,109 @@ __device__ __forceinline__ uint32_t both(float x) {
   return *reinterpret_cast<const uint32_t*>(&p);
 }
 
-// 32 channels of a key from its FP4 record, the c-th such group, as four vectors of 8 channels.
-__device__ __forceinline__ void expand_entry(const uint8_t* record, int c, const Shifts& s, uint4 (&out)[4]) {
-  const uint4 codes = *reinterpret_cast<const uint4*>(record + 16 * c);
-  const uint16_t scales = *reinterpret_cast<const uint16_t*>(record + kDim / 2 + 2 * c);
-  const float2 f = __half22float2(__half2(__nv_cvt_fp8x2_to_halfraw2(scales, __NV_E4M3)));
+// 32 channels of a key as they are stored: FP4 codes in a and two e4m3 scales, or FP8 codes in a and b and one ue8m0 scale.
+struct Raw {
+  uint4 a, b;
+  uint32_t scale;
+};
+
+// As four vectors of 8 channels.
+__device__ __forceinline__ void expand_entry(const Raw& raw, const Shifts& s, uint4 (&out)[4]) {
+  const float2 f = __half22float2(__half2(__nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(raw.scale), __NV_E4M3)));
   // Codes in exponent and mantissa fields are 2^-126 of their value.
   const uint32_t factors[2] = {both(f.x * 0x1p118f), both(f.y * 0x1p118f)};
 #pragma unroll
   for (int w = 0; w < 4; ++w) {
-    const uint32_t word = word_of(codes, w), factor = factors[w / 2];
+    const uint32_t word = word_of(raw.a, w), factor = factors[w / 2];
     out[w].x = scale_pair(((word * s.by12) & 0x80008000u) | ((word * s.by6) & 0x01c001c0u), factor);
     out[w].y = scale_pair(((word * s.by8) & 0x80008000u) | ((word * s.by2) & 0x01c001c0u), factor);
     out[w].z = scale_pair(((word * s.by4) & 0x80008000u) | ((word >> 2) & 0x01c001c0u), factor);
     out[w].w = scale_pair((word & 0x80008000u) | ((word >> 6) & 0x01c001c0u), factor);
   }
 }
-
-// The same from a window record (FP8).
-__device__ __forceinline__ void expand_window(const uint8_t* record, int c, uint4 (&out)[4]) {
-  const float scale = ue8m0_value(record[kDim + c]);
-  const uint32_t factor = both(scale), base = both(0x1p112f);
+__device__ __forceinline__ void expand_window(const Raw& raw, uint4 (&out)[4]) {
+  const uint32_t factor = both(ue8m0_value(static_cast<uint8_t>(raw.scale))), base = both(0x1p112f);
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const uint4 codes = *reinterpret_cast<const uint4*>(record + 32 * c + 16 * half);
+  for (int v = 0; v < 4; ++v) {
+    const uint4& codes = v < 2 ? raw.a : raw.b;
+    const uint32_t low = word_of(codes, v % 2 * 2), high = word_of(codes, v % 2 * 2 + 1);
+    uint32_t r[4];
 #pragma unroll
-    for (int v = 0; v < 2; ++v) {
-      const uint32_t low = word_of(codes, 2 * v), high = word_of(codes, 2 * v + 1);
-      uint32_t r[4];
-#pragma unroll
-      for (int b = 0; b < 4; ++b) {  // channels b and b + 4: their codes in the upper bytes of both halves
-        const uint32_t u = __byte_perm(low, high, b << 4 | (4 + b) << 12);
-        r[b] = scale_pair(scale_pair((u & 0x80008000u) | ((u >> 4) & 0x07f007f0u), base), factor);
-      }
-      out[2 * half + v] = {r[0], r[1], r[2], r[3]};
+    for (int b = 0; b < 4; ++b) {  // channels b and b + 4: their codes in the upper bytes of both halves
+      const uint32_t u = __byte_perm(low, high, b << 4 | (4 + b) << 12);
+      r[b] = scale_pair(scale_pair((u & 0x80008000u) | ((u >> 4) & 0x07f007f0u), base), factor);
     }
+    out[v] = {r[0], r[1], r[2], r[3]};
   }
 }
 
-// Channels 32 c0 .. + 32 kGroups - 1 of the 64 keys of tile t into `to`: core matrices [8 keys][8 channels], kGroups * 4 of them a
-// group of keys. One warpgroup.
+// A row's keys in tiles: those of the window, padded to whole tiles, then those of the selected entries.
+struct Tiles {
+  int in_window, entries, window_tiles, count;
+  uint32_t records;  // shared address of the records' addresses, by place in the tiles
+
+  __device__ __forceinline__ bool is_window(int t) const { return t < window_tiles; }
+  __device__ __forceinline__ bool there(int t, int key) const { return is_window(t) ? t * kTile + key < in_window : (t - window_tiles) * kTile + key < entries; }
+};
+
+// One warpgroup expands channels 32 c0 .. + 32 kGroups - 1 of a tile into core matrices [8 keys][8 channels], kGroups * 4 of them a
+// group of keys. A thread keeps to its channels; fetch() loads the first pieces of a tile long before tile() expands it.
 template <int kGroups>
-__device__ __forceinline__ void expand_tile(const uint64_t* records, int in_window, int total, int t, int c0, const Shifts& s, uint32_t to) {
-  const int thread = threadIdx.x % kGroup;
-#pragma unroll 4
-  for (int i = thread; i < kTile * kGroups; i += kGroup) {
-    const int key = i / 8 / kGroups * 8 + i % 8, c = i / 8 % kGroups, k = t * kTile + key;
-    uint4 v[4] = {};
-    if (k < total) {
-      const auto* record = reinterpret_cast<const uint8_t*>(records[k]);
-      k < in_window ? expand_window(record, c0 + c, v) : expand_entry(record, c0 + c, s, v);
-    }
-    const uint32_t at = to + (key / 8 * (kGroups * 4) + c * 4) * kCore + key % 8 * 16;
-#pragma unroll
-    for (int w = 0; w < 4; ++w) asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(at + w * kCore), "r"(v[w].x), "r"(v[w].y), "r"(v[w].z), "r"(v[w].w) : "memory");
+struct Expander {
+  static constexpr int kKeyGroups = kTile / 8, kAtOnce = 16 / kGroups, kEach = kAtOnce >= kKeyGroups ? 1 : kKeyGroups / kAtOnce, kBatch = kEach < 4 ? kEach : 4;
+  const Tiles& tiles;
+  int channels, key0;  // the thread's first key of a tile; kAtOnce groups of keys to the next
+  uint32_t place;
+  Raw raw[kBatch];
+
+  __device__ __forceinline__ Expander(const Tiles& t, int c0) : tiles(t) {
+    const int thread = threadIdx.x % kGroup, c = thread / 8 % kGroups;
+    channels = c0 + c;
+    key0 = thread / (8 * kGroups) * 8 + thread % 8;
+    place = (key0 / 8 * kGroups + c) * 4 * kCore + key0 % 8 * 16;
   }
-}
+  __device__ __forceinline__ void load(int t, int batch, Raw (&to)[kBatch]) const {
+    const bool window = tiles.is_window(t);
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      const int key = key0 + (batch * kBatch + i) * kAtOnce * 8;
+      to[i] = {};
+      if (key >= kTile || !tiles.there(t, key)) continue;
+      uint64_t address;
+      asm volatile("ld.shared.u64 %0, [%1];" : "=l"(address) : "r"(tiles.records + (t * kTile + key) * 8));
+      const auto* record = reinterpret_cast<const uint8_t*>(address);
+      if (window) {
+        to[i].a = *reinterpret_cast<const uint4*>(record + 32 * channels);
+        to[i].b = *reinterpret_cast<const uint4*>(record + 32 * channels + 16);
+        to[i].scale = record[kDim + channels];
+      } else {
+        to[i].a = *reinterpret_cast<const uint4*>(record + 16 * channels);
+        to[i].scale = *reinterpret_cast<const uint16_t*>(record + kDim / 2 + 2 * channels);
+      }
+    }
+  }
+  __device__ __forceinline__ void fetch(int t) {
+    if (t < tiles.count) load(t, 0, raw);
+  }
+  __device__ __forceinline__ void tile(int t, const Shifts& s, uint32_t to) {
+#pragma unroll 1
+    for (int batch = 0; batch < kEach / kBatch; ++batch) {
+      Raw now[kBatch];
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) now[i] = raw[i];
+      if (batch + 1 < kEach / kBatch) load(t, batch + 1, raw);
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        if (kAtOnce > kKeyGroups && key0 >= kTile) continue;
+        uint4 v[4];
+        tiles.is_window(t) ? expand_window(now[i], v) : expand_entry(now[i], s, v);  // keys that are not there: codes 0
+        const uint32_t at = to + place + (batch * kBatch + i) * kAtOnce * kGroups * 4 * kCore;
+#pragma unroll
+        for (int w = 0; w < 4; ++w) asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(at + w * kCore), "r"(v[w].x), "r"(v[w].y), "r"(v[w].z), "r"(v[w].w) : "memory");
+      }
+    }
+  }
+};
 
 __device__ __forceinline__ float quad_max(float v) {
   v = fmaxf(v, __shfl_xor_sync(0xffffffffu, v, 1));
@@ -114,16 +161,17 @@ __global__ __launch_bounds__(kThreads, 1) void attend_wide_kernel(const AttendAr
   const int row = blockIdx.x / kSplit, rank = blockIdx.x % kSplit, head0 = blockIdx.y * kHeads;
   const int group = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / kGroup, 0), unit = 2 * rank + group, warp = threadIdx.x % kGroup / 32, lane = threadIdx.x % 32, quad = lane % 4;
   const KeyList list(a, row);
-  const int tiles = (list.total + kTile - 1) / kTile;
-  auto* records = reinterpret_cast<uint64_t*>(shared + kRecords);
+  const int entries = list.total - list.in_window, window_tiles = (list.in_window + kTile - 1) / kTile;
+  const Tiles tiles{list.in_window, entries, window_tiles, window_tiles + (entries + kTile - 1) / kTile, shared_address(shared + kRecords)};
   auto *sums = reinterpret_cast<float*>(shared + kSums), *maxima = reinterpret_cast<float*>(shared + kMaxima);
   const uint32_t base = shared_address(shared), buffer = base + kBuffers + group * kTileBytes;
 
   for (int k = threadIdx.x; k < list.total; k += kThreads) {
     const uint8_t* record = list.record(a, k);
-    records[k] = reinterpret_cast<uint64_t>(record);
+    reinterpret_cast<uint64_t*>(shared + kRecords)[k < list.in_window ? k : window_tiles * kTile + k - list.in_window] = reinterpret_cast<uint64_t>(record);
     for (int i = 0; i < (k < list.in_window ? a.record_bytes : a.entry_bytes); i += 128) asm volatile("prefetch.global.L2 [%0];" ::"l"(record + i));
   }
+#pragma unroll 8
   for (int i = threadIdx.x; i < kHeads * kDim / 8; i += kThreads) {
     const int head = i / 8 / (kDim / 8) * 8 + i % 8, c = i / 8 % (kDim / 8);
     uint4 u{};
@@ -134,14 +182,16 @@ __global__ __launch_bounds__(kThreads, 1) void attend_wide_kernel(const AttendAr
   async_proxy_fence();
   meet<kSplit>();  // also: all CTAs of the cluster are there
 
+  Expander<kDim / 32> keys(tiles, 0);
+  keys.fetch(unit);
   // Scores. A unit (warpgroup of the cluster) takes tiles unit, unit + kUnits, ..
   float score[kUnitTiles][kTile / 2];
 #pragma unroll
   for (int n = 0; n < kUnitTiles; ++n) {
     const int t = unit + n * kUnits;
-    if (t >= tiles) continue;
+    if (t >= tiles.count) continue;
     if (n > 0) group_sync(1 + group, kGroup);
-    expand_tile<kDim / 32>(records, list.in_window, list.total, t, 0, shifts, buffer);
+    keys.tile(t, shifts, buffer);
     async_proxy_fence();
     group_sync(1 + group, kGroup);
     wgmma_fence();
@@ -151,6 +201,7 @@ __global__ __launch_bounds__(kThreads, 1) void attend_wide_kernel(const AttendAr
                                  j > 0);
     }
     wgmma_commit();
+    keys.fetch(t + kUnits);
     wgmma_wait<0>();
   }
   // Maxima of rows lane / 4 and + 8 of this warp's 16 heads, over all units.
@@ -161,7 +212,7 @@ __global__ __launch_bounds__(kThreads, 1) void attend_wide_kernel(const AttendAr
     const int t = unit + n * kUnits;
 #pragma unroll
     for (int i = 0; i < kTile / 2; ++i) {
-      const bool there = t < tiles && t * kTile + i / 4 * 8 + 2 * quad + i % 2 < list.total;
+      const bool there = t < tiles.count && tiles.there(t, i / 4 * 8 + 2 * quad + i % 2);
       score[n][i] = there ? score[n][i] * scale : -INFINITY;
       top[i / 2 % 2] = fmaxf(top[i / 2 % 2], score[n][i]);
     }
@@ -186,7 +237,7 @@ __global__ __launch_bounds__(kThreads, 1) void attend_wide_kernel(const AttendAr
 #pragma unroll
   for (int n = 0; n < kUnitTiles; ++n) {
     const int t = unit + n * kUnits;
-    if (t >= tiles) continue;
+    if (t >= tiles.count) continue;
     float sum[2] = {};
 #pragma unroll
     for (int i = 0; i < kTile / 8; ++i) {
@@ -221,12 +272,12 @@ __global__ __launch_bounds__(kThreads, 1) void attend_wide_kernel(const AttendAr
   async_proxy_fence();
   meet<kSplit>();
   async_proxy_fence();
-  float denominator[2];
+  float inverse[2];  // 2^8 over the denominator
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     float sum = 0;
-    for (int t = 0; t < tiles; ++t) sum += sums[t * kHeads + head + 8 * h];
-    denominator[h] = head0 + head + 8 * h < a.heads ? sum + __expf(a.sink[head0 + head + 8 * h] - top[h]) : 1.0f;
+    for (int t = 0; t < tiles.count; ++t) sum += sums[t * kHeads + head + 8 * h];
+    inverse[h] = head0 + head + 8 * h < a.heads ? 256.0f / (sum + __expf(a.sink[head0 + head + 8 * h] - top[h])) : 0.0f;
   }
 
   // Values: channels kChannels * unit .. of all keys, two tiles in turn.
@@ -234,10 +285,13 @@ __global__ __launch_bounds__(kThreads, 1) void attend_wide_kernel(const AttendAr
   float acc[kChannels / 2];
 #pragma unroll
   for (int i = 0; i < kChannels / 2; ++i) acc[i] = 0;
-  if (tiles > 0) expand_tile<kChannels / 32>(records, list.in_window, list.total, 0, unit * (kChannels / 32), shifts, buffer);
+  Expander<kChannels / 32> parts(tiles, unit * (kChannels / 32));
+  parts.fetch(0);
+  if (tiles.count > 0) parts.tile(0, shifts, buffer);
+  parts.fetch(1);
   async_proxy_fence();
   group_sync(1 + group, kGroup);
-  for (int t = 0; t < tiles; ++t) {
+  for (int t = 0; t < tiles.count; ++t) {
     const uint8_t* values = shared + kBuffers + group * kTileBytes + t % 2 * kHalfBytes;
     wgmma_fence();
 #pragma unroll
@@ -246,7 +300,8 @@ __global__ __launch_bounds__(kThreads, 1) void attend_wide_kernel(const AttendAr
                                     matrix_descriptor(values + 2 * j * kKeyStride, kKeyStride, kCore), t + j > 0);
     }
     wgmma_commit();
-    if (t + 1 < tiles) expand_tile<kChannels / 32>(records, list.in_window, list.total, t + 1, unit * (kChannels / 32), shifts, buffer + (t + 1) % 2 * kHalfBytes);
+    if (t + 1 < tiles.count) parts.tile(t + 1, shifts, buffer + (t + 1) % 2 * kHalfBytes);
+    parts.fetch(t + 2);
     async_proxy_fence();
     wgmma_wait<0>();
     group_sync(1 + group, kGroup);
@@ -257,7 +312,7 @@ __global__ __launch_bounds__(kThreads, 1) void attend_wide_kernel(const AttendAr
 #pragma unroll
   for (int i = 0; i < kChannels / 2; ++i) {
     const int h = i / 2 % 2, channel = i / 4 * 8 + quad + 4 * (i % 2);
-    *reinterpret_cast<bf16*>(out + (head + 8 * h) * kRow + channel * 2) = rounded(list.total == 0 ? 0.0f : acc[i] * 256.0f / denominator[h]);
+    *reinterpret_cast<bf16*>(out + (head + 8 * h) * kRow + channel * 2) = rounded(list.total == 0 ? 0.0f : acc[i] * inverse[h]);
   }
   group_sync(1 + group, kGroup);
   for (int i = threadIdx.x % kGroup; i < kHeads * kChannels / 8; i += kGroup) {

@@ -274,7 +274,7 @@ Status Backend::load(const checkpoint::ModelConfig& config, const ModelWeights& 
   }
   if (limits_.blocks_max == 0) limits_.blocks_max = limits_.sequences_max * KvLayout::pages_for(limits_.context_max);
   rope_ = {RopeFrequencies::make(c_, false), RopeFrequencies::make(c_, true)};
-  if (c_.head_dim == kWideDim && c_.sliding_window + std::max(c_.index_topk, c_.dspark_block_size) > kWideKeys) {
+  if (c_.head_dim == kWideDim && std::max(padded(c_.sliding_window) + padded(c_.index_topk), padded(c_.sliding_window + c_.dspark_block_size)) > kWideKeys) {
     return make_error(Code::kUnsupported, "the CUDA backend attends to at most {} keys a row; this model has a window of {} and selects {}", kWideKeys, c_.sliding_window, c_.index_topk);
   }
   buffers_ = plan_buffers(c_, limits_);

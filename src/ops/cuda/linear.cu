@@ -187,10 +187,9 @@ struct StreamShape {
 
 // Where a thread keeps the weight chunks on their way: a ring of private slots in shared memory, each vector of a slot contiguous
 // over the threads. Copies need no registers and no scoreboard, so consuming one chunk never waits for a later one.
-template <WeightFormat kFormat>
+template <WeightFormat kFormat, int kParts>
 struct Slot {
   using F = Fragment<kFormat>;
-  static constexpr int kParts = StreamShape<kFormat>::kParts;
   static constexpr int kScales = F::kScaleRows == 0 ? 0 : F::kScaleRows >= 16 ? 1 : 2;  // words a chunk and part
   static constexpr int kVectorBytes = 2 * F::kVectors * 16 * kStreamThreads;             // of a part
   static constexpr int kBytes = kParts * (kVectorBytes + kScales * 4 * kStreamThreads);
@@ -215,15 +214,23 @@ struct Slot {
   }
 };
 
+constexpr int kCachedChunks = 96;  // 24 KB of activations
+
+__device__ __forceinline__ void touch(const void* p) {
+  uint32_t unused;
+  asm volatile("ld.global.u32 %0, [%1];" : "=r"(unused) : "l"(p) : "memory");
+}
+
 // Few tokens. A warp takes 16 weight rows (FP4: 32) of one quarter of K (of all of K where it is not cut) and streams them, kSlots
 // chunks ahead, across the borders of its tiles, so that memory never idles. CTAs are persistent. Weights that no other kernel
 // chooses are on their way before the kernel in front has ended.
-template <WeightFormat kFormat, int kTokens, Output kOutput, int kSlots, bool kCut, int kCtas>
+template <WeightFormat kFormat, int kParts, int kTokens, Output kOutput, int kSlots, bool kCut, int kCtas>
 __global__ __launch_bounds__(kStreamThreads, kCtas) void stream_kernel(const Problem p) {
   extern __shared__ __align__(128) uint8_t shared[];
   using F = Fragment<kFormat>;
-  constexpr int kParts = StreamShape<kFormat>::kParts, kSplit = kCut ? kQuarters : 1, kRowWarps = kStreamWarps / kSplit, kRows = 16 * kParts * kRowWarps, kGroups = kTokens / 8;
-  constexpr int kSlotBytes = Slot<kFormat>::kBytes, kRingBytes = kSlots * kSlotBytes;
+  constexpr int kSplit = kCut ? kQuarters : 1, kRowWarps = kStreamWarps / kSplit, kRows = 16 * kParts * kRowWarps, kGroups = kTokens / 8;
+  using Slots = Slot<kFormat, kParts>;
+  constexpr int kSlotBytes = Slots::kBytes, kRingBytes = kSlots * kSlotBytes;
   float* partial = reinterpret_cast<float*>(shared + kRingBytes);  // [quarter][token][row]
   const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0), lane = threadIdx.x % 32, quad = lane % 4;
   const int quarter = warp / kRowWarps, first = quarter * p.quarter, last = min(p.chunks, first + p.quarter);
@@ -246,7 +253,7 @@ __global__ __launch_bounds__(kStreamThreads, kCtas) void stream_kernel(const Pro
   const auto issue = [&](uint32_t slot) {
     if (ahead_tile < total) {
 #pragma unroll
-      for (int i = 0; i < kParts; ++i) Slot<kFormat>::issue(slot, rows[i], i, ahead_chunk);
+      for (int i = 0; i < kParts; ++i) Slots::issue(slot, rows[i], i, ahead_chunk);
       if (++ahead_chunk == last) {
         ahead_chunk = first;
         ahead_tile += gridDim.x;
@@ -265,26 +272,46 @@ __global__ __launch_bounds__(kStreamThreads, kCtas) void stream_kernel(const Pro
   uint32_t slot = ring, free_slot = ring_end - kSlotBytes;
   for (int tile = blockIdx.x; tile < total; tile += gridDim.x) {
     const GroupTile group = p.tile(tile / p.row_tiles, kTokens);
-    // Lanes without a token read the last one's values, which costs nothing: their sums are thrown away.
+    // Lanes without a token read the last one's values, which costs nothing: their sums are thrown away. Activations are loaded one
+    // chunk ahead of their use.
     const uint8_t* x[kGroups];
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) x[g] = p.packed + (static_cast<int64_t>(group.first_row + min(8 * g + lane / 4, group.rows - 1)) * p.chunks + first) * 256 + quad * 16;
-    float acc[kParts][kGroups][4] = {};
-    for (int chunk = first; chunk < last; ++chunk) {
-      uint4 b[kGroups][4];
+    constexpr bool kAhead = kCtas <= 2 && kGroups == 1;  // where registers allow
+    uint4 b[kGroups][4], ahead[kGroups][4];
+    const auto load_activations = [&] {
 #pragma unroll
       for (int g = 0; g < kGroups; ++g) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) b[g][i] = *reinterpret_cast<const uint4*>(x[g] + i * 64);
+        for (int i = 0; i < 4; ++i) ahead[g][i] = *reinterpret_cast<const uint4*>(x[g] + i * 64);
         x[g] += 256;
       }
+    };
+    // The loads of a chunk would each wait in line behind the weights on their way: a first round over all of them brings what fits
+    // into the first cache.
+    if (group.rows * p.chunks <= kCachedChunks) {
+      for (int i = lane; i < group.rows * (last - first) * 2; i += 32) {
+        const int line = i % ((last - first) * 2), token = i / ((last - first) * 2);
+        touch(p.packed + (static_cast<int64_t>(group.first_row + token) * p.chunks + first) * 256 + line * 128);
+      }
+    }
+    if (kAhead && first < last) load_activations();
+    float acc[kParts][kGroups][4] = {};
+    for (int chunk = first; chunk < last; ++chunk) {
+      if (!kAhead) load_activations();
+#pragma unroll
+      for (int g = 0; g < kGroups; ++g) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) b[g][i] = ahead[g][i];
+      }
+      if (kAhead && chunk + 1 < last) load_activations();
       async_wait<kSlots - 2>();
       uint4 v[kParts][2][F::kVectors];
       uint32_t f[kParts][F::kFactors];
 #pragma unroll
       for (int i = 0; i < kParts; ++i) {
         uint32_t scales[2] = {};
-        Slot<kFormat>::read(slot, i, v[i], scales);
+        Slots::read(slot, i, v[i], scales);
         F::factors(scales[0], scales[1], quad, f[i]);
       }
       issue(free_slot);
@@ -496,28 +523,31 @@ int multiprocessors() {
   return count;
 }
 
-// kShare such CTAs fit into the 227 KB of an SM.
-template <WeightFormat kFormat, Output kOutput, int kTokens, bool kCut, int kShare>
-void launch_stream_with(const Problem& p, int ctas, cudaStream_t stream) {
-  constexpr int kRows = 16 * StreamShape<kFormat>::kParts * kStreamWarps / (kCut ? kQuarters : 1), kPartial = kCut ? kQuarters * kTokens * kRows * 4 : 0;
-  constexpr int kSlots = (((226 << 10) / kShare) - 1024 - kPartial) / Slot<kFormat>::kBytes;
+constexpr int stream_rows(int parts, bool cut) { return 16 * parts * kStreamWarps / (cut ? kQuarters : 1); }
+
+// kShare such CTAs fit into the 227 KB of an SM; at most `ctas` in all.
+template <WeightFormat kFormat, Output kOutput, int kTokens, bool kCut, int kParts, int kShare>
+void launch_stream_with(Problem p, int ctas, cudaStream_t stream) {
+  constexpr int kRows = stream_rows(kParts, kCut), kPartial = kCut ? kQuarters * kTokens * kRows * 4 : 0, kSlotBytes = Slot<kFormat, kParts>::kBytes;
+  constexpr int kSlots = (((226 << 10) / kShare) - 1024 - kPartial) / kSlotBytes;
   static_assert(kSlots >= 2);
-  launch(stream_kernel<kFormat, kTokens, kOutput, kSlots, kCut, kShare>, dim3(ctas), kStreamThreads, kSlots * Slot<kFormat>::kBytes + kPartial, 1, p, stream);
+  p.row_tiles = (p.n + kRows - 1) / kRows;
+  launch(stream_kernel<kFormat, kParts, kTokens, kOutput, kSlots, kCut, kShare>, dim3(std::min(p.row_tiles * p.token_tiles, ctas)), kStreamThreads, kSlots * kSlotBytes + kPartial, 1, p, stream);
 }
 
 template <WeightFormat kFormat, Output kOutput, int kTokens, bool kCut>
-void launch_stream(Problem p, cudaStream_t stream) {
+void launch_stream(const Problem& p, cudaStream_t stream) {
   using Shape = StreamShape<kFormat>;
-  constexpr int kRows = 16 * Shape::kParts * kStreamWarps / (kCut ? kQuarters : 1);
-  p.row_tiles = (p.n + kRows - 1) / kRows;
-  const int sms = multiprocessors(), tiles = p.row_tiles * p.token_tiles;
-  if (p.tiles != nullptr) {
-    if (tiles <= sms) return launch_stream_with<kFormat, kOutput, kTokens, kCut, 1>(p, tiles, stream);
-  } else if (tiles <= 4 * sms) {
+  constexpr int kRows = stream_rows(Shape::kParts, kCut);
+  const int sms = multiprocessors(), tiles = (p.n + kRows - 1) / kRows * p.token_tiles;
+  if (p.tiles == nullptr && tiles <= 4 * sms) {
     // A small matrix takes half of every SM, so that the next one on the stream fetches its weights in the other half meanwhile.
-    return launch_stream_with<kFormat, kOutput, kTokens, kCut, 2>(p, std::min(tiles, sms), stream);
+    return launch_stream_with<kFormat, kOutput, kTokens, kCut, Shape::kParts, 2>(p, sms, stream);
   }
-  launch_stream_with<kFormat, kOutput, kTokens, kCut, Shape::kCtas>(p, std::min(tiles, Shape::kCtas * sms), stream);
+  if constexpr (Shape::kParts > 1) {
+    if (tiles <= sms) return launch_stream_with<kFormat, kOutput, kTokens, kCut, 1, 3>(p, 3 * sms, stream);  // else few warps would have work
+  }
+  launch_stream_with<kFormat, kOutput, kTokens, kCut, Shape::kParts, Shape::kCtas>(p, Shape::kCtas * sms, stream);
 }
 
 template <WeightFormat kFormat, Output kOutput, int kTokens, bool kCluster>

@@ -1,6 +1,7 @@
 // The indexer (spec/model.md 8): scores by tensor cores and the bf16 chain of 8.2, candidate blocks, exact top-k by radix selection
 // of 16-bit keys. Equal scores prefer the lower index.
 #include <algorithm>
+#include <bit>
 
 #include "ops/cuda/backend.h"
 #include "ops/cuda/hopper.cuh"
@@ -27,7 +28,7 @@ struct ScoreArguments {
   uint16_t* keys;             // [rows of this launch][columns]
   float* scores;              // kept scores, or null
   int64_t page_stride, key_offset, key_scale_offset, columns, score_columns;
-  int first_row, page_entries, key_data_bytes, key_scale_bytes, heads, ratio, topk, candidate_blocks, candidate_size;
+  int first_row, page_shift, key_data_bytes, key_scale_bytes, heads, ratio, topk, candidate_blocks, candidate_size, candidate_shift;  // shifts: log2 of entries
 };
 
 // Entries that a row scores: all visible ones, or those of its candidate blocks laid back to back.
@@ -46,7 +47,7 @@ struct Scored {
     count = (a.candidate_blocks - 1) * a.candidate_size + visible - kept[a.candidate_blocks - 1] * a.candidate_size;
     count = min(count, a.candidate_blocks * a.candidate_size);
   }
-  __device__ int entry(int i, int size) const { return blocks == nullptr ? i : blocks[i / size] * size + i % size; }
+  __device__ int entry(int i, int shift) const { return blocks == nullptr ? i : (blocks[i >> shift] << shift) + (i & ((1 << shift) - 1)); }
 };
 
 constexpr int kScoreWarps = 8;
@@ -77,9 +78,9 @@ __global__ __launch_bounds__(32 * kScoreWarps) void score_kernel(const ScoreArgu
   const int steps = (scored.count + 7) / 8;
   for (int step = blockIdx.x * kScoreWarps + warp; step < steps; step += gridDim.x * kScoreWarps) {
     const int i = 8 * step + n;
-    const int entry = scored.entry(min(i, scored.count - 1), a.candidate_size);
-    const auto* page = reinterpret_cast<const uint8_t*>(a.pages + static_cast<int64_t>(a.v.blocks[s.first_block + entry / a.page_entries]) * a.page_stride);
-    const int offset = entry % a.page_entries;
+    const int entry = scored.entry(min(i, scored.count - 1), a.candidate_shift);
+    const auto* page = reinterpret_cast<const uint8_t*>(a.pages + static_cast<int64_t>(a.v.blocks[s.first_block + (entry >> a.page_shift)]) * a.page_stride);
+    const int offset = entry & ((1 << a.page_shift) - 1);
     const uint8_t* data = page + a.key_offset + static_cast<int64_t>(offset) * a.key_data_bytes + kLaneDims / 2 * quad;
     const float scale = ue8m0_value(page[a.key_scale_offset + static_cast<int64_t>(offset) * a.key_scale_bytes + kLaneDims * quad / 32]);
     uint32_t words[kLaneDims / 8];
@@ -132,6 +133,7 @@ __global__ __launch_bounds__(kWideThreads, 2) void score_wide_kernel(const Score
   const SequenceRows s = a.v.sequences[a.v.sequence[row]];
   const Scored scored(a, row);
   if (a.scores == nullptr && scored.visible <= a.topk) return;  // every entry is taken
+#pragma unroll
   for (int i = threadIdx.x; i < kWideHeads * 64; i += kWideThreads) {
     const int column = i / 64, pair = i % 64, j = pair / 8, e = pair / 4 % 2, q = pair % 4;
     const int head = column / 8 * 8 + column % 8 / 2 + column % 2 * 4;
@@ -153,20 +155,22 @@ __global__ __launch_bounds__(kWideThreads, 2) void score_wide_kernel(const Score
   const auto load = [&](int tile, KeyTile* to) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const int entry = scored.entry(min(64 * tile + in_tile + 8 * h, scored.count - 1), a.candidate_size), offset = entry % a.page_entries;
-      const auto* page = reinterpret_cast<const uint8_t*>(a.pages + static_cast<int64_t>(a.v.blocks[s.first_block + entry / a.page_entries]) * a.page_stride);
+      const int entry = scored.entry(min(64 * tile + in_tile + 8 * h, scored.count - 1), a.candidate_shift), offset = entry & ((1 << a.page_shift) - 1);
+      const auto* page = reinterpret_cast<const uint8_t*>(a.pages + static_cast<int64_t>(a.v.blocks[s.first_block + (entry >> a.page_shift)]) * a.page_stride);
       to->code[h] = *reinterpret_cast<const uint4*>(page + a.key_offset + static_cast<int64_t>(offset) * 64 + 16 * quad);
       to->scale[h] = *reinterpret_cast<const uint32_t*>(page + a.key_scale_offset + static_cast<int64_t>(offset) * 4);
     }
   };
   int tile = blockIdx.x * (kWideThreads / 128) + group;
-  KeyTile next;
-  if (tile < tiles) load(tile, &next);
+  KeyTile next[2];  // two tiles ahead
+  if (tile < tiles) load(tile, &next[0]);
+  if (tile + step < tiles) load(tile + step, &next[1]);
   for (; tile < tiles; tile += step) {
-    uint4 v[2][1] = {{next.code[0]}, {next.code[1]}};
+    uint4 v[2][1] = {{next[0].code[0]}, {next[0].code[1]}};
     uint32_t f[2], operand[8][4];
-    F::factors(next.scale[0], next.scale[1], quad, f);
-    if (tile + step < tiles) load(tile + step, &next);
+    F::factors(next[0].scale[0], next[0].scale[1], quad, f);
+    next[0] = next[1];
+    if (tile + 2 * step < tiles) load(tile + 2 * step, &next[1]);
 #pragma unroll
     for (int j = 0; j < 8; ++j) F::expand(v, j, f, shifts, operand[j]);
     float dot[kWideHeads / 2];
@@ -192,7 +196,7 @@ __global__ __launch_bounds__(kWideThreads, 2) void score_wide_kernel(const Score
       if (quad != 0 || i >= scored.count) continue;
       const bf16 score = h == 0 ? total.x : total.y;
       a.keys[static_cast<int64_t>(blockIdx.y) * a.columns + i] = ordered_key(score);
-      if (a.scores != nullptr) a.scores[static_cast<int64_t>(row) * a.score_columns + scored.entry(i, a.candidate_size)] = value(score);
+      if (a.scores != nullptr) a.scores[static_cast<int64_t>(row) * a.score_columns + scored.entry(i, a.candidate_shift)] = value(score);
     }
     __syncwarp();
   }
@@ -335,10 +339,10 @@ __global__ __launch_bounds__(kSelectThreads) void entries_kernel(const ScoreArgu
   const Scored scored(a, row);
   int32_t* selected = out + static_cast<int64_t>(row) * a.topk;
   if (scored.count <= a.topk) {
-    for (int i = threadIdx.x; i < a.topk; i += kSelectThreads) selected[i] = i < scored.count ? scored.entry(i, a.candidate_size) : -1;
+    for (int i = threadIdx.x; i < a.topk; i += kSelectThreads) selected[i] = i < scored.count ? scored.entry(i, a.candidate_shift) : -1;
     return;
   }
-  select_best(a.keys + static_cast<int64_t>(blockIdx.x) * a.columns, scored.count, a.topk, [&](int i, int position) { selected[position] = scored.entry(i, a.candidate_size); });
+  select_best(a.keys + static_cast<int64_t>(blockIdx.x) * a.columns, scored.count, a.topk, [&](int i, int position) { selected[position] = scored.entry(i, a.candidate_shift); });
 }
 
 __global__ void clear_scores_kernel(float* scores, int64_t n) {
@@ -360,7 +364,8 @@ void Backend::select(At where) {
   a.page_stride = static_cast<int64_t>(layout_.page_stride);
   a.key_offset = static_cast<int64_t>(source.key_offset), a.key_scale_offset = static_cast<int64_t>(source.key_scale_offset);
   a.columns = score_columns_, a.score_columns = buffer(Role::kIndexScores).cols;
-  a.page_entries = source.page_entries;
+  a.page_shift = std::countr_zero(static_cast<unsigned>(source.page_entries));
+  a.candidate_shift = std::countr_zero(static_cast<unsigned>(c_.candidate_block_size));
   a.key_data_bytes = static_cast<int>(layout_.key_data_bytes), a.key_scale_bytes = static_cast<int>(layout_.key_scale_bytes);
   a.heads = static_cast<int>(c_.index_n_heads), a.ratio = layer.ratio, a.topk = static_cast<int>(c_.index_topk);
   a.candidate_blocks = static_cast<int>(c_.candidate_topk_blocks), a.candidate_size = static_cast<int>(c_.candidate_block_size);
