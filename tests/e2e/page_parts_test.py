@@ -1,6 +1,7 @@
 """The page before a service that misbehaves: Markdown and attacks in model text, errors as sentences, keys, broken streams,
 import and export, and that it can be used by keyboard, by screen readers and on small screens. Needs Chromium."""
 import json
+import os
 import pathlib
 import socket
 import sys
@@ -10,6 +11,7 @@ from browser import Browser, find_chromium
 from page_stub import USAGE, Stub, chunk, say, settle
 from program import SANITIZED
 
+ALL = bool(os.environ.get("DEEPINFER_TEST_ALL"))
 DATA = pathlib.Path(__file__).resolve().parents[1] / "data" / "page"
 NAMED_ROLES = {"button", "textbox", "searchbox", "slider", "spinbutton", "combobox", "switch", "checkbox", "radio", "tab", "dialog", "link", "navigation", "complementary", "img"}
 
@@ -116,7 +118,10 @@ class PagePartsTest(unittest.TestCase):
         self.assertEqual(found, {"hacked": None, "strange": [], "handlers": [], "links": []})
 
     def test_long_and_hostile_markdown_is_drawn(self):
-        for text in ("*" * 20000, "[" * 20000, "`a" * 20000, "> " * 5000 + "x", "- " * 5000, "**a " * 8000, "|" * 20000 + "\n" + "|-" * 10000, "a\n\n" * 5000, "[a](" * 6000, "http://" * 5000, "_a*b" * 9000):
+        texts = ["*" * 20000, "[" * 20000, "> " * 5000 + "x", "_a*b" * 9000]
+        if ALL:
+            texts += ["`a" * 20000, "- " * 5000, "**a " * 8000, "|" * 20000 + "\n" + "|-" * 10000, "a\n\n" * 5000, "[a](" * 6000, "http://" * 5000]
+        for text in texts:
             stub.answer = say(text)
             self.page.click(".new-chat")
             self.ask()
@@ -317,7 +322,7 @@ class PagePartsTest(unittest.TestCase):
     def test_names_roles_and_contrast(self):
         page = self.page
         for scheme in ("light", "dark"):
-            page.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}, {"name": "prefers-reduced-motion", "value": "reduce"}])
+            page.scheme(scheme)
             page.click(".new-chat")
             self.check_names("welcome")
             self.check_contrast(f"welcome, {scheme}")
@@ -350,7 +355,7 @@ class PagePartsTest(unittest.TestCase):
         self.assertEqual(len(ids), len(set(ids)))
 
     def test_small_screens(self):
-        for width in (320, 390, 768):
+        for width in (320, 390, 768) if ALL else (320,):
             self.page.size(width, 740, mobile=True)
             settle(self.page)
             self.page.reload()
