@@ -6,6 +6,7 @@ export default defineConfig({
   oxc: { jsx: { runtime: "automatic", importSource: "preact" } },
   build: {
     target: "es2022",
+    cssTarget: ["chrome123", "firefox120", "safari17.5"], // light-dark()
     outDir: "dist",
     emptyOutDir: true,
     sourcemap: false,
