@@ -17,6 +17,7 @@
 #include "app/terminal/interrupt.h"
 #include "app/terminal/progress_bar.h"
 #include "app/terminal/terminal.h"
+#include "app/watch.h"
 #include "checkpoint/checkpoint.h"
 #include "engine/model_executor.h"
 #include "ops/ops.h"
@@ -41,6 +42,7 @@ struct GenerateFlags {
   std::string ban_tokens;
   grammar::Compiler::Options grammar;
   double grammar_timeout_s = 0;
+  WatchFlags watch;
   bool resume = false, quiet = false, cache = true;
 };
 
@@ -50,7 +52,8 @@ int fail(const Status& status) {
   return status.code() == Code::kInternal ? kExitFailure : code;
 }
 
-Result<std::unique_ptr<engine::Engine>> make_engine(const GenerateFlags& flags, ModelParts& parts, int64_t context) {
+Result<std::unique_ptr<engine::Engine>> make_engine(const GenerateFlags& flags, ModelParts& parts, int64_t context,
+                                                    const Watch& watch) {
   engine::ModelExecutorOptions sizes;
   sizes.context_max = context;
   sizes.sequences_max = flags.sequences;
@@ -63,6 +66,7 @@ Result<std::unique_ptr<engine::Engine>> make_engine(const GenerateFlags& flags, 
   if (options.end_tokens.empty()) options.end_tokens = {static_cast<int32_t>(parts.checkpoint->config().eos_token_id)};
   options.prefix_cache = flags.cache;
   options.host_bytes_max = static_cast<uint64_t>(flags.cache_mb) << 20;
+  options.observer = watch.observer();
   options.top_k_max = flags.top_k_max;
   DI_ASSIGN_OR_RETURN(options.banned_tokens, parse_token_ranges(flags.ban_tokens));
   if (flags.keep > 0) options.keep_extra = static_cast<int>(flags.keep) - executor->info().window;
@@ -105,8 +109,11 @@ int generate(GenerateFlags& flags) {
        .full_prefill = flags.prefill == "full",
        .grammar = flags.grammar});
   if (!reader.ok()) return fail(reader.status());
-  Result<std::unique_ptr<engine::Engine>> engine = make_engine(flags, parts.value(), context);
+  const Result<std::unique_ptr<Watch>> watch = Watch::open(flags.watch);
+  if (!watch.ok()) return fail(watch.status());
+  Result<std::unique_ptr<engine::Engine>> engine = make_engine(flags, parts.value(), context, *watch.value());
   if (!engine.ok()) return fail(engine.status());
+  watch.value()->begin(engine.value()->info());
 
   const auto begin = std::chrono::steady_clock::now();
   const auto seconds = [begin] {
@@ -116,16 +123,21 @@ int generate(GenerateFlags& flags) {
   {
     ProgressBar bar("Generating", 1000ms, ProgressBar::Unit::kItems);
     const auto on_progress = [&](const JobResult& r, int64_t done) {
+      watch.value()->tick(*engine.value());
       if (flags.quiet) return;
       bar.update(static_cast<uint64_t>(done), static_cast<uint64_t>(total.value()),
                  fmt::format("{:.1f} tokens/s", static_cast<double>(r.output_tokens) / std::max(seconds(), 1e-9)));
     };
     Job job(*engine.value(), *reader.value(), vocabulary, *output.value(),
-            {.in_order = flags.order == "input", .in_work_max = 4 * flags.sequences});
+            {.in_order = flags.order == "input",
+             .in_work_max = 4 * flags.sequences,
+             .on_ended = [&](const engine::Usage& usage) { watch.value()->ended(usage); }});
     result = job.run(flags.input, on_progress, &interrupt.flag());
   }
   if (!result.ok()) return fail(result.status());
   if (const Status status = output.value()->close(); !status.ok()) return fail(status);
+  engine.value().reset();  // its last steps are traced, too
+  if (const Status status = watch.value()->close(); !status.ok()) return fail(status);
   if (!flags.quiet) write_out(STDERR_FILENO, summary(result.value(), seconds()));
   return result->failed > 0 ? kExitFailure : kExitOk;
 }
@@ -153,6 +165,7 @@ void setup_generate(CLI::App& app, Run* run) {
   options->bind("grammar-timeout", &flags->grammar_timeout_s);
   options->bind("grammar-threads", &flags->grammar.threads);
   options->bind("grammar-cache-bytes", &flags->grammar.cache_bytes_max);
+  bind_watch(*options, &flags->watch);
   options->bind("seed", &flags->seed);
   options->bind("order", &flags->order);
   options->bind("resume", &flags->resume);

@@ -66,7 +66,7 @@ void Engine::Impl::prepare(StepJob& job) {
     Answer* a = find(s.id);
     if (a != nullptr && a->live.request.prompt_logprobs) job.readers[i] = a;
   }
-  job.keep_all = options.observer != nullptr;
+  job.keep_all = options.observer != nullptr && options.observer->wants_logits();
   speculation.start_step(job);
   stats.times.prepare += step_clock() - t0;
 }
@@ -87,8 +87,8 @@ void Engine::Impl::end_step(StepJob& job) {
   if (observed) {
     job.at.streamed = now();
     const auto vocab = static_cast<size_t>(limits.vocab_size);
-    options.observer->on_step({*job.plan, job.result,
-                               std::span<const float>(job.kept).first(static_cast<size_t>(job.outputs) * vocab), job.at});
+    const size_t kept = job.keep_all ? static_cast<size_t>(job.outputs) * vocab : 0;
+    options.observer->on_step({*job.plan, job.result, std::span<const float>(job.kept).first(kept), job.at});
   }
   const double commit_s = now(), t2 = step_clock();
   scheduler->commit(job.result, commit_s);

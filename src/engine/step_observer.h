@@ -33,6 +33,8 @@ class StepObserver {
  public:
   virtual ~StepObserver() = default;
   virtual void on_step(const StepRecord& record) = 0;
+  // False: records come without logits, which then are not kept for it.
+  virtual bool wants_logits() const { return true; }
   virtual void on_commit(double begin, double end) {
     (void)begin;
     (void)end;

@@ -86,7 +86,7 @@ std::span<const std::string_view> split_words(std::string_view list, std::span<s
 std::span<const OptionSpec> option_table() {
   static const std::vector<OptionSpec> kAll = [] {
     std::vector<OptionSpec> all;
-    for (const auto part : {model_options(), engine_options(), kv_options(), sampling_options(), output_options(), serve_options()}) {
+    for (const auto part : {model_options(), engine_options(), kv_options(), sampling_options(), output_options(), bench_options(), serve_options()}) {
       all.insert(all.end(), part.begin(), part.end());
     }
     return all;

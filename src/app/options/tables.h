@@ -11,6 +11,7 @@ std::span<const OptionSpec> model_options();
 std::span<const OptionSpec> engine_options();
 std::span<const OptionSpec> sampling_options();
 std::span<const OptionSpec> output_options();
+std::span<const OptionSpec> bench_options();
 std::span<const OptionSpec> kv_options();
 std::span<const OptionSpec> serve_options();
 

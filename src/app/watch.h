@@ -1,0 +1,58 @@
+// What watches an engine because the user asked for it: traces, and a line of statistics now and then.
+//
+//   WatchFlags flags;  bind_watch(*options, &flags);
+//   DI_ASSIGN_OR_RETURN(auto watch, Watch::open(flags));
+//   engine_options.observer = watch->observer();                    // null if nothing is asked for
+//   watch->begin(engine->info());
+//   watch->tick(*engine);  watch->ended(usage);                     // now and then; of each answer
+//   DI_RETURN_IF_ERROR(watch->close());                             // once the engine has ended
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "base/status.h"
+#include "engine/stream.h"
+
+namespace deepinfer::engine {
+class ChromeTrace;
+class Engine;
+class StatsLine;
+class StepObserver;
+class StepTrace;
+struct ExecutorInfo;
+}  // namespace deepinfer::engine
+
+namespace deepinfer::app {
+
+class CommandOptions;
+
+struct WatchFlags {
+  std::string trace_steps, trace_chrome;
+  int stats_interval = 0;
+};
+
+void bind_watch(CommandOptions& options, WatchFlags* flags);
+
+class Watch {
+ public:
+  static Result<std::unique_ptr<Watch>> open(const WatchFlags& flags);
+  ~Watch();
+
+  std::shared_ptr<engine::StepObserver> observer() const { return observer_; }
+  void begin(const engine::ExecutorInfo& info);
+  // Prints the line of statistics to standard error if it is due.
+  void tick(engine::Engine& engine);
+  void ended(const engine::Usage& usage);
+  Status close();
+
+ private:
+  Watch() = default;
+  int interval_ = 0;
+  std::shared_ptr<engine::StepTrace> steps_;
+  std::shared_ptr<engine::ChromeTrace> chrome_;
+  std::shared_ptr<engine::StatsLine> stats_;
+  std::shared_ptr<engine::StepObserver> observer_;
+};
+
+}  // namespace deepinfer::app

@@ -1,0 +1,93 @@
+#include "engine/stats_line.h"
+
+#include <algorithm>
+
+namespace deepinfer::engine {
+namespace {
+
+double ratio(double part, double whole) { return whole > 0 ? part / whole : 0; }
+
+double seconds_since(std::chrono::steady_clock::time_point t) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - t).count();
+}
+
+}  // namespace
+
+void StatsLine::on_step(const StepRecord& r) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  Window& w = window_;
+  ++all_steps_;
+  ++w.steps;
+  int64_t prefill_rows = 0;
+  for (const model::StepSequence& s : r.plan.step.sequences) {
+    const int64_t n = s.count, context = s.first_position + n;
+    w.rows += n;
+    if (s.kind == model::RowKind::kPrefill) prefill_rows += n;
+    w.keys += n * s.first_position + n * (n + 1) / 2;
+    w.context_min = std::min(w.context_min, context);
+    w.context_max = std::max(w.context_max, context);
+  }
+  for (size_t i = 0; i < r.plan.samples.size(); ++i) {
+    const auto drawn = static_cast<int64_t>(r.result.samples[i].tokens.size());
+    w.tokens += drawn;
+    w.drafts += r.plan.samples[i].rows - 1;
+    if (drawn > 0) w.accepted += drawn - 1;
+  }
+  w.prefill_rows += prefill_rows;
+  w.prefill_steps += prefill_rows > 0;
+  (prefill_rows > 0 ? w.prefill_s : w.decode_s) += r.at.ready - r.at.started;
+}
+
+void StatsLine::add(const Usage& usage) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  Window& w = window_;
+  ++w.ended;
+  w.prompt_tokens += usage.prompt_tokens;
+  w.cached_tokens += usage.cached_tokens;
+  w.output_tokens += usage.output_tokens;
+  w.preemptions += usage.preemptions;
+  w.first_token_s += usage.first_token_s;
+  w.first_token_max_s = std::max(w.first_token_max_s, usage.first_token_s);
+}
+
+int64_t StatsLine::steps() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return window_.steps;
+}
+
+std::string StatsLine::take(const EngineStats& stats, const ExecutorInfo& info) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const Window w = std::exchange(window_, Window());
+  const StepTimes before = std::exchange(times_, stats.times);
+  const double seconds = seconds_since(w.begin), steps = static_cast<double>(std::max<int64_t>(w.steps, 1));
+  const auto per_second = [&](int64_t n) { return ratio(static_cast<double>(n), seconds); };
+  const auto share = [](int64_t part, int64_t whole) { return 100 * ratio(static_cast<double>(part), static_cast<double>(whole)); };
+  const auto mean = [&](int64_t n) { return ratio(static_cast<double>(n), static_cast<double>(w.ended)); };
+  const std::string_view kind = w.prefill_steps == 0 ? "decode" : w.prefill_steps == w.steps ? "prefill" : "mixed";
+  const sched::SchedulerStats& s = stats.scheduler;
+  const int64_t used = info.blocks - s.blocks_free - s.blocks_evictable;
+  std::string out = fmt::format(
+      "step {} ({}): {:.1f} steps/s, mean {:.1f} | prompt {:.1f}, answers {:.1f} tokens/s | drafts {} of {} accepted | running {}, "
+      "waiting {} | {:.1f} rows a step, {:.0f}% full | KV blocks {:.0f}% used, {:.0f}% cached; slots {:.0f}% | forward {:.0f}% with "
+      "prompts, {:.0f}% without | prompts {:.0f}% from the cache | first token mean {:.3f} s, longest {:.3f} s | ended {}: {:.0f} tokens "
+      "in, {:.0f} out; preempted {} | contexts {} to {}, {:.0f} keys a step\n",
+      all_steps_, kind, per_second(w.steps), ratio(static_cast<double>(all_steps_), seconds_since(begin_)),
+      per_second(w.prefill_rows), per_second(w.tokens), w.accepted, w.drafts, s.running, s.waiting,
+      static_cast<double>(w.rows) / steps, 100 * static_cast<double>(w.rows) / steps / info.rows_max, share(used, info.blocks),
+      share(s.blocks_evictable, info.blocks), share(info.slots - s.slots_free, info.slots),
+      100 * ratio(w.prefill_s, w.prefill_s + w.decode_s), 100 * ratio(w.decode_s, w.prefill_s + w.decode_s),
+      share(w.cached_tokens, w.prompt_tokens), ratio(w.first_token_s, static_cast<double>(w.ended)), w.first_token_max_s, w.ended,
+      mean(w.prompt_tokens), mean(w.output_tokens), w.preemptions, w.context_max > 0 ? w.context_min : 0, w.context_max,
+      static_cast<double>(w.keys) / steps);
+  const StepTimes& t = stats.times;
+  out += fmt::format("  a step in us:");
+  for (const auto& [name, time] :
+       {std::pair("plan", t.plan - before.plan), {"prepare", t.prepare - before.prepare}, {"launch", t.launch - before.launch},
+        {"forward", t.forward - before.forward}, {"sample", t.sample - before.sample}, {"commit", t.commit - before.commit},
+        {"stream", t.stream - before.stream}}) {
+    out += fmt::format(" {} {:.0f} ({:.1f}%)", name, 1e6 * time / steps, 100 * ratio(time, seconds));
+  }
+  return out + "\n";
+}
+
+}  // namespace deepinfer::engine
