@@ -37,6 +37,7 @@ struct ServeFlags {
   std::vector<std::string> listen;
   serve::ServeConfig config;
   serve::ServeLimits limits;
+  std::string sampling_policy, usage_chunk;
   int64_t header_kb = 0, body_mb = 0, stored_mb = 0;
 
   void apply_limits() {
@@ -124,6 +125,8 @@ int serve_model(ServeFlags& flags, CommandOptions& options) {
     return app::fail("TLS needs both --tls-certificate and --tls-key.");
   }
   flags.apply_limits();
+  flags.config.policies.deepseek_sampling = flags.sampling_policy == "deepseek";
+  flags.config.policies.separate_usage = flags.usage_chunk == "separate";
   flags.config.responses.bytes_max = static_cast<size_t>(flags.stored_mb) << 20;
   const Result<std::string> dir = find_model(flags.model);
   if (!dir.ok()) return fail(dir.status());
@@ -146,7 +149,9 @@ int serve_model(ServeFlags& flags, CommandOptions& options) {
   fmt::print(stderr, "Ending: responses in work have up to {:g} s (Ctrl-C again: none).\n", flags.limits.drain_timeout_s);
   service.value()->draining = true;
   server.value()->drain(flags.limits.drain_timeout_s);
+  server.value()->stop();
   service.value()->set_server(nullptr);
+  service.value()->stop();
   return kExitOk;
 }
 
@@ -179,6 +184,14 @@ void setup_serve(CLI::App& app, Run* run) {
   options->bind("tls-key", &c.tls.key);
   options->bind("store-responses", &c.store_responses);
   options->bind("stored-mb", &flags->stored_mb);
+  options->bind("default-thinking", &c.policies.thinking);
+  options->bind("sampling-policy", &flags->sampling_policy);
+  options->bind("forced-tool-with-thinking", &c.policies.forced_tool_with_thinking);
+  options->bind("usage-chunk", &flags->usage_chunk);
+  options->bind("messages-prefill", &c.policies.messages_prefill);
+  options->bind("drop-billing-line", &c.policies.drop_billing_line);
+  options->bind("require-reasoning", &c.policies.require_reasoning);
+  options->bind("seal-keys", &c.seal_keys_file);
   options->bind("max-header-kb", &flags->header_kb);
   options->bind("max-body-mb", &flags->body_mb);
   options->bind("max-connections", &flags->limits.connections_max);

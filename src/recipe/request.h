@@ -82,6 +82,9 @@ struct RequestOptions {
   HistoryReasoning history_reasoning = HistoryReasoning::kDropUnlessTools;
   bool allow_forced_tool_with_thinking = false;  // spec 9.2: accept a required tool choice while thinking
   bool messages_prefill = false;                 // Messages: a trailing assistant message is continued
+  // Messages: leave out the billing line that coding agents put first into their system prompt. It holds a new checksum
+  // in every request, which would keep all of the prompt from being found in the cache.
+  bool drop_billing_line = false;
   bool reject_image_literal = false;             // refuse a typed image placeholder, as old servers did
   const Sealer* sealer = nullptr;                // opens encrypted reasoning; without one such items are refused
   // Responses storage (spec 10.6): the items (input and output, oldest first) of the whole chain that ends in this id,
@@ -105,6 +108,7 @@ struct Request {
   ParsingOptions parsing;
   bool stream = false;
   bool include_usage = false;  // Chat stream_options
+  std::string_view rule;       // that changed the prompt: "system_billing_line", or none
   std::string user_id;         // cache isolation key (user_id, user, metadata.user_id); empty = none
   // With allow_forced_tool_with_thinking: after </think> a call must follow (no prompt suffix was printed).
   bool force_call_after_thinking = false;

@@ -16,6 +16,8 @@ bool is_media_type(std::string_view type) {
   return type == "image/jpeg" || type == "image/jpg" || type == "image/png" || type == "image/gif" || type == "image/webp";
 }
 
+constexpr std::string_view kBillingLine = "x-anthropic-billing-header:";
+
 class MessagesReader : public RequestReader {
  public:
   using RequestReader::RequestReader;
@@ -123,8 +125,17 @@ class MessagesReader : public RequestReader {
     if (!is_set(value)) return true;
     Message m{.role = Role::kSystem};
     if (!read_texts(*value, root_ / "system", m.content.text)) return false;
+    if (options_.drop_billing_line) drop_billing_line(m.content.text);
     out_.conversation.messages.push_back(std::move(m));
     return true;
+  }
+
+  void drop_billing_line(std::string& text) {
+    if (!text.starts_with(kBillingLine)) return;
+    const size_t end = text.find('\n');
+    const size_t rest = end == std::string::npos ? text.size() : text.find_first_not_of('\n', end);
+    text.erase(0, std::min(rest, text.size()));
+    out_.rule = "system_billing_line";
   }
 
   // A string or text blocks.

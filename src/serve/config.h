@@ -63,6 +63,17 @@ struct TlsConfig {
   std::string key;          // PEM file
 };
 
+// How requests are read where the APIs leave room (spec/protocol.md); the defaults serve clients of all three.
+struct ServePolicies {
+  bool thinking = true;                    // where a request says nothing
+  bool deepseek_sampling = false;          // the sampling table of DeepSeek's service instead of what requests ask for
+  bool forced_tool_with_thinking = false;  // accept a required tool choice while thinking
+  bool separate_usage = false;             // stream_options.include_usage: on a chunk of its own, as OpenAI does
+  bool messages_prefill = false;           // continue a trailing assistant message in Messages
+  bool drop_billing_line = true;           // the volatile first line of coding agents' system prompts
+  bool require_reasoning = false;          // 400 where history lacks the reasoning of a turn with tool calls
+};
+
 struct ServeConfig {
   std::vector<std::string> listen = {"127.0.0.1:8000"};  // HOST:PORT, [V6]:PORT (port 0: any free one), unix:PATH
   TlsConfig tls;                                         // of all TCP listeners
@@ -78,6 +89,8 @@ struct ServeConfig {
   bool page = true;                                // the chat page at /
   std::string access_log;                          // file, "-" for standard error, empty for none
   LiveLimits limits;
+  ServePolicies policies;
+  std::string seal_keys_file;  // keys of encrypted reasoning, 64 hexadecimal digits a line, the first seals; empty: random
 
   // For tests: a fixed clock (seconds since 1970) and numbered instead of random ids.
   std::function<int64_t()> clock;

@@ -54,6 +54,7 @@ struct ExchangeFigures {
   double first_token_s = 0;  // from submit
   double output_s = 0;       // from the first token to the last
   std::string_view finish;  // a literal
+  std::string_view rule;    // that changed the prompt, or none; a literal
 };
 
 class Exchange : public std::enable_shared_from_this<Exchange> {

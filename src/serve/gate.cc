@@ -168,6 +168,7 @@ void Gate::write_line(const Finished& f) {
     fmt::format_to(std::back_inserter(line), ",\"prompt_tokens\":{},\"cached_tokens\":{},\"output_tokens\":{},\"first_ms\":{:.3f}",
                    figures.prompt_tokens, figures.cached_tokens, figures.output_tokens, 1e3 * figures.first_token_s);
   }
+  if (!figures.rule.empty()) fmt::format_to(std::back_inserter(line), ",\"rule\":\"{}\"", figures.rule);
   if (!figures.finish.empty()) fmt::format_to(std::back_inserter(line), ",\"finish\":\"{}\"", figures.finish);
   log_->write(line + "}");
 }

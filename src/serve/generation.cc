@@ -112,6 +112,8 @@ class Generation final : public GenerationControl, public std::enable_shared_fro
     if (over_) return;
     if (prepare_error_) return fail(*prepare_error_);
     exchange_->body() = std::string();
+    exchange_->figures.rule = prepared_.request.rule;
+    if (!prepared_.request.rule.empty()) exchange_->extra_headers.emplace_back("x-deepinfer-rule", prepared_.request.rule);
     const auto tenant = service_.find_tenant(prepared_.scope);
     if (tenant) {
       prepared_.engine.tenant = *tenant;
@@ -165,6 +167,7 @@ class Generation final : public GenerationControl, public std::enable_shared_fro
     if (options_.started) options_.started(prepared_, shared_from_this());
     submitted_ = Clock::now();
     Result<std::unique_ptr<engine::Stream>> stream = service_.backend->submit(std::move(prepared_.engine));
+    if (stream.status().code() == Code::kResourceExhausted) service_.metrics.limit_hit("waiting_max");
     if (!stream.ok()) return fail(api_error(stream.status()));
     stream_ = std::move(stream).value();
     exchange_->on_writable = [weak = weak_from_this()] {

@@ -59,6 +59,7 @@ std::optional<ApiError> prepare(const Service& service, recipe::Protocol protoco
   read_engine_options(service, p);
   p.answer = recipe::make_stream_options(p.request, service.sealer ? &*service.sealer : nullptr);
   p.answer.model = p.request.model;
+  if (service.config.policies.separate_usage) p.answer.usage_chunk = recipe::UsageChunk::kSeparate;
   p.answer.created = service.now();
   p.answer.now = [&service] { return service.now(); };
   if (p.request.completion && p.request.completion->echo) p.answer.completion_prefix = p.request.completion->prompt;

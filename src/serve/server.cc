@@ -92,7 +92,9 @@ struct Server::Impl {
     for (int i = 0; i < std::max(1, config.io_threads); ++i) loops.push_back(std::make_unique<LoopThread>());
   }
 
-  ~Impl() {
+  ~Impl() { stop(); }
+
+  void stop() {
     stop_listening();
     for (const auto& loop : loops) loop->stop();
     acceptors.clear();
@@ -238,6 +240,8 @@ Result<std::unique_ptr<Server>> Server::start(const ServeConfig& config, const R
 const std::vector<std::string>& Server::addresses() const { return impl_->addresses; }
 
 int Server::connections() const { return impl_->host.connections; }
+
+void Server::stop() { impl_->stop(); }
 
 bool Server::draining() const { return impl_->host.draining; }
 

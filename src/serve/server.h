@@ -3,6 +3,7 @@
 //   DI_ASSIGN_OR_RETURN(auto server, Server::start(config, router, hooks));
 //   server->addresses();                       // {"http://127.0.0.1:8000"}
 //   server->drain(30);                         // no new requests; waits for those in work
+//   server->stop();  service->stop();          // first the I/O threads, then what answers to them
 //
 // The router and everything its handlers use must outlive the server. Errors: kInvalidArgument for an address or a TLS
 // file that cannot be used, kUnavailable if the address is taken.
@@ -33,7 +34,7 @@ struct ServerHooks {
 class Server {
  public:
   static Result<std::unique_ptr<Server>> start(const ServeConfig& config, const Router& router, ServerHooks hooks);
-  ~Server();  // ends all connections
+  ~Server();  // as stop()
 
   // URLs in the order of config.listen, with the ports that were given; unix:PATH for sockets.
   const std::vector<std::string>& addresses() const;
@@ -41,6 +42,8 @@ class Server {
   // Stops listening; connections end when their response has. True if all did within the time.
   bool drain(double timeout_s);
   bool draining() const;
+  // Ends all connections and joins the threads. Until the destructor others may still post to the loops, to no effect.
+  void stop();
 
  private:
   struct Impl;

@@ -1,12 +1,45 @@
 #include "serve/service.h"
 
+#include <algorithm>
+#include <charconv>
 #include <chrono>
 
 #include <openssl/rand.h>
 
+#include "base/file.h"
 #include "serve/routes.h"
 
 namespace deepinfer::serve {
+namespace {
+
+constexpr size_t kSealKeysMax = 64;
+
+Result<std::vector<recipe::Sealer::Key>> seal_keys(const std::string& path) {
+  std::vector<recipe::Sealer::Key> keys;
+  if (path.empty()) {
+    keys.emplace_back();
+    if (::RAND_bytes(keys[0].data(), static_cast<int>(keys[0].size())) == 1) return keys;
+    return Status(Code::kInternal, "The system gives no random bytes for the key that seals reasoning.");
+  }
+  DI_ASSIGN_OR_RETURN(const std::string text, read_file(path, 1 << 16));
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find('\n', at), text.size());
+    const std::string_view line = std::string_view(text).substr(at, end - at);
+    at = end + 1;
+    if (line.empty()) continue;
+    recipe::Sealer::Key& key = keys.emplace_back();
+    bool good = line.size() == 2 * key.size() && keys.size() <= kSealKeysMax;
+    for (size_t i = 0; good && i < key.size(); ++i) {
+      const auto [stop, error] = std::from_chars(line.data() + 2 * i, line.data() + 2 * i + 2, key[i], 16);
+      good = error == std::errc() && stop == line.data() + 2 * i + 2;
+    }
+    if (!good) return make_error(Code::kInvalidArgument, "{} must hold up to {} lines of 64 hexadecimal digits (openssl rand -hex 32).", path, kSealKeysMax);
+  }
+  if (keys.empty()) return make_error(Code::kInvalidArgument, "{} holds no key (openssl rand -hex 32).", path);
+  return keys;
+}
+
+}  // namespace
 
 Service::Service(ServeConfig c, std::unique_ptr<Backend> b, text::Tokenizer t, recipe::SpecialIds s)
     : config(std::move(c)),
@@ -21,6 +54,13 @@ Service::Service(ServeConfig c, std::unique_ptr<Backend> b, text::Tokenizer t, r
   request_options.models = {{config.model_name, recipe::Version::kV41}};
   for (const std::string& alias : config.model_aliases) request_options.models.push_back({alias, recipe::Version::kV41});
   request_options.accept_any_model = config.accept_any_model;
+  const ServePolicies& p = config.policies;
+  request_options.default_thinking = p.thinking;
+  if (p.deepseek_sampling) request_options.sampling_policy = recipe::SamplingPolicy::kDeepSeek;
+  if (p.require_reasoning) request_options.reasoning_behavior = recipe::ReasoningBehavior::kReject;
+  request_options.allow_forced_tool_with_thinking = p.forced_tool_with_thinking;
+  request_options.messages_prefill = p.messages_prefill;
+  request_options.drop_billing_line = p.drop_billing_line;
   request_options.limits.body_bytes_max = config.limits->body_bytes_max;
   request_options.limits.n_max = backend->limits().samples_max;
 }
@@ -34,11 +74,8 @@ Result<std::unique_ptr<Service>> Service::create(ServeConfig config, std::unique
   DI_ASSIGN_OR_RETURN(auto vocabulary, grammar::Vocabulary::from_tokenizer(self->tokenizer));
   self->compiler = std::make_unique<grammar::Compiler>(std::move(vocabulary), grammar::Compiler::Options());
   DI_ASSIGN_OR_RETURN(self->gate, Gate::create(self->config, self->metrics));
-  recipe::Sealer::Key key;
-  if (::RAND_bytes(key.data(), static_cast<int>(key.size())) != 1) {
-    return Status(Code::kInternal, "The system gives no random bytes for the key that seals reasoning.");
-  }
-  DI_ASSIGN_OR_RETURN(self->sealer, recipe::Sealer::create({key}, "deepseek-v4.1"));
+  DI_ASSIGN_OR_RETURN(std::vector<recipe::Sealer::Key> keys, seal_keys(self->config.seal_keys_file));
+  DI_ASSIGN_OR_RETURN(self->sealer, recipe::Sealer::create(std::move(keys), "deepseek-v4.1"));
   self->request_options.sealer = &*self->sealer;
   return self;
 }
@@ -57,6 +94,11 @@ ServerHooks Service::hooks() {
   return {.admit = [this](const std::shared_ptr<Exchange>& x, const Route& route) { return gate->admit(x, route); },
           .finished = [this](const Finished& f) { gate->finished(f); },
           .on_limit = [this](std::string_view limit) { metrics.limit_hit(limit); }};
+}
+
+void Service::stop() {
+  workers.stop();
+  compiler.reset();
 }
 
 std::string Service::metrics_text() {

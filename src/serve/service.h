@@ -47,6 +47,8 @@ class Service {
   void set_server(const Server* server) { server_ = server; }
   // The metrics page; waits for a step of the engine.
   std::string metrics_text();
+  // Ends workers and compiles, which answer to the server's loops: after Server::stop, before its end.
+  void stop();
 
   // The engine's number for a user's part of the cache, if it is known already; else resolve_tenant on a worker.
   std::optional<int32_t> find_tenant(const std::string& scope) const;

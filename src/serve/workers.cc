@@ -6,13 +6,18 @@ Workers::Workers(int threads, size_t queue_max) : queue_max_(queue_max) {
   for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { work(); });
 }
 
-Workers::~Workers() {
+Workers::~Workers() { stop(); }
+
+void Workers::stop() {
+  std::deque<std::function<void()>> dropped;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     ending_ = true;
+    dropped.swap(jobs_);
   }
   changed_.notify_all();
   for (std::thread& t : threads_) t.join();
+  threads_.clear();
 }
 
 bool Workers::submit(std::function<void()> job) {

@@ -3,7 +3,7 @@
 //   Workers workers(2, 1024);
 //   if (!workers.submit([=] { ... })) respond_overloaded();     // false: the queue is full
 //
-// Jobs run in order, several at a time. The destructor drops what has not begun.
+// Jobs run in order, several at a time. The destructor is stop().
 #pragma once
 
 #include <condition_variable>
@@ -19,6 +19,8 @@ class Workers {
  public:
   Workers(int threads, size_t queue_max);
   ~Workers();
+  // Drops what has not begun and waits for what has.
+  void stop();
   [[nodiscard]] bool submit(std::function<void()> job);
 
  private:

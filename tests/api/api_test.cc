@@ -70,8 +70,12 @@ void run_case(Json& c, bool update) {
   SCOPED_TRACE(text_of(c, "name"));
   const Json* options = c.find("options");
   ServedOptions o;
-  o.configure = [&](serve::ServeConfig& config) { config.store_responses = is_on(options, "store", true); };
-  o.policies = [&](recipe::RequestOptions& p) { p.allow_forced_tool_with_thinking = is_on(options, "forced_tool_with_thinking", false); };
+  o.configure = [&](serve::ServeConfig& config) {
+    config.store_responses = is_on(options, "store", true);
+    config.policies.forced_tool_with_thinking = is_on(options, "forced_tool_with_thinking", false);
+    config.policies.drop_billing_line = is_on(options, "drop_billing_line", true);
+    config.policies.separate_usage = is_on(options, "separate_usage", false);
+  };
   ServedModel served(o);
   std::vector<std::string> bodies;
   for (Json& step : c.find("steps")->as_array()) {

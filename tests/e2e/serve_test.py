@@ -14,11 +14,13 @@ WAIT_S = 300 if SANITIZED else 60
 class Serving:
     """A server on a free port, ended with the block."""
 
-    def __init__(self, *flags):
+    def __init__(self, *flags, scheme="http"):
         self.process = subprocess.Popen([PROGRAM, "serve", "--port", "0", *flags], stderr=subprocess.PIPE, text=True)
         self.port = None
+        self.said = ""
         for line in self.process.stderr:
-            found = re.search(r"http://127\.0\.0\.1:(\d+)", line)
+            self.said += line
+            found = re.search(scheme + r"://127\.0\.0\.1:(\d+)", line)
             if found:
                 self.port = int(found.group(1))
                 break

@@ -26,7 +26,6 @@ namespace deepinfer::testing {
 struct ServedOptions {
   std::function<void(serve::ServeConfig&)> configure = {};
   serve::ServeLimits limits = {};
-  std::function<void(recipe::RequestOptions&)> policies = {};
   int context = 2048, sequences = 8;
   int waiting_max = 64;
 };
@@ -50,7 +49,6 @@ class ServedModel {
     auto engine = engine::Engine::create(std::move(executor).value(), tokenizer, options).value();
     engine_ = engine.get();
     service_ = serve::Service::create(config_, serve::make_engine_backend(std::move(engine)), tokenizer).value();
-    if (o.policies) o.policies(service_->request_options);
     service_->add_routes(router_);
     auto server = serve::Server::start(config_, router_, service_->hooks());
     if (!server.ok()) ADD_FAILURE() << server.status().message();
@@ -58,7 +56,9 @@ class ServedModel {
     service_->set_server(server_.get());
   }
   ~ServedModel() {
+    server_->stop();
     service_->set_server(nullptr);
+    service_->stop();
     server_.reset();
   }
 

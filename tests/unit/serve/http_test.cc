@@ -4,6 +4,7 @@
 #include <atomic>
 #include <fstream>
 #include <memory>
+#include <random>
 #include <thread>
 
 #include "serve/host.h"
@@ -244,6 +245,38 @@ TEST_F(Http, GivesUpDrainingAfterItsTime) {
   EXPECT_FALSE(server_->drain(0.1));
   server_.reset();
   EXPECT_EQ(gone_, 1);
+}
+
+// Requests with bytes changed, doubled, cut and sent in pieces, and clients that leave at any point.
+TEST_F(Http, SurvivesDamagedRequests) {
+  start({.header_bytes_max = 4096, .body_bytes_max = 4096});
+  const std::string seeds[] = {
+      "GET /hello HTTP/1.1\r\nHost: a\r\nAccept: */*\r\n\r\n",
+      "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello",
+      "POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nTrailer: x\r\n\r\n",
+      "GET /stream?a=%20b HTTP/1.0\r\nConnection: keep-alive\r\n\r\nGET /flood HTTP/1.1\r\n\r\n"};
+  std::mt19937 random(7);
+  const auto below = [&](size_t n) { return static_cast<size_t>(random()) % n; };
+  for (int round = 0; round < 200; ++round) {
+    std::string text = seeds[below(4)];
+    for (size_t edits = below(4); edits-- > 0;) {
+      const size_t at = below(text.size());
+      switch (below(4)) {
+        case 0: text[at] = static_cast<char>(random()); break;
+        case 1: text.erase(at, below(8)); break;
+        case 2: text.insert(at, text.substr(at, below(20))); break;
+        default: text.insert(at, std::string(below(600), static_cast<char>(random())));
+      }
+      if (text.empty()) text = "x";
+    }
+    HttpClient client(port_, 1);
+    const size_t cut = below(text.size());
+    client.send(std::string_view(text).substr(0, cut));
+    if (below(2) == 0) client.send(std::string_view(text).substr(cut));
+    if (below(20) == 0) client.read_some(100);
+  }
+  EXPECT_EQ(HttpClient(port_).request("GET", "/hello").status, 200);
+  EXPECT_TRUE(eventually([&] { return server_->connections() <= 1; }));
 }
 
 TEST(Server, RefusesFilesThatAreNoCertificate) {

@@ -170,6 +170,34 @@ TEST(ServedModelTest, CountsWhatItDoes) {
   has("deepinfer_requests_running 0");
 }
 
+TEST(ServedModelTest, CancelsAStoredResponseInWork) {
+  ServedModel served;
+  HttpClient working(served.port());
+  const std::string body = R"({"model":"deepseek-v4.1-flash","input":"x","stream":true,"max_output_tokens":1900,"reasoning":{"effort":"none"},)"
+                           R"("text":{"format":{"type":"json_schema","name":"long","schema":{"type":"string","minLength":9000}}}})";
+  working.send("POST /v1/responses HTTP/1.1\r\nHost: localhost\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body);
+  std::string events;
+  while (events.find("response.output_text.delta") == std::string::npos) {
+    const std::string more = working.read_some();
+    ASSERT_FALSE(more.empty()) << events;
+    events += more;
+  }
+  HttpClient other(served.port());
+  EXPECT_NE(other.request("GET", "/v1/responses/resp_1").body.find("\"status\":\"in_progress\""), std::string::npos);
+  const HttpReply early = other.request("POST", "/v1/responses", R"({"model":"deepseek-v4.1-flash","input":"y","previous_response_id":"resp_1"})");
+  EXPECT_EQ(early.status, 400);
+  EXPECT_NE(early.body.find("in progress"), std::string::npos);
+  EXPECT_EQ(other.request("POST", "/v1/responses/resp_1/cancel").status, 200);
+  while (!events.ends_with("0\r\n\r\n")) {
+    const std::string more = working.read_some();
+    ASSERT_FALSE(more.empty()) << events;
+    events += more;
+  }
+  EXPECT_NE(events.find("event: response.incomplete"), std::string::npos);
+  EXPECT_NE(other.request("GET", "/v1/responses/resp_1").body.find("\"status\":\"cancelled\""), std::string::npos);
+  EXPECT_TRUE(served.settle().ok());
+}
+
 // Bug case 1 in short: a schema that cannot be compiled in its time is refused, and others do not wait for it.
 TEST(ServedModelTest, HostileSchemasHoldUpNobody) {
   std::string schema = R"({"type":"integer"})";
