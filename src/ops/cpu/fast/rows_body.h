@@ -1,9 +1,18 @@
-// Element-wise work on rows, written once for the sixteen lanes of simd_avx512.h or simd_avx2.h, which must be included
-// first. Contracts as in kernels.h.
+// Element-wise work on rows, written once for the sixteen lanes of simd_avx512.h or simd_avx2.h. Contracts as in
+// kernels.h. Only for files compiled with AVX-512, or with AVX2 and FMA.
 #pragma once
+
+#include <immintrin.h>
 
 #include <cmath>
 #include <cstdint>
+
+#include "ops/cpu/fast/kernels.h"
+#if defined(__AVX512F__)
+#include "ops/cpu/fast/simd_avx512.h"
+#else
+#include "ops/cpu/fast/simd_avx2.h"
+#endif
 
 namespace deepinfer::ops::cpu::fast {
 namespace {
