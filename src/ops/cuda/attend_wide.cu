@@ -83,7 +83,7 @@ struct Tiles {
 // group of keys. A thread keeps to its channels; fetch() loads the first pieces of a tile long before tile() expands it.
 template <int kGroups>
 struct Expander {
-  static constexpr int kKeyGroups = kTile / 8, kAtOnce = 16 / kGroups, kEach = kAtOnce >= kKeyGroups ? 1 : kKeyGroups / kAtOnce, kBatch = kEach < 4 ? kEach : 4;
+  static constexpr int kKeyGroups = kTile / 8, kAtOnce = 16 / kGroups, kEach = kAtOnce >= kKeyGroups ? 1 : kKeyGroups / kAtOnce, kBatch = kEach < 2 ? kEach : 2;
   const Tiles& tiles;
   int channels, key0;  // the thread's first key of a tile; kAtOnce groups of keys to the next
   uint32_t place;
@@ -186,23 +186,27 @@ __global__ __launch_bounds__(kThreads, 1) void attend_wide_kernel(const AttendAr
   keys.fetch(unit);
   // Scores. A unit (warpgroup of the cluster) takes tiles unit, unit + kUnits, ..
   float score[kUnitTiles][kTile / 2];
-#pragma unroll
+  const uint64_t query_matrix = matrix_descriptor(shared, kCore, kQueryStride), key_matrix = matrix_descriptor(shared + kBuffers + group * kTileBytes, kCore, kQueryStride);
+#pragma unroll 1  // one copy of the code, which must stay in the instruction cache
   for (int n = 0; n < kUnitTiles; ++n) {
     const int t = unit + n * kUnits;
-    if (t >= tiles.count) continue;
-    if (n > 0) group_sync(1 + group, kGroup);
+    if (t >= tiles.count) break;
     keys.tile(t, shifts, buffer);
     async_proxy_fence();
     group_sync(1 + group, kGroup);
+    float now[kTile / 2];
     wgmma_fence();
 #pragma unroll
-    for (int j = 0; j < kDim / 16; ++j) {
-      wgmma_shared<kTile, false>(score[n], matrix_descriptor(shared + 2 * j * kCore, kCore, kQueryStride), matrix_descriptor(shared + kBuffers + group * kTileBytes + 2 * j * kCore, kCore, kQueryStride),
-                                 j > 0);
-    }
+    for (int j = 0; j < kDim / 16; ++j) wgmma_shared<kTile, false>(now, query_matrix + j * (2 * kCore / 16), key_matrix + j * (2 * kCore / 16), j > 0);
     wgmma_commit();
     keys.fetch(t + kUnits);
     wgmma_wait<0>();
+    group_sync(1 + group, kGroup);  // the tile may be overwritten
+#pragma unroll
+    for (int m = 0; m < kUnitTiles; ++m) {
+#pragma unroll
+      for (int i = 0; i < kTile / 2; ++i) score[m][i] = m == n ? now[i] : score[m][i];
+    }
   }
   // Maxima of rows lane / 4 and + 8 of this warp's 16 heads, over all units.
   float top[2] = {-1e30f, -1e30f};
@@ -287,21 +291,19 @@ __global__ __launch_bounds__(kThreads, 1) void attend_wide_kernel(const AttendAr
   for (int i = 0; i < kChannels / 2; ++i) acc[i] = 0;
   Expander<kChannels / 32> parts(tiles, unit * (kChannels / 32));
   parts.fetch(0);
-  if (tiles.count > 0) parts.tile(0, shifts, buffer);
-  parts.fetch(1);
-  async_proxy_fence();
-  group_sync(1 + group, kGroup);
-  for (int t = 0; t < tiles.count; ++t) {
-    const uint8_t* values = shared + kBuffers + group * kTileBytes + t % 2 * kHalfBytes;
-    wgmma_fence();
+  const uint64_t probability_matrix = matrix_descriptor(shared + kProbabilities, kCore, kProbabilityStride), value_matrix = matrix_descriptor(shared + kBuffers + group * kTileBytes, kKeyStride, kCore);
+#pragma unroll 1
+  for (int t = 0; t <= tiles.count; ++t) {  // the tensor cores work on tile t - 1 while tile t is expanded
+    if (t > 0) {
+      wgmma_fence();
 #pragma unroll
-    for (int j = 0; j < kTile / 16; ++j) {
-      wgmma_shared<kChannels, true>(acc, matrix_descriptor(shared + kProbabilities + (t * (kTile / 8) + 2 * j) * kCore, kCore, kProbabilityStride),
-                                    matrix_descriptor(values + 2 * j * kKeyStride, kKeyStride, kCore), t + j > 0);
+      for (int j = 0; j < kTile / 16; ++j) {
+        wgmma_shared<kChannels, true>(acc, probability_matrix + ((t - 1) * (kTile / 8) + 2 * j) * (kCore / 16), value_matrix + ((t - 1) % 2 * kHalfBytes + 2 * j * kKeyStride) / 16, t + j > 1);
+      }
+      wgmma_commit();
     }
-    wgmma_commit();
-    if (t + 1 < tiles.count) parts.tile(t + 1, shifts, buffer + (t + 1) % 2 * kHalfBytes);
-    parts.fetch(t + 2);
+    if (t < tiles.count) parts.tile(t, shifts, buffer + t % 2 * kHalfBytes);
+    parts.fetch(t + 1);
     async_proxy_fence();
     wgmma_wait<0>();
     group_sync(1 + group, kGroup);
