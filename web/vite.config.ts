@@ -17,5 +17,7 @@ export default defineConfig({
       output: { entryFileNames: "app.js", chunkFileNames: "[name].js", assetFileNames: "app[extname]" },
     },
   },
-  server: { proxy: { "/v1": "http://127.0.0.1:8000", "/metrics": "http://127.0.0.1:8000", "/version": "http://127.0.0.1:8000" } },
+  server: {
+    proxy: { "/v1": "http://127.0.0.1:8000", "/metrics": "http://127.0.0.1:8000", "/version": "http://127.0.0.1:8000" },
+  },
 });

@@ -7,6 +7,7 @@
         page.press("Enter")
 
 Everything that the page asked for, printed or threw is in page.requests, page.console and page.errors."""
+
 import base64
 import json
 import os
@@ -20,13 +21,23 @@ import threading
 import time
 
 TIMEOUT_S = 40  # the machine may be busy
-KEYS = {"Enter": ("Enter", 13, "\r"), "Escape": ("Escape", 27, ""), "Tab": ("Tab", 9, ""), "ArrowUp": ("ArrowUp", 38, ""), "ArrowDown": ("ArrowDown", 40, ""),
-        "ArrowLeft": ("ArrowLeft", 37, ""), "ArrowRight": ("ArrowRight", 39, ""), " ": ("Space", 32, " ")}
+KEYS = {
+    "Enter": ("Enter", 13, "\r"),
+    "Escape": ("Escape", 27, ""),
+    "Tab": ("Tab", 9, ""),
+    "ArrowUp": ("ArrowUp", 38, ""),
+    "ArrowDown": ("ArrowDown", 40, ""),
+    "ArrowLeft": ("ArrowLeft", 37, ""),
+    "ArrowRight": ("ArrowRight", 39, ""),
+    " ": ("Space", 32, " "),
+}
 MODIFIERS = {"Alt": 1, "Ctrl": 2, "Meta": 4, "Shift": 8}
 
 
 def find_chromium():
-    return next((path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None)
+    return next(
+        (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
+    )
 
 
 class WebSocket:
@@ -36,8 +47,10 @@ class WebSocket:
         self.socket = socket.create_connection((host, port), timeout=TIMEOUT_S)
         self.rest = b""
         key = base64.b64encode(os.urandom(16)).decode()
-        self.socket.sendall(f"GET {path} HTTP/1.1\r\nHost: {host}:{port}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-                            f"Sec-WebSocket-Key: {key}\r\nSec-WebSocket-Version: 13\r\n\r\n".encode())
+        self.socket.sendall(
+            f"GET {path} HTTP/1.1\r\nHost: {host}:{port}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            f"Sec-WebSocket-Key: {key}\r\nSec-WebSocket-Version: 13\r\n\r\n".encode()
+        )
         while b"\r\n\r\n" not in self.rest:
             self.rest += self.socket.recv(4096)
         head, self.rest = self.rest.split(b"\r\n\r\n", 1)
@@ -46,9 +59,17 @@ class WebSocket:
 
     def send(self, text):
         data, mask = text.encode(), os.urandom(4)
-        size = bytes([0x80 | len(data)]) if len(data) < 126 else b"\xfe" + struct.pack(">H", len(data)) if len(data) < 65536 else b"\xff" + struct.pack(">Q", len(data))
-        stream = (mask * (len(data) // 4 + 1))[:len(data)]
-        masked = (int.from_bytes(data, "big") ^ int.from_bytes(stream, "big")).to_bytes(len(data), "big") if data else b""
+        size = (
+            bytes([0x80 | len(data)])
+            if len(data) < 126
+            else b"\xfe" + struct.pack(">H", len(data))
+            if len(data) < 65536
+            else b"\xff" + struct.pack(">Q", len(data))
+        )
+        stream = (mask * (len(data) // 4 + 1))[: len(data)]
+        masked = (
+            (int.from_bytes(data, "big") ^ int.from_bytes(stream, "big")).to_bytes(len(data), "big") if data else b""
+        )
         self.socket.sendall(b"\x81" + size + mask + masked)
 
     def take(self, count):
@@ -65,10 +86,10 @@ class WebSocket:
         message = b""
         while True:
             first, second = self.take(2)
-            size = second & 0x7f
+            size = second & 0x7F
             if size >= 126:
                 size = struct.unpack(">H", self.take(2))[0] if size == 126 else struct.unpack(">Q", self.take(8))[0]
-            data, kind = self.take(size), first & 0x0f
+            data, kind = self.take(size), first & 0x0F
             if kind == 8:
                 raise EOFError
             if kind in (0, 1):
@@ -98,7 +119,9 @@ class Page:
 
     def eval(self, expression):
         """The value of a JavaScript expression; a promise is waited for."""
-        result = self.call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True, userGesture=True)
+        result = self.call(
+            "Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True, userGesture=True
+        )
         if "exceptionDetails" in result:
             raise AssertionError(result["exceptionDetails"].get("exception", {}).get("description", expression))
         return result["result"].get("value")
@@ -111,7 +134,9 @@ class Page:
             if value:
                 return value
             if time.monotonic() > end:
-                raise AssertionError(f"waited in vain for {what or expression}; the page shows:\n{self.text('body')[:3000]}")
+                raise AssertionError(
+                    f"waited in vain for {what or expression}; the page shows:\n{self.text('body')[:3000]}"
+                )
             time.sleep(0.03)
 
     def text(self, selector):
@@ -132,10 +157,19 @@ class Page:
         if place is None:
             raise AssertionError(f"nothing to click at {selector}")
         for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
-            self.call("Input.dispatchMouseEvent", type=kind, x=place[0], y=place[1], button="none" if kind == "mouseMoved" else "left", clickCount=1)
+            self.call(
+                "Input.dispatchMouseEvent",
+                type=kind,
+                x=place[0],
+                y=place[1],
+                button="none" if kind == "mouseMoved" else "left",
+                clickCount=1,
+            )
 
     def hover(self, selector):
-        place = self.eval(f"(() => {{ const r = document.querySelector({json.dumps(selector)}).getClientRects()[0]; return [r.left + r.width / 2, r.top + r.height / 2]; }})()")
+        place = self.eval(
+            f"(() => {{ const r = document.querySelector({json.dumps(selector)}).getClientRects()[0]; return [r.left + r.width / 2, r.top + r.height / 2]; }})()"
+        )
         self.call("Input.dispatchMouseEvent", type="mouseMoved", x=place[0], y=place[1])
 
     def type(self, selector, text):
@@ -146,7 +180,9 @@ class Page:
         """Replaces what a field holds."""
         self.eval(f"(() => {{ const e = document.querySelector({json.dumps(selector)}); e.focus(); e.select(); }})()")
         self.call("Input.insertText", text=text)
-        self.eval(f"document.querySelector({json.dumps(selector)}).dispatchEvent(new Event('change', {{bubbles: true}}))")
+        self.eval(
+            f"document.querySelector({json.dumps(selector)}).dispatchEvent(new Event('change', {{bubbles: true}}))"
+        )
 
     def press(self, key, *modifiers):
         code, number, text = KEYS.get(key) or (f"Key{key.upper()}", ord(key.upper()), "")
@@ -173,11 +209,19 @@ class Page:
         raise AssertionError("the page did not load again")
 
     def size(self, width, height, mobile=False, scale=1):
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=scale, mobile=mobile)
+        self.call(
+            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=scale, mobile=mobile
+        )
 
     def scheme(self, name):
         """light or dark; without animations, which only cost time."""
-        self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": name}, {"name": "prefers-reduced-motion", "value": "reduce"}])
+        self.call(
+            "Emulation.setEmulatedMedia",
+            features=[
+                {"name": "prefers-color-scheme", "value": name},
+                {"name": "prefers-reduced-motion", "value": "reduce"},
+            ],
+        )
 
     def screenshot(self, path):
         data = self.call("Page.captureScreenshot", format="png")["data"]
@@ -190,9 +234,26 @@ class Page:
 class Browser:
     def __init__(self):
         self.home = tempfile.TemporaryDirectory(prefix="deepinfer-browser-", ignore_cleanup_errors=True)
-        args = [find_chromium(), "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--no-default-browser-check",
-                "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-extensions", "--disable-default-apps", "--mute-audio", "--hide-scrollbars",
-                "--lang=en-US", f"--user-data-dir={self.home.name}", "--remote-debugging-port=0", "about:blank"]
+        args = [
+            find_chromium(),
+            "--headless=new",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-dev-shm-usage",
+            "--no-first-run",
+            "--no-default-browser-check",
+            "--disable-background-networking",
+            "--disable-component-update",
+            "--disable-sync",
+            "--disable-extensions",
+            "--disable-default-apps",
+            "--mute-audio",
+            "--hide-scrollbars",
+            "--lang=en-US",
+            f"--user-data-dir={self.home.name}",
+            "--remote-debugging-port=0",
+            "about:blank",
+        ]
         self.process = subprocess.Popen(args, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         self.lock, self.answers, self.pages, self.number = threading.Condition(), {}, {}, 0
         port_file = pathlib.Path(self.home.name) / "DevToolsActivePort"
@@ -226,8 +287,15 @@ class Browser:
         with self.lock:
             self.number += 1
             number = self.number
-            self.socket.send(json.dumps({"id": number, "method": method, "params": params, **({"sessionId": session} if session else {})}))
-            if not self.lock.wait_for(lambda: self.answers is None or number in self.answers, timeout=60) or self.answers is None:
+            self.socket.send(
+                json.dumps(
+                    {"id": number, "method": method, "params": params, **({"sessionId": session} if session else {})}
+                )
+            )
+            if (
+                not self.lock.wait_for(lambda: self.answers is None or number in self.answers, timeout=60)
+                or self.answers is None
+            ):
                 raise OSError(f"no answer of Chromium to {method}")
             message = self.answers.pop(number)
         if "error" in message:

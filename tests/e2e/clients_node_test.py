@@ -1,4 +1,5 @@
 """The official Node clients against `deepinfer serve` with the bundled model; skipped where npm or its registry cannot be had."""
+
 import pathlib
 import subprocess
 import sys
@@ -17,7 +18,12 @@ class NodeClientsTest(unittest.TestCase):
             print(f"SKIPPED, NOTHING WAS CHECKED: {missing}", file=sys.stderr)
             self.skipTest(missing)
         with Server() as server:
-            done = subprocess.run(["node", "tests/e2e/clients_node.mjs", str(sdk_install.NODE_FOLDER), server.url], capture_output=True, text=True, timeout=120)
+            done = subprocess.run(
+                ["node", "tests/e2e/clients_node.mjs", str(sdk_install.NODE_FOLDER), server.url],
+                capture_output=True,
+                text=True,
+                timeout=120,
+            )
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertRegex(done.stdout, r"^\d\d passed, 0 failed")
 

@@ -1,9 +1,8 @@
 """The official Python clients against `deepinfer serve` with the bundled model: chat, streams, a full tool loop, structured output,
-state, token counts, typed errors, and an agent's session of 30 tool turns (8 without DEEPINFER_TEST_ALL=1). The clients are installed
-below build/; skipped where they cannot be had."""
+state, token counts, typed errors. The clients are installed below build/; skipped where they cannot be had."""
+
 import asyncio
 import json
-import os
 import pathlib
 import subprocess
 import sys
@@ -23,10 +22,18 @@ except ImportError:
 from program import PROGRAM, SANITIZED  # noqa: E402
 from server import Server  # noqa: E402
 
-ALL = bool(os.environ.get("DEEPINFER_TEST_ALL"))
-TURNS = 30 if ALL else 8
-CITY = {"type": "object", "properties": {"city": {"type": "string", "description": "The name of the city"}, "unit": {"type": "string", "enum": ["celsius", "fahrenheit"]}}, "required": ["city"]}
-WEATHER = {"type": "function", "function": {"name": "get_weather", "description": "Get the current weather for a city.", "parameters": CITY}}
+CITY = {
+    "type": "object",
+    "properties": {
+        "city": {"type": "string", "description": "The name of the city"},
+        "unit": {"type": "string", "enum": ["celsius", "fahrenheit"]},
+    },
+    "required": ["city"],
+}
+WEATHER = {
+    "type": "function",
+    "function": {"name": "get_weather", "description": "Get the current weather for a city.", "parameters": CITY},
+}
 WEATHER_BLOCK = {"name": "get_weather", "description": "Get the current weather for a city.", "input_schema": CITY}
 RESULT = '{"temperature": 18, "unit": "celsius", "condition": "sunny"}'
 QUESTION = "What is the weather in Paris?"
@@ -66,7 +73,9 @@ class OpenAiTest(unittest.TestCase):
     maxDiff = None
 
     def chat(self, text="How do I make tea?", **more):
-        return client.chat.completions.create(**{"model": MODEL, "messages": user(text), "temperature": 0, "extra_body": OFF, **more})
+        return client.chat.completions.create(
+            **{"model": MODEL, "messages": user(text), "temperature": 0, "extra_body": OFF, **more}
+        )
 
     def test_models(self):
         self.assertEqual(client.models.retrieve(MODEL).id, MODEL)
@@ -89,19 +98,44 @@ class OpenAiTest(unittest.TestCase):
                 text, finish = text + (choice.delta.content or ""), choice.finish_reason or finish
             usage = chunk.usage or usage
         self.assertEqual((text, finish), (whole.choices[0].message.content, "stop"))
-        self.assertEqual((usage.prompt_tokens, usage.completion_tokens), (whole.usage.prompt_tokens, whole.usage.completion_tokens))
+        self.assertEqual(
+            (usage.prompt_tokens, usage.completion_tokens), (whole.usage.prompt_tokens, whole.usage.completion_tokens)
+        )
 
     def test_many_at_once(self):
         async def run():
-            async with openai.AsyncOpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0, timeout=60) as many:
-                return await asyncio.gather(*[many.chat.completions.create(model=MODEL, messages=user("How do I make tea?"), temperature=1, seed=i, max_tokens=12, extra_body=OFF) for i in range(16)])
+            async with openai.AsyncOpenAI(
+                base_url=server.url + "/v1", api_key="none", max_retries=0, timeout=60
+            ) as many:
+                return await asyncio.gather(
+                    *[
+                        many.chat.completions.create(
+                            model=MODEL,
+                            messages=user("How do I make tea?"),
+                            temperature=1,
+                            seed=i,
+                            max_tokens=12,
+                            extra_body=OFF,
+                        )
+                        for i in range(16)
+                    ]
+                )
+
         answers = [a.choices[0].message.content for a in asyncio.run(run())]
         alone = [self.chat(temperature=1, seed=i, max_tokens=12).choices[0].message.content for i in range(16)]
         self.assertEqual(answers, alone)  # same seed, same tokens, in any company
         self.assertGreater(len(set(answers)), 1)
 
     def test_thinking(self):
-        answer = self.chat("Please tell me a short story about a storm. End with the moral.", extra_body={"thinking": {"type": "enabled"}}, max_tokens=400).choices[0].message
+        answer = (
+            self.chat(
+                "Please tell me a short story about a storm. End with the moral.",
+                extra_body={"thinking": {"type": "enabled"}},
+                max_tokens=400,
+            )
+            .choices[0]
+            .message
+        )
         self.assertTrue(answer.reasoning_content)
         self.assertNotIn(answer.reasoning_content, answer.content)
         self.assertFalse(getattr(self.chat().choices[0].message, "reasoning_content", None))
@@ -110,7 +144,7 @@ class OpenAiTest(unittest.TestCase):
         whole = self.chat().choices[0].message.content
         word = whole.split()[3]
         cut = self.chat(stop=[word]).choices[0]
-        self.assertEqual((cut.message.content, cut.finish_reason), (whole[:whole.index(word)], "stop"))
+        self.assertEqual((cut.message.content, cut.finish_reason), (whole[: whole.index(word)], "stop"))
         short = self.chat(max_tokens=5)
         self.assertEqual((short.choices[0].finish_reason, short.usage.completion_tokens), ("length", 5))
         several = self.chat(n=3, temperature=1, seed=5, max_tokens=10).choices
@@ -124,43 +158,91 @@ class OpenAiTest(unittest.TestCase):
 
     def test_tool_loop(self):
         messages = user(QUESTION)
-        first = client.chat.completions.create(model=MODEL, messages=messages, tools=[WEATHER], temperature=0, extra_body=OFF)
+        first = client.chat.completions.create(
+            model=MODEL, messages=messages, tools=[WEATHER], temperature=0, extra_body=OFF
+        )
         call = first.choices[0].message.tool_calls[0]
-        self.assertEqual((first.choices[0].finish_reason, call.function.name, json.loads(call.function.arguments)["city"]), ("tool_calls", "get_weather", "Paris"))
+        self.assertEqual(
+            (first.choices[0].finish_reason, call.function.name, json.loads(call.function.arguments)["city"]),
+            ("tool_calls", "get_weather", "Paris"),
+        )
         messages += [first.choices[0].message, {"role": "tool", "tool_call_id": call.id, "content": RESULT}]
-        last = client.chat.completions.create(model=MODEL, messages=messages, tools=[WEATHER], temperature=0, extra_body=OFF)
+        last = client.chat.completions.create(
+            model=MODEL, messages=messages, tools=[WEATHER], temperature=0, extra_body=OFF
+        )
         self.assertEqual(last.choices[0].finish_reason, "stop")
         self.assertIn("18", last.choices[0].message.content)
 
     def test_streamed_tools_by_the_helper(self):
-        whole = client.chat.completions.create(model=MODEL, messages=user(QUESTION), tools=[WEATHER], temperature=0, extra_body=OFF)
-        with client.chat.completions.stream(model=MODEL, messages=user(QUESTION), tools=[WEATHER], temperature=0, extra_body=OFF) as events:
+        whole = client.chat.completions.create(
+            model=MODEL, messages=user(QUESTION), tools=[WEATHER], temperature=0, extra_body=OFF
+        )
+        with client.chat.completions.stream(
+            model=MODEL, messages=user(QUESTION), tools=[WEATHER], temperature=0, extra_body=OFF
+        ) as events:
             kinds = {event.type for event in events}
             final = events.get_final_completion()
         self.assertIn("tool_calls.function.arguments.delta", kinds)
-        self.assertEqual([(c.function.name, c.function.arguments) for c in final.choices[0].message.tool_calls], [(c.function.name, c.function.arguments) for c in whole.choices[0].message.tool_calls])
+        self.assertEqual(
+            [(c.function.name, c.function.arguments) for c in final.choices[0].message.tool_calls],
+            [(c.function.name, c.function.arguments) for c in whole.choices[0].message.tool_calls],
+        )
 
     def test_tool_choice(self):
-        forced = self.chat("Hello!", tools=[WEATHER], tool_choice={"type": "function", "function": {"name": "get_weather"}}).choices[0]
+        forced = self.chat(
+            "Hello!", tools=[WEATHER], tool_choice={"type": "function", "function": {"name": "get_weather"}}
+        ).choices[0]
         self.assertEqual(forced.message.tool_calls[0].function.name, "get_weather")
         self.assertIn("city", json.loads(forced.message.tool_calls[0].function.arguments))
         self.assertFalse(self.chat(QUESTION, tools=[WEATHER], tool_choice="none").choices[0].message.tool_calls)
 
     def test_structured_output(self):
-        parsed = client.chat.completions.parse(model=MODEL, messages=user(ROSA), response_format=Person, temperature=0, extra_body=OFF).choices[0].message.parsed
+        parsed = (
+            client.chat.completions.parse(
+                model=MODEL, messages=user(ROSA), response_format=Person, temperature=0, extra_body=OFF
+            )
+            .choices[0]
+            .message.parsed
+        )
         self.assertEqual(parsed, Person(name="Rosa", age=34, city="Lisbon"))
-        with client.chat.completions.stream(model=MODEL, messages=user(ROSA), response_format=Person, temperature=0, extra_body=OFF) as events:
+        with client.chat.completions.stream(
+            model=MODEL, messages=user(ROSA), response_format=Person, temperature=0, extra_body=OFF
+        ) as events:
             for _ in events:
                 pass
             self.assertEqual(events.get_final_completion().choices[0].message.parsed, parsed)
         json.loads(self.chat(ROSA, response_format={"type": "json_object"}).choices[0].message.content)
         for seed in range(3):  # far from what it would say by itself
-            Person.model_validate_json(self.chat("Tell me a story.", temperature=1.5, seed=seed, response_format={"type": "json_schema", "json_schema": {"name": "person", "strict": True, "schema": {**Person.model_json_schema()}}}).choices[0].message.content)
+            Person.model_validate_json(
+                self.chat(
+                    "Tell me a story.",
+                    temperature=1.5,
+                    seed=seed,
+                    response_format={
+                        "type": "json_schema",
+                        "json_schema": {"name": "person", "strict": True, "schema": {**Person.model_json_schema()}},
+                    },
+                )
+                .choices[0]
+                .message.content
+            )
 
     def test_completions(self):
         answer = client.completions.create(model=MODEL, prompt="Once upon a time", max_tokens=12, temperature=0)
-        self.assertEqual((answer.object, answer.choices[0].finish_reason, answer.usage.completion_tokens), ("text_completion", "length", 12))
-        self.assertEqual("".join(c.choices[0].text for c in client.completions.create(model=MODEL, prompt="Once upon a time", max_tokens=12, temperature=0, stream=True) if c.choices), answer.choices[0].text)
+        self.assertEqual(
+            (answer.object, answer.choices[0].finish_reason, answer.usage.completion_tokens),
+            ("text_completion", "length", 12),
+        )
+        self.assertEqual(
+            "".join(
+                c.choices[0].text
+                for c in client.completions.create(
+                    model=MODEL, prompt="Once upon a time", max_tokens=12, temperature=0, stream=True
+                )
+                if c.choices
+            ),
+            answer.choices[0].text,
+        )
 
     def test_errors_are_typed(self):
         def refused(kind, param=None, **request):
@@ -171,18 +253,27 @@ class OpenAiTest(unittest.TestCase):
             if param:
                 self.assertEqual(caught.exception.param, param)
             return caught.exception
+
         refused(openai.BadRequestError, "temperature", temperature=9)
         refused(openai.BadRequestError, messages=[])
         refused(openai.BadRequestError, messages=[{"role": "tool", "tool_call_id": "x", "content": "y"}])
-        refused(openai.BadRequestError, tools=[{"type": "function", "function": {"name": "a b", "parameters": {"type": "object"}}}])
-        refused(openai.BadRequestError, response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "strange"}}})
+        refused(
+            openai.BadRequestError,
+            tools=[{"type": "function", "function": {"name": "a b", "parameters": {"type": "object"}}}],
+        )
+        refused(
+            openai.BadRequestError,
+            response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "strange"}}},
+        )
         refused(openai.BadRequestError, messages=user("word " * 40000))
         refused((openai.BadRequestError, openai.NotFoundError), model="no-such-model")
         with self.assertRaises(openai.NotFoundError):
             client.get("/no/such/path", cast_to=object)
 
     def test_a_client_that_leaves_frees_its_place(self):
-        stream = self.chat("Write a story for children about a little train.", temperature=1, max_tokens=3000, stream=True)
+        stream = self.chat(
+            "Write a story for children about a little train.", temperature=1, max_tokens=3000, stream=True
+        )
         next(iter(stream))
         stream.close()
         self.assertTrue(self.chat(max_tokens=3).choices[0].message.content)
@@ -192,7 +283,9 @@ class ResponsesTest(unittest.TestCase):
     maxDiff = None
 
     def respond(self, text="How do I make tea?", **more):
-        return client.responses.create(**{"model": MODEL, "input": text, "temperature": 0, "reasoning": {"effort": "none"}, **more})
+        return client.responses.create(
+            **{"model": MODEL, "input": text, "temperature": 0, "reasoning": {"effort": "none"}, **more}
+        )
 
     def test_whole_and_streamed(self):
         whole = self.respond()
@@ -203,14 +296,18 @@ class ResponsesTest(unittest.TestCase):
             if event.type == "response.output_text.delta":
                 text += event.delta
             last = event
-        self.assertEqual((last.type, text, last.response.output_text), ("response.completed", whole.output_text, whole.output_text))
+        self.assertEqual(
+            (last.type, text, last.response.output_text), ("response.completed", whole.output_text, whole.output_text)
+        )
         self.assertEqual(self.respond(max_output_tokens=4).incomplete_details.reason, "max_output_tokens")
 
     def test_state(self):
         first = self.respond("Who are you?")
         second = self.respond("What can you do?", previous_response_id=first.id)
         self.assertEqual(second.previous_response_id, first.id)
-        spelled = self.respond([*user("Who are you?"), {"role": "assistant", "content": first.output_text}, *user("What can you do?")])
+        spelled = self.respond(
+            [*user("Who are you?"), {"role": "assistant", "content": first.output_text}, *user("What can you do?")]
+        )
         self.assertEqual(second.output_text, spelled.output_text)  # the same conversation, stored or sent
         self.assertEqual(second.usage.input_tokens, spelled.usage.input_tokens)
         again = client.responses.retrieve(first.id)
@@ -224,18 +321,27 @@ class ResponsesTest(unittest.TestCase):
         self.assertFalse(self.respond(store=False).store)
 
     def test_tool_loop(self):
-        tool = {"type": "function", "name": "get_weather", "description": "Get the current weather for a city.", "parameters": CITY}
+        tool = {
+            "type": "function",
+            "name": "get_weather",
+            "description": "Get the current weather for a city.",
+            "parameters": CITY,
+        }
         first = self.respond(QUESTION, tools=[tool])
         call = next(item for item in first.output if item.type == "function_call")
         self.assertEqual((call.name, json.loads(call.arguments)["city"]), ("get_weather", "Paris"))
         answer = {"type": "function_call_output", "call_id": call.call_id, "output": RESULT}
         stored = self.respond([answer], previous_response_id=first.id, tools=[tool])
         self.assertIn("18", stored.output_text)
-        sent = self.respond([*user(QUESTION), *[item.model_dump(exclude_none=True) for item in first.output], answer], tools=[tool])
+        sent = self.respond(
+            [*user(QUESTION), *[item.model_dump(exclude_none=True) for item in first.output], answer], tools=[tool]
+        )
         self.assertEqual(sent.output_text, stored.output_text)
 
     def test_structured_output(self):
-        parsed = client.responses.parse(model=MODEL, input=ROSA, text_format=Person, temperature=0, reasoning={"effort": "none"})
+        parsed = client.responses.parse(
+            model=MODEL, input=ROSA, text_format=Person, temperature=0, reasoning={"effort": "none"}
+        )
         self.assertEqual(parsed.output_parsed, Person(name="Rosa", age=34, city="Lisbon"))
 
     def test_errors_are_typed(self):
@@ -249,13 +355,28 @@ class AnthropicTest(unittest.TestCase):
     maxDiff = None
 
     def message(self, text="How do I make tea?", **more):
-        return claude.messages.create(**{"model": MODEL, "max_tokens": 200, "messages": user(text), "extra_body": GREEDY, "thinking": {"type": "disabled"}, **more})
+        return claude.messages.create(
+            **{
+                "model": MODEL,
+                "max_tokens": 200,
+                "messages": user(text),
+                "extra_body": GREEDY,
+                "thinking": {"type": "disabled"},
+                **more,
+            }
+        )
 
     def test_message_and_stream(self):
         whole = self.message()
         self.assertEqual((whole.type, whole.role, whole.stop_reason), ("message", "assistant", "end_turn"))
         self.assertIn("water", whole.content[0].text)
-        with claude.messages.stream(model=MODEL, max_tokens=200, messages=user("How do I make tea?"), extra_body=GREEDY, thinking={"type": "disabled"}) as events:
+        with claude.messages.stream(
+            model=MODEL,
+            max_tokens=200,
+            messages=user("How do I make tea?"),
+            extra_body=GREEDY,
+            thinking={"type": "disabled"},
+        ) as events:
             text = "".join(events.text_stream)
             final = events.get_final_message()
         self.assertEqual((text, final.content[0].text, final.stop_reason), (whole.content[0].text,) * 2 + ("end_turn",))
@@ -266,31 +387,66 @@ class AnthropicTest(unittest.TestCase):
         self.assertEqual((cut.stop_reason, cut.stop_sequence), ("stop_sequence", stop))
 
     def test_thinking(self):
-        answer = self.message("Please tell me a short story about a storm. End with the moral.", thinking={"type": "enabled", "budget_tokens": 1024}, max_tokens=2000)
+        answer = self.message(
+            "Please tell me a short story about a storm. End with the moral.",
+            thinking={"type": "enabled", "budget_tokens": 1024},
+            max_tokens=2000,
+        )
         self.assertEqual([block.type for block in answer.content], ["thinking", "text"])
-        again = self.message("unused", messages=[*user("Tell me a story."), {"role": "assistant", "content": answer.content}, *user("Thank you!")])
+        again = self.message(
+            "unused",
+            messages=[*user("Tell me a story."), {"role": "assistant", "content": answer.content}, *user("Thank you!")],
+        )
         self.assertEqual(again.stop_reason, "end_turn")  # a thinking block comes back unchanged
 
     def test_tool_loop(self):
         first = self.message(QUESTION, tools=[WEATHER_BLOCK])
         call = next(b for b in first.content if b.type == "tool_use")
         self.assertEqual((first.stop_reason, call.name, call.input["city"]), ("tool_use", "get_weather", "Paris"))
-        with claude.messages.stream(model=MODEL, max_tokens=200, messages=user(QUESTION), tools=[WEATHER_BLOCK], extra_body=GREEDY, thinking={"type": "disabled"}) as events:
+        with claude.messages.stream(
+            model=MODEL,
+            max_tokens=200,
+            messages=user(QUESTION),
+            tools=[WEATHER_BLOCK],
+            extra_body=GREEDY,
+            thinking={"type": "disabled"},
+        ) as events:
             streamed = events.get_final_message()
-        self.assertEqual([(b.name, b.input) for b in streamed.content if b.type == "tool_use"], [(call.name, call.input)])
-        last = self.message("unused", tools=[WEATHER_BLOCK], messages=[*user(QUESTION), {"role": "assistant", "content": first.content},
-                                                                       {"role": "user", "content": [{"type": "tool_result", "tool_use_id": call.id, "content": RESULT}]}])
+        self.assertEqual(
+            [(b.name, b.input) for b in streamed.content if b.type == "tool_use"], [(call.name, call.input)]
+        )
+        last = self.message(
+            "unused",
+            tools=[WEATHER_BLOCK],
+            messages=[
+                *user(QUESTION),
+                {"role": "assistant", "content": first.content},
+                {"role": "user", "content": [{"type": "tool_result", "tool_use_id": call.id, "content": RESULT}]},
+            ],
+        )
         self.assertEqual(last.stop_reason, "end_turn")
         self.assertIn("18", last.content[0].text)
 
     def test_structured_output(self):
-        answer = self.message(ROSA, output_config={"format": {"type": "json_schema", "schema": Person.model_json_schema()}})
+        answer = self.message(
+            ROSA, output_config={"format": {"type": "json_schema", "schema": Person.model_json_schema()}}
+        )
         self.assertEqual(Person.model_validate_json(answer.content[0].text), Person(name="Rosa", age=34, city="Lisbon"))
-        parsed = claude.messages.parse(model=MODEL, max_tokens=200, messages=user(ROSA), output_format=Person, extra_body=GREEDY, thinking={"type": "disabled"})
+        parsed = claude.messages.parse(
+            model=MODEL,
+            max_tokens=200,
+            messages=user(ROSA),
+            output_format=Person,
+            extra_body=GREEDY,
+            thinking={"type": "disabled"},
+        )
         self.assertEqual(parsed.parsed_output, Person(name="Rosa", age=34, city="Lisbon"))
 
     def test_token_count_is_what_is_billed(self):
-        for request in ({"messages": user("How do I make tea?")}, {"messages": user(QUESTION), "tools": [WEATHER_BLOCK], "system": "Be brief."}):
+        for request in (
+            {"messages": user("How do I make tea?")},
+            {"messages": user(QUESTION), "tools": [WEATHER_BLOCK], "system": "Be brief."},
+        ):
             count = claude.messages.count_tokens(model=MODEL, thinking={"type": "disabled"}, **request).input_tokens
             usage = claude.messages.create(model=MODEL, max_tokens=1, thinking={"type": "disabled"}, **request).usage
             self.assertEqual(count, usage.input_tokens + (usage.cache_read_input_tokens or 0))
@@ -301,9 +457,16 @@ class AnthropicTest(unittest.TestCase):
                 claude.messages.create(**{"model": MODEL, "max_tokens": 1, "messages": user("Hi"), **request})
             self.assertEqual(caught.exception.body["type"], "error")
             self.assertTrue(caught.exception.body["error"]["message"])
+
         refused(anthropic.BadRequestError, extra_body={"temperature": 9})
         refused(anthropic.BadRequestError, messages=[])
-        refused(anthropic.BadRequestError, messages=[*user("Hi"), {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "x", "content": "y"}]}])
+        refused(
+            anthropic.BadRequestError,
+            messages=[
+                *user("Hi"),
+                {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "x", "content": "y"}]},
+            ],
+        )
         refused((anthropic.BadRequestError, anthropic.NotFoundError), model="no-such-model")
 
 
@@ -311,96 +474,32 @@ class KeysTest(unittest.TestCase):
     def test_keys_and_limits_are_typed_errors(self):
         with tempfile.TemporaryDirectory() as home:
             file = f"{home}/keys.jsonl"
-            add = subprocess.run([PROGRAM, "keys", "add", "alice", "--keys", file, "--tokens-per-minute", "5"], capture_output=True, text=True, timeout=60)
+            add = subprocess.run(
+                [PROGRAM, "keys", "add", "alice", "--keys", file, "--tokens-per-minute", "5"],
+                capture_output=True,
+                text=True,
+                timeout=60,
+            )
             self.assertEqual(add.returncode, 0, add.stderr)
             key = add.stdout.split()[-1]
             with Server("--keys", file) as keyed:
                 with self.assertRaises(openai.AuthenticationError):
                     openai.OpenAI(base_url=keyed.url + "/v1", api_key="wrong", max_retries=0).models.list()
                 with self.assertRaises(anthropic.AuthenticationError):
-                    anthropic.Anthropic(base_url=keyed.url, api_key="wrong", max_retries=0).messages.create(model=MODEL, max_tokens=1, messages=user("Hi"))
+                    anthropic.Anthropic(base_url=keyed.url, api_key="wrong", max_retries=0).messages.create(
+                        model=MODEL, max_tokens=1, messages=user("Hi")
+                    )
                 mine = openai.OpenAI(base_url=keyed.url + "/v1", api_key=key, max_retries=0)
-                mine.chat.completions.create(model=MODEL, messages=user("How do I make tea?"), max_tokens=40, extra_body=OFF)
+                mine.chat.completions.create(
+                    model=MODEL, messages=user("How do I make tea?"), max_tokens=40, extra_body=OFF
+                )
                 with self.assertRaises(openai.RateLimitError) as caught:
                     mine.chat.completions.create(model=MODEL, messages=user("Hi"), max_tokens=1)
                 self.assertGreater(float(caught.exception.response.headers["retry-after"]), 0)
                 with self.assertRaises(anthropic.RateLimitError):
-                    anthropic.Anthropic(base_url=keyed.url, api_key=key, max_retries=0).messages.create(model=MODEL, max_tokens=1, messages=user("Hi"))
-
-
-class Workspace:
-    """What a coding agent works on: files in memory. Each tool answers with a short text."""
-
-    def __init__(self):
-        self.files = {"main.py": "print('hello')\n"}
-
-    def run(self, name, arguments):
-        path = arguments.get("path", "")
-        if name == "list_files":
-            return json.dumps(sorted(self.files)[:8])
-        if name == "read_file":
-            return self.files.get(path, "no such file")[:80]
-        if name == "write_file":
-            self.files[path[:40]] = arguments["text"][:80]
-            return "ok"
-        return f"{len(self.files)} files, exit code 0"
-
-
-def agent_tools():
-    text = {"type": "string", "maxLength": 24}
-    make = lambda **p: {"type": "object", "properties": p, "required": list(p), "additionalProperties": False}
-    return {"list_files": make(), "read_file": make(path=text), "write_file": make(path=text, text=text), "run_tests": make(verbose={"type": "boolean"})}
-
-
-class AgentTest(unittest.TestCase):
-    """The model is told which tool to call (it is too small to plan); all else is as an agent does it: streamed, with the whole history each time."""
-
-    def check(self, prompts, cached, ids):
-        self.assertEqual(len(ids), TURNS)
-        self.assertEqual(len(set(ids)), TURNS)
-        self.assertEqual(prompts, sorted(prompts))
-        for before, hit in zip(prompts, cached[1:]):
-            self.assertGreaterEqual(hit, before // 128 * 128 - 256)  # the turn before comes from the cache, but for its last blocks
-
-    def test_thirty_turns_openai(self):
-        work, schemas = Workspace(), agent_tools()
-        tools = [{"type": "function", "function": {"name": n, "description": n.replace("_", " "), "parameters": s, "strict": True}} for n, s in schemas.items()]
-        messages = [{"role": "system", "content": "You are a coding agent. Use the tools."}, *user("Add a greeting to main.py and run the tests.")]
-        prompts, cached, ids = [], [], []
-        for turn in range(TURNS):
-            name = list(schemas)[turn % len(schemas)]
-            with client.chat.completions.stream(model=MODEL, messages=messages, tools=tools, temperature=0.5, seed=turn, max_tokens=200, extra_body=OFF,
-                                                parallel_tool_calls=False, tool_choice={"type": "function", "function": {"name": name}}, stream_options={"include_usage": True}) as events:
-                answer = events.get_final_completion()
-            message = answer.choices[0].message
-            self.assertEqual([c.function.name for c in message.tool_calls], [name])
-            call = message.tool_calls[0]
-            messages += [{"role": "assistant", "content": message.content or "", "tool_calls": [{"id": call.id, "type": "function", "function": {"name": name, "arguments": call.function.arguments}}]},
-                         {"role": "tool", "tool_call_id": call.id, "content": work.run(name, json.loads(call.function.arguments))}]
-            prompts.append(answer.usage.prompt_tokens)
-            cached.append(answer.usage.prompt_tokens_details.cached_tokens)
-            ids.append(call.id)
-        self.check(prompts, cached, ids)
-        last = client.chat.completions.create(model=MODEL, messages=messages, tools=tools, tool_choice="none", temperature=0, max_tokens=50, extra_body=OFF)
-        self.assertFalse(last.choices[0].message.tool_calls)
-
-    def test_thirty_turns_anthropic(self):
-        work, schemas = Workspace(), agent_tools()
-        tools = [{"name": n, "description": n.replace("_", " "), "input_schema": s, "strict": True} for n, s in schemas.items()]
-        messages = user("Add a greeting to main.py and run the tests.")
-        prompts, cached, ids = [], [], []
-        for turn in range(TURNS):
-            name = list(schemas)[turn % len(schemas)]
-            with claude.messages.stream(model=MODEL, system="You are a coding agent. Use the tools.", messages=messages, tools=tools, max_tokens=200, extra_body={"temperature": 0.5}, thinking={"type": "disabled"},
-                                        tool_choice={"type": "tool", "name": name, "disable_parallel_tool_use": True}) as events:
-                answer = events.get_final_message()
-            calls = [b for b in answer.content if b.type == "tool_use"]
-            self.assertEqual([(c.name, answer.stop_reason) for c in calls], [(name, "tool_use")])
-            messages += [{"role": "assistant", "content": answer.content}, {"role": "user", "content": [{"type": "tool_result", "tool_use_id": calls[0].id, "content": work.run(name, calls[0].input)}]}]
-            cached.append(answer.usage.cache_read_input_tokens or 0)
-            prompts.append(answer.usage.input_tokens + cached[-1])
-            ids.append(calls[0].id)
-        self.check(prompts, cached, ids)
+                    anthropic.Anthropic(base_url=keyed.url, api_key=key, max_retries=0).messages.create(
+                        model=MODEL, max_tokens=1, messages=user("Hi")
+                    )
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """The page before a service that misbehaves: Markdown and attacks in model text, errors as sentences, keys, broken streams,
 import and export, and that it can be used by keyboard, by screen readers and on small screens. Needs Chromium."""
+
 import json
 import os
 import pathlib
@@ -13,13 +14,32 @@ from program import SANITIZED
 
 ALL = bool(os.environ.get("DEEPINFER_TEST_ALL"))
 DATA = pathlib.Path(__file__).resolve().parents[1] / "data" / "page"
-NAMED_ROLES = {"button", "textbox", "searchbox", "slider", "spinbutton", "combobox", "switch", "checkbox", "radio", "tab", "dialog", "link", "navigation", "complementary", "img"}
+NAMED_ROLES = {
+    "button",
+    "textbox",
+    "searchbox",
+    "slider",
+    "spinbutton",
+    "combobox",
+    "switch",
+    "checkbox",
+    "radio",
+    "tab",
+    "dialog",
+    "link",
+    "navigation",
+    "complementary",
+    "img",
+}
 
 
 def setUpModule():
     global browser, stub
     if not find_chromium() or SANITIZED:  # nothing of the program is in this test
-        print("SKIPPED, NOTHING WAS CHECKED: Chromium is not installed (tools/install-deps.sh --tests), or a build with sanitizers", file=sys.stderr)
+        print(
+            "SKIPPED, NOTHING WAS CHECKED: Chromium is not installed (tools/install-deps.sh --tests), or a build with sanitizers",
+            file=sys.stderr,
+        )
         raise unittest.SkipTest("no Chromium")
     browser, stub = Browser(), Stub()
 
@@ -36,7 +56,16 @@ def conversation(messages, id="abc", title="Imported"):
         key = f"{id}m{number}"
         made[key] = {"id": key, "parent": parent, "role": role, "created": number, "content": text, "finish": "stop"}
         parent = key
-    return {"id": id, "title": title, "named": True, "created": 1, "updated": 1, "settings": {}, "messages": made, "chosen": {}}
+    return {
+        "id": id,
+        "title": title,
+        "named": True,
+        "created": 1,
+        "updated": 1,
+        "settings": {},
+        "messages": made,
+        "chosen": {},
+    }
 
 
 def export(*conversations):
@@ -63,7 +92,10 @@ class PagePartsTest(unittest.TestCase):
         self.page.press("Enter")
 
     def answered(self, count=1):
-        self.page.wait(f"document.querySelectorAll('.answer .actions').length >= {count} && !document.querySelector('.answer.growing')", "an answer")
+        self.page.wait(
+            f"document.querySelectorAll('.answer .actions').length >= {count} && !document.querySelector('.answer.growing')",
+            "an answer",
+        )
 
     def bring_in(self, file):
         self.page.eval(f"""(() => {{
@@ -76,7 +108,13 @@ class PagePartsTest(unittest.TestCase):
 
     def test_markdown(self):
         cases = json.loads((DATA / "markdown.json").read_text())
-        self.bring_in(export(conversation([("user" if i % 2 == 0 else "assistant", m) for c in cases for i, m in ((0, "q"), (1, c["text"]))])))
+        self.bring_in(
+            export(
+                conversation(
+                    [("user" if i % 2 == 0 else "assistant", m) for c in cases for i, m in ((0, "q"), (1, c["text"]))]
+                )
+            )
+        )
         self.page.wait(f"document.querySelectorAll('.answer .markdown').length === {len(cases)}")
         shown = self.page.eval("""[...document.querySelectorAll('.answer .markdown')].map((m) => ({
             html: m.innerHTML,
@@ -90,12 +128,23 @@ class PagePartsTest(unittest.TestCase):
 
     def test_model_text_never_becomes_markup(self):
         attacks = json.loads((DATA / "attacks.json").read_text())
-        messages = [(role, a) for a in attacks for role in ("user", "assistant")] + [("user", "q"), ("assistant", "\n\n".join(attacks))]
+        messages = [(role, a) for a in attacks for role in ("user", "assistant")] + [
+            ("user", "q"),
+            ("assistant", "\n\n".join(attacks)),
+        ]
         held = conversation(messages, title=attacks[1])
         for message in held["messages"].values():
             message["reasoning"] = message["content"]
-            message["calls"] = [{"id": "<img src=x onerror=hacked=1>", "name": message["content"], "arguments": message["content"]}]
-        held["settings"] = {"system": attacks[1], "tools": [{"on": True, "text": attacks[1]}], "schema": attacks[1], "format": "schema", "stop": [attacks[1]]}
+            message["calls"] = [
+                {"id": "<img src=x onerror=hacked=1>", "name": message["content"], "arguments": message["content"]}
+            ]
+        held["settings"] = {
+            "system": attacks[1],
+            "tools": [{"on": True, "text": attacks[1]}],
+            "schema": attacks[1],
+            "format": "schema",
+            "stop": [attacks[1]],
+        }
         self.bring_in(export(held))
         self.page.wait(f"document.querySelectorAll('.message').length === {len(messages)}")
         self.page.eval("document.querySelectorAll('details').forEach((d) => d.open = true)")
@@ -107,7 +156,11 @@ class PagePartsTest(unittest.TestCase):
         self.page.press("Escape")
         self.page.click(".new-chat")
         text = "\n\n".join(attacks)
-        stub.answer = lambda handler, _: handler.stream(*[chunk({"content": text[i:i + 7]}) for i in range(0, len(text), 7)], chunk({"content": ""}, "stop", USAGE), "[DONE]")
+        stub.answer = lambda handler, _: handler.stream(
+            *[chunk({"content": text[i : i + 7]}) for i in range(0, len(text), 7)],
+            chunk({"content": ""}, "stop", USAGE),
+            "[DONE]",
+        )
         self.ask()
         self.answered()
         found = self.page.eval("""({
@@ -120,7 +173,15 @@ class PagePartsTest(unittest.TestCase):
     def test_long_and_hostile_markdown_is_drawn(self):
         texts = ["*" * 20000, "[" * 20000, "> " * 5000 + "x", "_a*b" * 9000]
         if ALL:
-            texts += ["`a" * 20000, "- " * 5000, "**a " * 8000, "|" * 20000 + "\n" + "|-" * 10000, "a\n\n" * 5000, "[a](" * 6000, "http://" * 5000]
+            texts += [
+                "`a" * 20000,
+                "- " * 5000,
+                "**a " * 8000,
+                "|" * 20000 + "\n" + "|-" * 10000,
+                "a\n\n" * 5000,
+                "[a](" * 6000,
+                "http://" * 5000,
+            ]
         for text in texts:
             stub.answer = say(text)
             self.page.click(".new-chat")
@@ -129,15 +190,34 @@ class PagePartsTest(unittest.TestCase):
 
     def test_errors_are_sentences(self):
         self.expect_console = ["400", "429", "500", "503", "ERR_"]
-        error = {"message": "Invalid temperature value, the valid range of temperature is [0, 2]", "type": "invalid_request_error", "param": "temperature", "code": "invalid_request_error"}
+        error = {
+            "message": "Invalid temperature value, the valid range of temperature is [0, 2]",
+            "type": "invalid_request_error",
+            "param": "temperature",
+            "code": "invalid_request_error",
+        }
         cases = [
-            (lambda h, _: h.send_json(400, {"error": error}), "Invalid temperature value, the valid range of temperature is [0, 2]."),
-            (lambda h, _: h.send_json(429, {"error": {"message": "Too many requests"}}, retry_after="7"), "Too many requests. Try again in 7 seconds."),
+            (
+                lambda h, _: h.send_json(400, {"error": error}),
+                "Invalid temperature value, the valid range of temperature is [0, 2].",
+            ),
+            (
+                lambda h, _: h.send_json(429, {"error": {"message": "Too many requests"}}, retry_after="7"),
+                "Too many requests. Try again in 7 seconds.",
+            ),
             (lambda h, _: h.send(500, "text/html", b"<h1>oops</h1>"), "The server failed."),
             (lambda h, _: h.send_json(503, {}), "The server is busy or still starting."),
-            (lambda h, _: h.stream(chunk({"content": "Half"}), {"error": {"message": "the engine stopped", "type": "internal_error"}}), "The engine stopped."),
+            (
+                lambda h, _: h.stream(
+                    chunk({"content": "Half"}), {"error": {"message": "the engine stopped", "type": "internal_error"}}
+                ),
+                "The engine stopped.",
+            ),
             (lambda h, _: h.stream(chunk({"content": "Half"})), "The connection ended before the answer did."),
-            (lambda h, _: h.connection.shutdown(socket.SHUT_RDWR), "The server cannot be reached. Is it still running?"),
+            (
+                lambda h, _: h.connection.shutdown(socket.SHUT_RDWR),
+                "The server cannot be reached. Is it still running?",
+            ),
         ]
         for answer, sentence in cases:
             with self.subTest(sentence):
@@ -178,14 +258,21 @@ class PagePartsTest(unittest.TestCase):
     def test_request_has_what_is_set_and_nothing_else(self):
         self.ask()
         self.answered()
-        self.assertEqual(stub.bodies[-1], {"model": "stub-model", "messages": [{"role": "user", "content": "Hi"}], "stream": True})
+        self.assertEqual(
+            stub.bodies[-1], {"model": "stub-model", "messages": [{"role": "user", "content": "Hi"}], "stream": True}
+        )
         self.page.fill('[aria-label="Temperature, exact value"]', "0.5")
         self.page.fill('[aria-label="Top P, exact value"]', "0.9")
         self.page.fill("textarea[aria-label='System prompt']", "Be brief.")
         self.page.type("#stop-text", "END")
         self.page.press("Enter")
         self.page.eval("document.querySelector('.more').open = true")
-        for label, value in (("Min P", "0.1"), ("Frequency penalty", "0.2"), ("Presence penalty", "0.3"), ("Repetition penalty", "1.1")):
+        for label, value in (
+            ("Min P", "0.1"),
+            ("Frequency penalty", "0.2"),
+            ("Presence penalty", "0.3"),
+            ("Repetition penalty", "1.1"),
+        ):
             self.page.fill(f'[aria-label="{label}, exact value"]', value)
         for at, value in ((0, "64"), (1, "7")):
             self.page.eval(f"document.querySelectorAll('.pair input')[{at}].id = 'pair{at}'")
@@ -196,14 +283,49 @@ class PagePartsTest(unittest.TestCase):
         self.page.click("input[name=effort]", at=4)
         self.ask("And now?")
         self.answered(2)
-        self.assertEqual(stub.bodies[-1], {
-            "model": "stub-model", "stream": True, "temperature": 0.5, "top_p": 0.9, "top_k": 40, "min_p": 0.1, "frequency_penalty": 0.2, "presence_penalty": 0.3, "repetition_penalty": 1.1,
-            "max_tokens": 64, "seed": 7, "stop": ["END"], "thinking": {"type": "enabled"}, "reasoning_effort": "max",
-            "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello there."}, {"role": "user", "content": "And now?"}]})
+        self.assertEqual(
+            stub.bodies[-1],
+            {
+                "model": "stub-model",
+                "stream": True,
+                "temperature": 0.5,
+                "top_p": 0.9,
+                "top_k": 40,
+                "min_p": 0.1,
+                "frequency_penalty": 0.2,
+                "presence_penalty": 0.3,
+                "repetition_penalty": 1.1,
+                "max_tokens": 64,
+                "seed": 7,
+                "stop": ["END"],
+                "thinking": {"type": "enabled"},
+                "reasoning_effort": "max",
+                "messages": [
+                    {"role": "system", "content": "Be brief."},
+                    {"role": "user", "content": "Hi"},
+                    {"role": "assistant", "content": "Hello there."},
+                    {"role": "user", "content": "And now?"},
+                ],
+            },
+        )
 
     def test_half_a_call_is_not_sent_back(self):
         def broken(handler, _):
-            handler.stream(chunk({"tool_calls": [{"index": 0, "id": "c1", "type": "function", "function": {"name": "get_weather", "arguments": '{"ci'}}]}))
+            handler.stream(
+                chunk(
+                    {
+                        "tool_calls": [
+                            {
+                                "index": 0,
+                                "id": "c1",
+                                "type": "function",
+                                "function": {"name": "get_weather", "arguments": '{"ci'},
+                            }
+                        ]
+                    }
+                )
+            )
+
         stub.answer = broken
         self.ask()
         self.page.wait("document.querySelector('.fault')")
@@ -211,10 +333,17 @@ class PagePartsTest(unittest.TestCase):
         stub.answer = say("Better.")
         self.ask("Again")
         self.answered(2)
-        self.assertEqual(stub.bodies[-1]["messages"], [{"role": "user", "content": "Hi"}, {"role": "user", "content": "Again"}])
+        self.assertEqual(
+            stub.bodies[-1]["messages"], [{"role": "user", "content": "Hi"}, {"role": "user", "content": "Again"}]
+        )
 
     def test_thinking_is_folded(self):
-        stub.answer = lambda h, _: h.stream(chunk({"content": None, "reasoning_content": "I think."}), chunk({"content": "So."}), chunk({"content": ""}, "stop", USAGE), "[DONE]")
+        stub.answer = lambda h, _: h.stream(
+            chunk({"content": None, "reasoning_content": "I think."}),
+            chunk({"content": "So."}),
+            chunk({"content": ""}, "stop", USAGE),
+            "[DONE]",
+        )
         self.ask()
         self.answered()
         self.assertFalse(self.page.eval("document.querySelector('.thinking').open"))
@@ -260,10 +389,23 @@ class PagePartsTest(unittest.TestCase):
         good = conversation([("user", "q")])
         cyclic = conversation([("user", "q"), ("assistant", "a")])
         cyclic["messages"]["abcm0"]["parent"] = "abcm1"
-        cases = [("{", "not JSON"), ("[]", "not exported by this page"), (json.dumps({**export(good), "version": 9}), "version 9"),
-                 (json.dumps(export({**good, "id": "__proto__"})), "conversations[0].id is not an id"), (json.dumps(export({**good, "messages": 7})), "conversations[0].messages is not an object"),
-                 (json.dumps(export({**good, "messages": {"a": {"id": "a", "role": "boss", "content": ""}}})), "role is none of"),
-                 (json.dumps(export({**good, "messages": {"a": {"id": "a", "role": "user", "content": "", "parent": "zz"}}})), "follows one that is not there")]
+        cases = [
+            ("{", "not JSON"),
+            ("[]", "not exported by this page"),
+            (json.dumps({**export(good), "version": 9}), "version 9"),
+            (json.dumps(export({**good, "id": "__proto__"})), "conversations[0].id is not an id"),
+            (json.dumps(export({**good, "messages": 7})), "conversations[0].messages is not an object"),
+            (
+                json.dumps(export({**good, "messages": {"a": {"id": "a", "role": "boss", "content": ""}}})),
+                "role is none of",
+            ),
+            (
+                json.dumps(
+                    export({**good, "messages": {"a": {"id": "a", "role": "user", "content": "", "parent": "zz"}}})
+                ),
+                "follows one that is not there",
+            ),
+        ]
         for text, words in cases:
             with self.subTest(words):
                 self.bring_in(text)
@@ -280,22 +422,44 @@ class PagePartsTest(unittest.TestCase):
         page.wait("document.activeElement.closest('.edit-box')")
         page.press("Escape")
         page.wait("!document.querySelector('.edit-box')")
-        for key, modifiers, there in ((".", ("Ctrl",), "!document.querySelector('.panel')"), (".", ("Ctrl",), "document.querySelector('.panel')"), ("s", ("Ctrl", "Shift"), "!document.querySelector('.sidebar')"),
-                                      ("s", ("Ctrl", "Shift"), "document.querySelector('.sidebar')"), ("e", ("Ctrl", "Shift"), "document.querySelector('dialog[open]')"), ("Escape", (), "!document.querySelector('dialog[open]')"),
-                                      ("/", ("Ctrl",), "document.querySelector('dialog[open] kbd')"), ("Escape", (), "!document.querySelector('dialog[open]')"), ("o", ("Ctrl", "Shift"), "document.querySelector('.starters')"),
-                                      ("ArrowDown", ("Ctrl",), "document.querySelector('.thread')")):
+        for key, modifiers, there in (
+            (".", ("Ctrl",), "!document.querySelector('.panel')"),
+            (".", ("Ctrl",), "document.querySelector('.panel')"),
+            ("s", ("Ctrl", "Shift"), "!document.querySelector('.sidebar')"),
+            ("s", ("Ctrl", "Shift"), "document.querySelector('.sidebar')"),
+            ("e", ("Ctrl", "Shift"), "document.querySelector('dialog[open]')"),
+            ("Escape", (), "!document.querySelector('dialog[open]')"),
+            ("/", ("Ctrl",), "document.querySelector('dialog[open] kbd')"),
+            ("Escape", (), "!document.querySelector('dialog[open]')"),
+            ("o", ("Ctrl", "Shift"), "document.querySelector('.starters')"),
+            ("ArrowDown", ("Ctrl",), "document.querySelector('.thread')"),
+        ):
             page.press(key, *modifiers)
             page.wait(there, f"{modifiers} {key}")
         seen = set()
         page.eval("document.activeElement.blur()")
         for _ in range(80):
             page.press("Tab")
-            seen.add(page.eval("document.activeElement.getAttribute('aria-label') ?? document.activeElement.innerText ?? ''"))
-        for name in ("Skip to the message field", "New chat", "Message", "Answer again", "Edit", "Show tokens", "System prompt"):
+            seen.add(
+                page.eval("document.activeElement.getAttribute('aria-label') ?? document.activeElement.innerText ?? ''")
+            )
+        for name in (
+            "Skip to the message field",
+            "New chat",
+            "Message",
+            "Answer again",
+            "Edit",
+            "Show tokens",
+            "System prompt",
+        ):
             self.assertIn(name, seen)
 
     def check_names(self, where):
-        bare = [n["role"]["value"] for n in self.page.accessibility() if not n["ignored"] and n["role"]["value"] in NAMED_ROLES and not n.get("name", {}).get("value")]
+        bare = [
+            n["role"]["value"]
+            for n in self.page.accessibility()
+            if not n["ignored"] and n["role"]["value"] in NAMED_ROLES and not n.get("name", {}).get("value")
+        ]
         self.assertEqual(bare, [], where)
 
     def check_contrast(self, where):
@@ -326,8 +490,28 @@ class PagePartsTest(unittest.TestCase):
             page.click(".new-chat")
             self.check_names("welcome")
             self.check_contrast(f"welcome, {scheme}")
-            stub.answer = lambda h, _: h.stream(chunk({"reasoning_content": "Thinking"}), chunk({"content": "# Title\n\nText with `code`, [link](https://example.com)\n\n```py\nx = f(1)  # y\ns = \"t\"\n```\n\n> quote"}),
-                                                chunk({"tool_calls": [{"index": 0, "id": "c1", "type": "function", "function": {"name": "get_weather", "arguments": "{\"city\": 1}"}}]}), chunk({"content": ""}, "tool_calls", USAGE), "[DONE]")
+            stub.answer = lambda h, _: h.stream(
+                chunk({"reasoning_content": "Thinking"}),
+                chunk(
+                    {
+                        "content": '# Title\n\nText with `code`, [link](https://example.com)\n\n```py\nx = f(1)  # y\ns = "t"\n```\n\n> quote'
+                    }
+                ),
+                chunk(
+                    {
+                        "tool_calls": [
+                            {
+                                "index": 0,
+                                "id": "c1",
+                                "type": "function",
+                                "function": {"name": "get_weather", "arguments": '{"city": 1}'},
+                            }
+                        ]
+                    }
+                ),
+                chunk({"content": ""}, "tool_calls", USAGE),
+                "[DONE]",
+            )
             self.ask()
             page.wait("document.querySelector('.results')")
             page.eval("document.querySelectorAll('details').forEach((d) => d.open = true)")
@@ -360,11 +544,24 @@ class PagePartsTest(unittest.TestCase):
             settle(self.page)
             self.page.reload()
             self.page.wait("document.querySelector('.starters, .thread')")
-            stub.answer = say("A very_long_word_" + "x" * 300 + "\n\n```\n" + "y" * 300 + "\n```\n\n| a | b |\n|---|---|\n| " + "z" * 200 + " | b |")
+            stub.answer = say(
+                "A very_long_word_"
+                + "x" * 300
+                + "\n\n```\n"
+                + "y" * 300
+                + "\n```\n\n| a | b |\n|---|---|\n| "
+                + "z" * 200
+                + " | b |"
+            )
             self.ask("w" * 200)
             self.answered()
             self.assertLessEqual(self.page.eval("document.documentElement.scrollWidth"), width)
-            self.assertLessEqual(self.page.eval("document.querySelector('.thread').scrollWidth - document.querySelector('.thread').clientWidth"), 0)
+            self.assertLessEqual(
+                self.page.eval(
+                    "document.querySelector('.thread').scrollWidth - document.querySelector('.thread').clientWidth"
+                ),
+                0,
+            )
             self.page.click('[aria-label="Show the list of chats"]')
             self.page.wait("document.querySelector('.sidebar')")
             self.page.click('[aria-label="Hide the list"]')

@@ -1,4 +1,5 @@
 """Makes the README's picture of the page: python3 tests/e2e/page_screenshot.py PROGRAM docs/images/page.png. Needs Chromium."""
+
 import sys
 import time
 
@@ -19,7 +20,9 @@ with Server() as server, Browser() as browser:
         page.click(".starters button", at=at)
         page.wait("document.querySelector('.answer .actions') && !document.querySelector('.growing')")
     page.click("#tab-live")
-    page.eval("[...document.querySelectorAll('.results button')].find((b) => b.textContent.includes('example')).click()")
+    page.eval(
+        "[...document.querySelectorAll('.results button')].find((b) => b.textContent.includes('example')).click()"
+    )
     page.click(".results .primary")
     page.wait("document.querySelectorAll('.answer .actions').length === 2 && !document.querySelector('.growing')")
     time.sleep(4)  # a few samples of the live numbers

@@ -1,4 +1,5 @@
 """The page's built files with a service behind them that does what a test wants: wrong keys, errors, streams that break."""
+
 import http.server
 import json
 import pathlib
@@ -41,20 +42,40 @@ class Stub:
                 self.send_header("connection", "close")
                 self.end_headers()
                 for frame in frames:
-                    self.wfile.write(frame if isinstance(frame, bytes) else f"data: {frame if isinstance(frame, str) else json.dumps(frame)}\n\n".encode())
+                    self.wfile.write(
+                        frame
+                        if isinstance(frame, bytes)
+                        else f"data: {frame if isinstance(frame, str) else json.dumps(frame)}\n\n".encode()
+                    )
                     self.wfile.flush()
                 self.close_connection = True
 
             def refused(self):
                 if stub.key is None or self.headers.get("authorization") == f"Bearer {stub.key}":
                     return False
-                self.send_json(401, {"error": {"message": "Authentication Fails, Your api key: ****none is invalid", "type": "authentication_error", "param": None, "code": "invalid_request_error"}})
+                self.send_json(
+                    401,
+                    {
+                        "error": {
+                            "message": "Authentication Fails, Your api key: ****none is invalid",
+                            "type": "authentication_error",
+                            "param": None,
+                            "code": "invalid_request_error",
+                        }
+                    },
+                )
                 return True
 
             def do_GET(self):
                 if self.path == "/v1/models":
                     if not self.refused():
-                        self.send_json(200, {"object": "list", "data": [{"id": "stub-model", "object": "model", "context_length": 4096}]})
+                        self.send_json(
+                            200,
+                            {
+                                "object": "list",
+                                "data": [{"id": "stub-model", "object": "model", "context_length": 4096}],
+                            },
+                        )
                 elif self.path == "/version":
                     self.send_json(200, {"name": "deepinfer", "version": "0.0.0"})
                 elif self.path == "/metrics":
@@ -83,8 +104,14 @@ class Stub:
 
 
 def chunk(delta, finish=None, usage=None, **more):
-    return {"id": "x", "object": "chat.completion.chunk", "created": 0, "model": "stub-model",
-            "choices": [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish, **more}], "usage": usage}
+    return {
+        "id": "x",
+        "object": "chat.completion.chunk",
+        "created": 0,
+        "model": "stub-model",
+        "choices": [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish, **more}],
+        "usage": usage,
+    }
 
 
 def settle(page):
@@ -99,11 +126,24 @@ def settle(page):
     })""")
 
 
-USAGE = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5, "prompt_tokens_details": {"cached_tokens": 1}, "completion_tokens_details": {"reasoning_tokens": 0}}
+USAGE = {
+    "prompt_tokens": 3,
+    "completion_tokens": 2,
+    "total_tokens": 5,
+    "prompt_tokens_details": {"cached_tokens": 1},
+    "completion_tokens_details": {"reasoning_tokens": 0},
+}
 
 
 def say(text):
     """An answer function that streams `text`."""
+
     def answer(handler, _):
-        handler.stream(chunk({"role": "assistant", "content": ""}), chunk({"content": text}), chunk({"content": ""}, "stop", USAGE), "[DONE]")
+        handler.stream(
+            chunk({"role": "assistant", "content": ""}),
+            chunk({"content": text}),
+            chunk({"content": ""}, "stop", USAGE),
+            "[DONE]",
+        )
+
     return answer

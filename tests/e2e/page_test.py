@@ -1,5 +1,6 @@
 """The page in Chromium before the real service and the bundled model: type, stream, stop, edit, branch, answer again, reload, tools,
 schemas, tokens and counters. What the page shows is compared with what the API says. DEEPINFER_TEST_ALL=1 adds the longer ones."""
+
 import json
 import os
 import pathlib
@@ -22,7 +23,10 @@ SHOTS = os.environ.get("DEEPINFER_SCREENSHOTS")  # a folder for screenshots
 def setUpModule():
     global browser, server
     if not find_chromium() or SANITIZED:
-        print("SKIPPED, NOTHING WAS CHECKED: Chromium is not installed (tools/install-deps.sh --tests), or a build with sanitizers", file=sys.stderr)
+        print(
+            "SKIPPED, NOTHING WAS CHECKED: Chromium is not installed (tools/install-deps.sh --tests), or a build with sanitizers",
+            file=sys.stderr,
+        )
         raise unittest.SkipTest("no Chromium")
     browser, server = Browser(), Server()
 
@@ -56,7 +60,9 @@ class PageTest(unittest.TestCase):
             self.page.fill(f'[aria-label="{labels[name]}"]', str(value))
 
     def number(self, name, value):
-        self.page.eval(f"[...document.querySelectorAll('.pair label')].find((l) => l.textContent === '{name}').querySelector('input').id = 'the-number'")
+        self.page.eval(
+            f"[...document.querySelectorAll('.pair label')].find((l) => l.textContent === '{name}').querySelector('input').id = 'the-number'"
+        )
         self.page.fill("#the-number", str(value))
         self.page.eval("document.querySelector('#the-number').removeAttribute('id')")
 
@@ -68,10 +74,15 @@ class PageTest(unittest.TestCase):
         self.page.press("Enter")
 
     def answered(self, count=1):
-        self.page.wait(f"document.querySelectorAll('.answer .actions').length >= {count} && !document.querySelector('.answer.growing')", "an answer")
+        self.page.wait(
+            f"document.querySelectorAll('.answer .actions').length >= {count} && !document.querySelector('.answer.growing')",
+            "an answer",
+        )
 
     def answers(self):
-        return self.page.eval("[...document.querySelectorAll('.answer .markdown, .answer .tokens-text')].map((m) => m.textContent)")
+        return self.page.eval(
+            "[...document.querySelectorAll('.answer .markdown, .answer .tokens-text')].map((m) => m.textContent)"
+        )
 
     def start_calmly(self):
         self.settings(temperature=0)
@@ -84,8 +95,16 @@ class PageTest(unittest.TestCase):
             new MutationObserver(() => { const a = document.querySelector('.answer'); if (a) lengths.push(a.innerText.length); }).observe(document.body, {subtree: true, childList: true, characterData: true}); })()""")
         self.ask("Write a story for children about a little train.")
         self.answered()
-        status, body = server.post("/v1/chat/completions", {"model": self.model, "temperature": 0, "max_tokens": 250, "thinking": {"type": "disabled"},
-                                                            "messages": [{"role": "user", "content": "Write a story for children about a little train."}]})
+        status, body = server.post(
+            "/v1/chat/completions",
+            {
+                "model": self.model,
+                "temperature": 0,
+                "max_tokens": 250,
+                "thinking": {"type": "disabled"},
+                "messages": [{"role": "user", "content": "Write a story for children about a little train."}],
+            },
+        )
         self.assertEqual(status, 200, body)
         said = body["choices"][0]["message"]["content"]
         squeezed = lambda text: re.sub(r"\s+", "", text)
@@ -129,7 +148,9 @@ class PageTest(unittest.TestCase):
         self.answered()
         first = self.answers()
         self.page.click('.answer [aria-label="Answer again"]')
-        self.page.wait("document.querySelector('.answer .branches')?.textContent.includes('2/2') && !document.querySelector('.growing')")
+        self.page.wait(
+            "document.querySelector('.answer .branches')?.textContent.includes('2/2') && !document.querySelector('.growing')"
+        )
         self.assertEqual(self.answers(), first)  # greedy: the same answer on another branch
         self.page.hover(".user .bubble")
         self.page.click('.user [aria-label="Edit"]')
@@ -157,16 +178,35 @@ class PageTest(unittest.TestCase):
         self.ask("How do I make tea?")
         self.answered()
         self.page.wait("document.querySelectorAll('.answer .token[data-id]').length > 3")
-        status, body = server.post("/v1/chat/completions", {"model": self.model, "temperature": 0, "thinking": {"type": "disabled"}, "logprobs": True, "top_logprobs": 5,
-                                                            "messages": [{"role": "user", "content": "How do I make tea?"}]})
+        status, body = server.post(
+            "/v1/chat/completions",
+            {
+                "model": self.model,
+                "temperature": 0,
+                "thinking": {"type": "disabled"},
+                "logprobs": True,
+                "top_logprobs": 5,
+                "messages": [{"role": "user", "content": "How do I make tea?"}],
+            },
+        )
         self.assertEqual(status, 200)
         entries = body["choices"][0]["logprobs"]["content"]
-        shown = self.page.eval("[...document.querySelectorAll('.answer .token')].map((t) => [t.textContent, t.dataset.id ? Number(t.dataset.id) : null])")
+        shown = self.page.eval(
+            "[...document.querySelectorAll('.answer .token')].map((t) => [t.textContent, t.dataset.id ? Number(t.dataset.id) : null])"
+        )
         self.assertEqual([text for text, _ in shown], [e["token"] for e in entries])
-        status, told = server.post("/v1/tokenize", {"model": self.model, "prompt": "How do I make tea?", "add_special_tokens": False})
+        status, told = server.post(
+            "/v1/tokenize", {"model": self.model, "prompt": "How do I make tea?", "add_special_tokens": False}
+        )
         self.assertEqual(status, 200)
-        self.assertEqual(self.page.eval("[...document.querySelectorAll('.user .token')].map((t) => Number(t.dataset.id))"), told["tokens"])
-        status, told = server.post("/v1/tokenize", {"model": self.model, "prompt": body["choices"][0]["message"]["content"], "add_special_tokens": False})
+        self.assertEqual(
+            self.page.eval("[...document.querySelectorAll('.user .token')].map((t) => Number(t.dataset.id))"),
+            told["tokens"],
+        )
+        status, told = server.post(
+            "/v1/tokenize",
+            {"model": self.model, "prompt": body["choices"][0]["message"]["content"], "add_special_tokens": False},
+        )
         for (text, number), entry in zip(shown, entries):  # where the model cut the text as the tokenizer does
             if number is not None:
                 self.assertIn(number, told["tokens"], text)
@@ -185,8 +225,13 @@ class PageTest(unittest.TestCase):
         self.page.click("#tab-live")
         self.ask("How do I make tea?")
         self.answered()
-        generated, prompt = (int(server.metric(f"deepinfer_{name}")) for name in ("engine_output_tokens_total", "prompt_tokens_total"))
-        self.page.wait(f"document.querySelector('[data-metric=generated]')?.textContent === '{generated:,}'", "the page's count of generated tokens")
+        generated, prompt = (
+            int(server.metric(f"deepinfer_{name}")) for name in ("engine_output_tokens_total", "prompt_tokens_total")
+        )
+        self.page.wait(
+            f"document.querySelector('[data-metric=generated]')?.textContent === '{generated:,}'",
+            "the page's count of generated tokens",
+        )
         self.assertEqual(self.page.text("[data-metric=prompt]"), f"{prompt:,}")
         self.page.wait("document.querySelector('[data-metric=running]').textContent === '0'")
         self.assertRegex(self.page.text("[data-metric=kv]"), r"^[\d.]+%$")
@@ -198,27 +243,43 @@ class PageTest(unittest.TestCase):
         self.page.click("#tab-format")
         self.page.click("input[name=format]", at=2)
         self.page.wait("document.querySelector('[aria-label=\"JSON schema\"]')")
-        self.page.fill('[aria-label="JSON schema"]', '{"type": "object", "properties": {"a": {"type": "strange"}}, "required": ["a"], "additionalProperties": false}')
-        self.page.eval("[...document.querySelectorAll('.pane button')].find((b) => b.textContent === 'Check with the server').click()")
+        self.page.fill(
+            '[aria-label="JSON schema"]',
+            '{"type": "object", "properties": {"a": {"type": "strange"}}, "required": ["a"], "additionalProperties": false}',
+        )
+        self.page.eval(
+            "[...document.querySelectorAll('.pane button')].find((b) => b.textContent === 'Check with the server').click()"
+        )
         self.page.wait("document.querySelector('.verdict.bad')?.textContent.length > 10")
         self.assertIn("strange", self.page.text(".verdict"))
         self.page.fill('[aria-label="JSON schema"]', '{"type": ')
         self.page.wait("document.querySelector('.verdict.bad')?.textContent.startsWith('JSON, line 1')")
         self.page.eval("[...document.querySelectorAll('.pane button')].find((b) => b.textContent === 'person').click()")
-        self.page.eval("[...document.querySelectorAll('.pane button')].find((b) => b.textContent === 'Check with the server').click()")
+        self.page.eval(
+            "[...document.querySelectorAll('.pane button')].find((b) => b.textContent === 'Check with the server').click()"
+        )
         self.page.wait("document.querySelector('.verdict.good')")
-        self.ask("Put this into JSON with the keys name, age, city: My name is Rosa. I live in Lisbon. I am 34 years old.")
+        self.ask(
+            "Put this into JSON with the keys name, age, city: My name is Rosa. I live in Lisbon. I am 34 years old."
+        )
         self.answered()
         self.assertEqual(self.page.text(".answer .check"), "Valid JSON")
-        self.assertEqual(set(json.loads(self.page.eval("document.querySelector('.answer pre').textContent"))), {"name", "age", "city"})
+        self.assertEqual(
+            set(json.loads(self.page.eval("document.querySelector('.answer pre').textContent"))),
+            {"name", "age", "city"},
+        )
 
     def test_tool_loop(self):
-        self.page.eval("[...document.querySelectorAll('.starters button')].find((b) => b.textContent.includes('Paris')).click()")
+        self.page.eval(
+            "[...document.querySelectorAll('.starters button')].find((b) => b.textContent.includes('Paris')).click()"
+        )
         self.page.wait("document.querySelector('.results')")
         self.assertIn("get_weather", self.page.text(".call h3"))
         self.assertEqual(json.loads(self.page.eval("document.querySelector('.call pre').textContent"))["city"], "Paris")
         self.assertTrue(self.page.eval("document.querySelector('.send').disabled"))  # first the result
-        self.page.eval("[...document.querySelectorAll('.results button')].find((b) => b.textContent.includes('example')).click()")
+        self.page.eval(
+            "[...document.querySelectorAll('.results button')].find((b) => b.textContent.includes('example')).click()"
+        )
         self.page.click(".results .primary")
         self.answered(2)
         self.assertIn("18", self.answers()[-1])
@@ -233,13 +294,17 @@ class PageTest(unittest.TestCase):
         self.settings(temperature=7)
         self.ask("Hi")
         self.page.wait("document.querySelector('.fault')")
-        status, body = server.post("/v1/chat/completions", {"model": self.model, "temperature": 7, "messages": [{"role": "user", "content": "Hi"}]})
+        status, body = server.post(
+            "/v1/chat/completions",
+            {"model": self.model, "temperature": 7, "messages": [{"role": "user", "content": "Hi"}]},
+        )
         self.assertEqual(status, 400)
         self.assertEqual(self.page.text(".fault p").rstrip("."), body["error"]["message"].rstrip("."))
         self.assertIn("Show where", self.page.text(".fault"))
 
     def test_policy_of_the_page(self):
         import urllib.request
+
         with urllib.request.urlopen(server.url + "/") as response:
             policy = response.headers["content-security-policy"]
         rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
@@ -254,7 +319,9 @@ class PageTest(unittest.TestCase):
             self.page.click(".new-chat")
             self.page.wait("document.querySelector('.starters')")
             self.page.click(".starters button", at=at)
-            self.page.wait("document.querySelector('.answer .actions') && !document.querySelector('.growing')", timeout_s=60)
+            self.page.wait(
+                "document.querySelector('.answer .actions') && !document.querySelector('.growing')", timeout_s=60
+            )
             self.assertFalse(self.page.count(".fault"))
             self.assertGreater(len(self.page.text(".answer")), 20)
 
@@ -262,12 +329,16 @@ class PageTest(unittest.TestCase):
     def test_snippets_run(self):
         """Each snippet of the page answers, also with quotes in the text, tools and a system prompt."""
         self.start_calmly()
-        self.page.fill("textarea[aria-label='System prompt']", "Don't say \"no\".")
+        self.page.fill("textarea[aria-label='System prompt']", 'Don\'t say "no".')
         self.page.click("#tab-tools")
         self.page.click('[aria-label="Add a tool"] button')
         self.page.type("#composer", "Say it's \"$HOME\" `x` \\ 'y' é 😀")
         self.page.click('[aria-label="This request as code"]')
-        made = subprocess.run(["tools/test_venv.sh", "build/test-data/sdk-venv", *sdk_install.PYTHON_PACKAGES], capture_output=True, text=True)
+        made = subprocess.run(
+            ["tools/test_venv.sh", "build/test-data/sdk-venv", *sdk_install.PYTHON_PACKAGES],
+            capture_output=True,
+            text=True,
+        )
         commands = {"curl": ["bash", "-c"]}
         if made.returncode == 0:
             commands |= {"python": [made.stdout.strip(), "-c"], "anthropic": [made.stdout.strip(), "-c"]}
@@ -279,7 +350,13 @@ class PageTest(unittest.TestCase):
                 self.page.click(f"#tab-{name}")
                 self.page.wait(f"document.querySelector('#pane-{name} pre')")
                 code = self.page.eval("document.querySelector('.snippet pre').textContent")
-                done = subprocess.run([*command, code], capture_output=True, text=True, timeout=60, cwd=sdk_install.NODE_FOLDER if name == "node" else None)
+                done = subprocess.run(
+                    [*command, code],
+                    capture_output=True,
+                    text=True,
+                    timeout=60,
+                    cwd=sdk_install.NODE_FOLDER if name == "node" else None,
+                )
                 self.assertEqual(done.returncode, 0, code + done.stderr)
                 self.assertNotIn("rror", done.stderr)
                 if name == "curl":

@@ -1,5 +1,6 @@
 """The first calls of README.md run as they stand there, against a live server. The clients are installed below build/; skipped where they
 cannot be had."""
+
 import json
 import os
 import pathlib
@@ -37,7 +38,14 @@ class ReadmeTest(unittest.TestCase):
                 with self.subTest(code.split("\n")[0]):
                     command = ["bash", "-c", code] if kind == "sh" else [sys.executable, "-c", code]
                     command[-1] = command[-1].replace(ADDRESS, server.url)
-                    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=home, env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"})
+                    done = subprocess.run(
+                        command,
+                        capture_output=True,
+                        text=True,
+                        timeout=60,
+                        cwd=home,
+                        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+                    )
                     self.assertEqual((done.returncode, done.stderr), (0, ""))
                     self.assertTrue(done.stdout.strip())
                     if number == 0:

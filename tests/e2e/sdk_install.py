@@ -1,4 +1,5 @@
 """The official clients for tests, installed below build/; where they cannot be had, the test says that nothing was checked."""
+
 import fcntl
 import os
 import pathlib
@@ -15,7 +16,9 @@ def enter_python(script):
     """Runs the script again with the interpreter that has the clients; call it where importing them failed."""
     if os.environ.get("DEEPINFER_SDK_TEST"):
         raise ImportError("the environment with the clients does not have them")
-    made = subprocess.run(["tools/test_venv.sh", "build/test-data/sdk-venv", *PYTHON_PACKAGES], capture_output=True, text=True)
+    made = subprocess.run(
+        ["tools/test_venv.sh", "build/test-data/sdk-venv", *PYTHON_PACKAGES], capture_output=True, text=True
+    )
     if made.returncode:
         print(f"SKIPPED, NOTHING WAS CHECKED: {made.stderr.strip()}", file=sys.stderr)
         sys.exit(0)
@@ -36,7 +39,21 @@ def install_node():
         shutil.rmtree(NODE_FOLDER, ignore_errors=True)
         NODE_FOLDER.mkdir()
         (NODE_FOLDER / "package.json").write_text("{}")
-        done = subprocess.run(["npm", "install", "--silent", "--no-audit", "--no-fund", "--fetch-retries=1", "--fetch-timeout=20000", *NODE_PACKAGES], cwd=NODE_FOLDER, capture_output=True, text=True)
+        done = subprocess.run(
+            [
+                "npm",
+                "install",
+                "--silent",
+                "--no-audit",
+                "--no-fund",
+                "--fetch-retries=1",
+                "--fetch-timeout=20000",
+                *NODE_PACKAGES,
+            ],
+            cwd=NODE_FOLDER,
+            capture_output=True,
+            text=True,
+        )
         if done.returncode:
             return f"cannot install {' '.join(NODE_PACKAGES)}: {done.stderr.strip()[-300:]}"
         stamp.write_text(" ".join(NODE_PACKAGES))

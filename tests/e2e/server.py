@@ -1,8 +1,9 @@
 """`deepinfer serve` for a test: on a free loopback port, with the bundled model unless told otherwise.
 
-    with Server() as server:
-        server.post("/v1/chat/completions", {...})     # (status, parsed body)
+with Server() as server:
+    server.post("/v1/chat/completions", {...})     # (status, parsed body)
 """
+
 import json
 import re
 import subprocess
@@ -39,7 +40,9 @@ class Server:
     def request(self, path, body=None, method=None, headers=None):
         """(status, body): the body parsed where it is JSON, else text."""
         data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self.url + path, data, {"content-type": "application/json", **(headers or {})}, method=method)
+        request = urllib.request.Request(
+            self.url + path, data, {"content-type": "application/json", **(headers or {})}, method=method
+        )
         try:
             with urllib.request.urlopen(request, timeout=60) as response:
                 status, kind, text = response.status, response.headers.get("content-type", ""), response.read().decode()

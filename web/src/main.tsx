@@ -6,6 +6,9 @@ import { App } from "./ui/app.tsx";
 import "./styles/base.css";
 import "./styles/layout.css";
 import "./styles/chat.css";
+import "./styles/markdown.css";
+import "./styles/tokens.css";
+import "./styles/composer.css";
 import "./styles/panel.css";
 
 const RETRY_MS = 3000;

@@ -58,6 +58,10 @@ export async function json<T>(path: string, body?: unknown, signal?: AbortSignal
     return (await response.json()) as T;
   } catch (error) {
     if (signal?.aborted) throw error;
-    throw new ApiError({ sentence: `The server's answer to ${path} is not JSON.`, param: null, status: response.status });
+    throw new ApiError({
+      sentence: `The server's answer to ${path} is not JSON.`,
+      param: null,
+      status: response.status,
+    });
   }
 }

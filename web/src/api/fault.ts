@@ -32,11 +32,17 @@ function sentence(text: string): string {
 export function faultOf(status: number, body: unknown, retryAfter: string | null = null): Fault {
   const error = typeof body === "object" && body !== null ? (body as { error?: unknown }).error : undefined;
   const fields = typeof error === "object" && error !== null ? (error as { message?: unknown; param?: unknown }) : {};
-  const said = typeof fields.message === "string" && fields.message.trim() ? fields.message : typeof error === "string" ? error : "";
+  const said =
+    typeof fields.message === "string" && fields.message.trim()
+      ? fields.message
+      : typeof error === "string"
+        ? error
+        : "";
   let text = said ? sentence(said) : (BY_STATUS[status] ?? `The server answered with status ${status}.`);
   if (status === 401 && said) text = `${BY_STATUS[401]} It says: ${text}`;
   const seconds = Number(retryAfter);
-  if (retryAfter && Number.isFinite(seconds) && seconds > 0) text += ` Try again in ${seconds === 1 ? "a second" : `${Math.ceil(seconds)} seconds`}.`;
+  if (retryAfter && Number.isFinite(seconds) && seconds > 0)
+    text += ` Try again in ${seconds === 1 ? "a second" : `${Math.ceil(seconds)} seconds`}.`;
   return { sentence: text, param: typeof fields.param === "string" ? fields.param : null, status };
 }
 

@@ -40,7 +40,9 @@ export function liveOf(samples: Samples, at: number, last: Live | null): Live {
   const first = share(get("time_to_first_token_seconds_sum"), get("time_to_first_token_seconds_count"));
   const seconds = last ? (at - last.at) / 1000 : 0;
   const rate = (now: number | null, before: number | null | undefined) =>
-    now === null || before === null || before === undefined || seconds <= 0 ? null : Math.max(0, now - before) / seconds;
+    now === null || before === null || before === undefined || seconds <= 0
+      ? null
+      : Math.max(0, now - before) / seconds;
   return {
     at,
     generated,
@@ -82,4 +84,3 @@ export function watchMetrics(ms: number): void {
   };
   void tick();
 }
-

@@ -23,7 +23,11 @@ export function wireMessages(settings: Settings, path: Message[]): WireMessage[]
       const wire: WireMessage = { role: "assistant", content: m.content };
       if (m.reasoning) wire.reasoning_content = m.reasoning;
       if (calls.length)
-        wire.tool_calls = calls.map((c) => ({ id: c.id, type: "function", function: { name: c.name, arguments: c.arguments } }));
+        wire.tool_calls = calls.map((c) => ({
+          id: c.id,
+          type: "function",
+          function: { name: c.name, arguments: c.arguments },
+        }));
       out.push(wire);
     } else if (m.role === "tool") {
       out.push({ role: "tool", content: m.content, tool_call_id: m.callId ?? "" });
@@ -59,7 +63,8 @@ export function chatBody(model: string, settings: Settings, path: Message[], wit
     body["tools"] = tools;
     const choice = settings.toolChoice;
     if (choice === "none" || choice === "required") body["tool_choice"] = choice;
-    else if (settings.tools.some((t) => t.on && toolName(t.text) === choice)) body["tool_choice"] = { type: "function", function: { name: choice } };
+    else if (settings.tools.some((t) => t.on && toolName(t.text) === choice))
+      body["tool_choice"] = { type: "function", function: { name: choice } };
     if (!settings.parallel) body["parallel_tool_calls"] = false;
   }
   if (withTokens) {
@@ -78,7 +83,11 @@ export function responseFormat(settings: Settings): unknown {
   if (settings.format !== "schema") return null;
   return {
     type: "json_schema",
-    json_schema: { name: settings.schemaName || "answer", strict: settings.schemaStrict, schema: parse(settings.schema, "The JSON schema") },
+    json_schema: {
+      name: settings.schemaName || "answer",
+      strict: settings.schemaStrict,
+      schema: parse(settings.schema, "The JSON schema"),
+    },
   };
 }
 

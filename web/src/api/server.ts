@@ -55,7 +55,12 @@ export function tokenize(text: string, model: string): Promise<Piece[]> {
   const key = model + "\n" + text;
   let found = cache.get(key);
   if (!found) {
-    found = json<Tokenized>("v1/tokenize", { model, prompt: text, add_special_tokens: false, return_offsets: true }).then((answer) => piecesOf(text, answer));
+    found = json<Tokenized>("v1/tokenize", {
+      model,
+      prompt: text,
+      add_special_tokens: false,
+      return_offsets: true,
+    }).then((answer) => piecesOf(text, answer));
     found.catch(() => cache.delete(key));
     cache.set(key, found);
     if (cache.size > CACHE_MAX) cache.delete(cache.keys().next().value!);

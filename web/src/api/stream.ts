@@ -20,7 +20,10 @@ interface Chunk {
   }[];
 }
 
-export type Answer = Pick<Message, "content" | "reasoning" | "calls" | "model" | "finish" | "usage" | "timing" | "tokens">;
+export type Answer = Pick<
+  Message,
+  "content" | "reasoning" | "calls" | "model" | "finish" | "usage" | "timing" | "tokens"
+>;
 
 const count = (value: unknown) => (typeof value === "number" && Number.isFinite(value) ? value : 0);
 
@@ -35,11 +38,24 @@ function usageOf(u: Record<string, unknown>): Usage {
 }
 
 // Calls `show` after each event; its argument gives a copy of all that has come so far. Ends with finish set, or throws.
-export async function readAnswer(body: ReadableStream<Uint8Array>, sentAt: number, show: (copy: () => Answer) => void): Promise<void> {
+export async function readAnswer(
+  body: ReadableStream<Uint8Array>,
+  sentAt: number,
+  show: (copy: () => Answer) => void,
+): Promise<void> {
   const calls: ToolCall[] = [];
   const content: ReturnType<typeof readTokenList> = [];
   const reasoning: ReturnType<typeof readTokenList> = [];
-  const answer: Answer = { content: "", reasoning: "", calls: [], model: null, finish: null, usage: null, timing: null, tokens: null };
+  const answer: Answer = {
+    content: "",
+    reasoning: "",
+    calls: [],
+    model: null,
+    finish: null,
+    usage: null,
+    timing: null,
+    tokens: null,
+  };
   const copy = (): Answer => ({
     ...answer,
     calls: calls.filter(Boolean).map((c) => ({ ...c })),
@@ -74,5 +90,6 @@ export async function readAnswer(body: ReadableStream<Uint8Array>, sentAt: numbe
     answer.timing = { firstMs, totalMs: now - sentAt };
     show(copy);
   }
-  if (!done && answer.finish === null) throw new ApiError({ sentence: "The connection ended before the answer did.", param: null, status: 0 });
+  if (!done && answer.finish === null)
+    throw new ApiError({ sentence: "The connection ended before the answer did.", param: null, status: 0 });
 }

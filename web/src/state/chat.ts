@@ -5,7 +5,18 @@ import { chatBody } from "../api/request.ts";
 import { server } from "../api/server.ts";
 import { readAnswer } from "../api/stream.ts";
 import type { Answer } from "../api/stream.ts";
-import { busy, change, currentId, currentSettings, draftSettings, find, put, sortByTime, start, titleOf } from "./conversations.ts";
+import {
+  busy,
+  change,
+  currentId,
+  currentSettings,
+  draftSettings,
+  find,
+  put,
+  sortByTime,
+  start,
+  titleOf,
+} from "./conversations.ts";
 import { announce, showTokens } from "./view.ts";
 import { blankMessage, childrenOf, openCalls, pathTo, shownPath, withMessage, without } from "./tree.ts";
 import type { Conversation, Message } from "./types.ts";
@@ -101,7 +112,14 @@ async function answer(conversationId: string, parent: string): Promise<void> {
   const merge = (fields: Partial<Message>, soon: boolean) =>
     change(
       conversationId,
-      (c) => (c.messages[message.id] ? { ...c, updated: Date.now(), messages: { ...c.messages, [message.id]: { ...c.messages[message.id]!, ...fields } } } : c),
+      (c) =>
+        c.messages[message.id]
+          ? {
+              ...c,
+              updated: Date.now(),
+              messages: { ...c.messages, [message.id]: { ...c.messages[message.id]!, ...fields } },
+            }
+          : c,
       soon,
     );
 
@@ -129,7 +147,13 @@ async function answer(conversationId: string, parent: string): Promise<void> {
     ending = controller.signal.aborted ? { finish: "stopped" } : { finish: "error", error: faultFrom(error) };
   }
   clearTimeout(timer);
-  merge({ ...(latest ? { ...(latest as () => Answer)(), model: (latest as () => Answer)().model ?? model } : {}), ...ending }, false);
+  merge(
+    {
+      ...(latest ? { ...(latest as () => Answer)(), model: (latest as () => Answer)().model ?? model } : {}),
+      ...ending,
+    },
+    false,
+  );
   setBusy(conversationId, null);
   announce(ending.error ? ending.error.sentence : ending.finish === "stopped" ? "Stopped." : "The answer is complete.");
 }

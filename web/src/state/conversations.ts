@@ -93,7 +93,16 @@ export async function load(): Promise<void> {
 
 export function start(settings: Settings, title: string): Conversation {
   const now = Date.now();
-  const conversation: Conversation = { id: newId(), title, named: false, created: now, updated: now, settings, messages: {}, chosen: {} };
+  const conversation: Conversation = {
+    id: newId(),
+    title,
+    named: false,
+    created: now,
+    updated: now,
+    settings,
+    messages: {},
+    chosen: {},
+  };
   put(conversation);
   open(conversation.id);
   return conversation;

@@ -24,14 +24,16 @@ export function fromFile(text: string): Conversation[] {
   if (typeof data !== "object" || data === null || file.format !== FORMAT || !Array.isArray(file.conversations))
     throw new Error("This file was not exported by this page.");
   if (file.version !== 1) throw new Error(`This file has version ${String(file.version)}; this page reads version 1.`);
-  if (file.conversations.length > CONVERSATIONS_MAX) throw new Error(`This file has more than ${CONVERSATIONS_MAX} conversations.`);
+  if (file.conversations.length > CONVERSATIONS_MAX)
+    throw new Error(`This file has more than ${CONVERSATIONS_MAX} conversations.`);
   return file.conversations.map((c, i) => readConversation(c, `conversations[${i}]`));
 }
 
 type Fields = Record<string, unknown>;
 
 function fields(value: unknown, where: string): Fields {
-  if (typeof value !== "object" || value === null || Array.isArray(value)) throw new Error(`${where} is not an object.`);
+  if (typeof value !== "object" || value === null || Array.isArray(value))
+    throw new Error(`${where} is not an object.`);
   return value as Fields;
 }
 
@@ -66,10 +68,12 @@ export function readConversation(value: unknown, where: string): Conversation {
     messages[message.id] = message;
   }
   for (const m of Object.values(messages))
-    if (m.parent !== null && !Object.hasOwn(messages, m.parent)) throw new Error(`${where}: message ${m.id} follows one that is not there.`);
+    if (m.parent !== null && !Object.hasOwn(messages, m.parent))
+      throw new Error(`${where}: message ${m.id} follows one that is not there.`);
   const chosen: Record<string, string> = {};
   for (const [parent, child] of Object.entries(fields(c["chosen"] ?? {}, `${where}.chosen`)))
-    if ((parent === "" || isId(parent)) && typeof child === "string" && Object.hasOwn(messages, child)) chosen[parent] = child;
+    if ((parent === "" || isId(parent)) && typeof child === "string" && Object.hasOwn(messages, child))
+      chosen[parent] = child;
   return {
     id,
     title: textOr(c["title"], "Untitled").slice(0, 200),
@@ -87,7 +91,8 @@ function readMessage(value: unknown, where: string): Message {
   const id = text(m["id"], `${where}.id`);
   const role = text(m["role"], `${where}.role`);
   if (!isId(id)) throw new Error(`${where}.id is not an id.`);
-  if (role !== "user" && role !== "assistant" && role !== "tool") throw new Error(`${where}.role is none of user, assistant, tool.`);
+  if (role !== "user" && role !== "assistant" && role !== "tool")
+    throw new Error(`${where}.role is none of user, assistant, tool.`);
   const usage = m["usage"] as Fields | null | undefined;
   const timing = m["timing"] as Fields | null | undefined;
   const error = m["error"] as Fields | null | undefined;
@@ -103,18 +108,33 @@ function readMessage(value: unknown, where: string): Message {
     model: textOr(m["model"], null),
     finish: textOr(m["finish"], role === "assistant" ? "stopped" : "stop"),
     usage: usage
-      ? { prompt: numberOr(usage["prompt"], 0), completion: numberOr(usage["completion"], 0), cached: numberOr(usage["cached"], 0), reasoning: numberOr(usage["reasoning"], 0) }
+      ? {
+          prompt: numberOr(usage["prompt"], 0),
+          completion: numberOr(usage["completion"], 0),
+          cached: numberOr(usage["cached"], 0),
+          reasoning: numberOr(usage["reasoning"], 0),
+        }
       : null,
     timing: timing ? { firstMs: numberOr(timing["firstMs"], 0), totalMs: numberOr(timing["totalMs"], 0) } : null,
     tokens: readTokens(m["tokens"]),
     json: boolOr(m["json"], false),
-    error: error ? { sentence: textOr(error["sentence"], "The answer failed."), param: textOr(error["param"], null), status: numberOr(error["status"], 0) } : null,
+    error: error
+      ? {
+          sentence: textOr(error["sentence"], "The answer failed."),
+          param: textOr(error["param"], null),
+          status: numberOr(error["status"], 0),
+        }
+      : null,
   };
 }
 
 function readCall(value: unknown, where: string): ToolCall {
   const c = fields(value, where);
-  return { id: text(c["id"], `${where}.id`), name: text(c["name"], `${where}.name`), arguments: text(c["arguments"], `${where}.arguments`) };
+  return {
+    id: text(c["id"], `${where}.id`),
+    name: text(c["name"], `${where}.name`),
+    arguments: text(c["arguments"], `${where}.arguments`),
+  };
 }
 
 function readTokens(value: unknown): Message["tokens"] {
@@ -126,17 +146,23 @@ function readTokens(value: unknown): Message["tokens"] {
 // The entries of logprobs as the API sends them and as the page keeps them.
 export function readTokenList(value: unknown): TokenProb[] {
   if (!Array.isArray(value)) return [];
-  return value.filter((v) => typeof v === "object" && v !== null).map((v: Fields) => {
-    const top = v["top_logprobs"] ?? v["top"];
-    return { ...readAlternative(v), top: Array.isArray(top) ? top.filter((a) => typeof a === "object" && a !== null).map(readAlternative) : [] };
-  });
+  return value
+    .filter((v) => typeof v === "object" && v !== null)
+    .map((v: Fields) => {
+      const top = v["top_logprobs"] ?? v["top"];
+      return {
+        ...readAlternative(v),
+        top: Array.isArray(top) ? top.filter((a) => typeof a === "object" && a !== null).map(readAlternative) : [],
+      };
+    });
 }
 
 function readAlternative(v: Fields): Alternative {
   const bytes = v["bytes"];
   return {
     text: textOr(v["token"] ?? v["text"], ""),
-    bytes: Array.isArray(bytes) && bytes.every((b) => Number.isInteger(b) && b >= 0 && b < 256) ? (bytes as number[]) : null,
+    bytes:
+      Array.isArray(bytes) && bytes.every((b) => Number.isInteger(b) && b >= 0 && b < 256) ? (bytes as number[]) : null,
     logprob: numberOr(v["logprob"], -9999),
   };
 }
@@ -165,7 +191,9 @@ export function readSettings(value: unknown): Settings {
     schema: textOr(s["schema"], ""),
     schemaStrict: boolOr(s["schemaStrict"], true),
     tools: Array.isArray(s["tools"])
-      ? s["tools"].filter((t) => typeof t === "object" && t !== null).map((t: Fields) => ({ on: boolOr(t["on"], true), text: textOr(t["text"], "") }))
+      ? s["tools"]
+          .filter((t) => typeof t === "object" && t !== null)
+          .map((t: Fields) => ({ on: boolOr(t["on"], true), text: textOr(t["text"], "") }))
       : [],
     toolChoice: textOr(s["toolChoice"], "auto"),
     parallel: boolOr(s["parallel"], true),

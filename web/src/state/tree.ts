@@ -60,7 +60,7 @@ export function withMessage(conversation: Conversation, message: Message): Conve
 // Takes a message and all that follows it away.
 export function without(conversation: Conversation, id: string): Conversation {
   const gone = new Set([id]);
-  for (let grew = true; grew; ) {
+  for (let grew = true; grew;) {
     grew = false;
     for (const m of Object.values(conversation.messages)) {
       if (m.parent !== null && gone.has(m.parent) && !gone.has(m.id)) {

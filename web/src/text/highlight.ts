@@ -11,7 +11,8 @@ const C_WORDS =
   "auto bool break case catch char class const constexpr continue default delete do double else enum export extern false final float for friend goto if import in inline instanceof int interface let long namespace new null nullptr of operator package private protected public return short signed sizeof static struct super switch template this throw true try typedef typename typeof undefined union unsigned using var virtual void volatile while yield async await function extends implements type as from fn impl match mod mut pub ref self trait use where func go defer chan map range select string i32 u32 i64 u64 usize f32 f64 override readonly declare abstract";
 const PY_WORDS =
   "and as assert async await break class continue def del elif else except False finally for from global if import in is lambda None nonlocal not or pass raise return self True try while with yield match case";
-const SH_WORDS = "case do done elif else esac exit export fi for function if in local read return set then until while echo cd";
+const SH_WORDS =
+  "case do done elif else esac exit export fi for function if in local read return set then until while echo cd";
 const SQL_WORDS =
   "add all alter and as asc between by case create delete desc distinct drop else end exists from full group having in index inner insert into is join left like limit not null on or order outer primary references right select set table then union unique update values view when where with";
 
@@ -30,7 +31,9 @@ const SQL: Family = { words: set(SQL_WORDS), comment: "--[^\\n]*|/\\*[\\s\\S]*?(
 const JSON_LIKE: Family = { words: set("true false null yes no"), comment: "#[^\\n]*" };
 
 const FAMILIES: Record<string, Family> = {};
-for (const name of "c cc cpp c++ h hpp java js javascript jsx ts typescript tsx go rust rs cs csharp kotlin swift php scala cuda dart css".split(" "))
+for (const name of "c cc cpp c++ h hpp java js javascript jsx ts typescript tsx go rust rs cs csharp kotlin swift php scala cuda dart css".split(
+  " ",
+))
   FAMILIES[name] = C;
 for (const name of "py python ruby rb".split(" ")) FAMILIES[name] = PY;
 for (const name of "sh bash shell zsh console".split(" ")) FAMILIES[name] = SH;
@@ -53,7 +56,8 @@ export function highlight(code: string, lang: string): CodePart[] {
     const end = m.index + m[0].length;
     let kind: CodeKind = "";
     if (m[1] !== undefined) kind = "comment";
-    else if (m[2] !== undefined) kind = family === JSON_LIKE && /^\s*:/.test(code.slice(end, end + 20)) ? "key" : "string";
+    else if (m[2] !== undefined)
+      kind = family === JSON_LIKE && /^\s*:/.test(code.slice(end, end + 20)) ? "key" : "string";
     else if (m[3] !== undefined) kind = "number";
     else if (family.words.has(family.fold ? m[0].toLowerCase() : m[0])) kind = "keyword";
     else if (code[end] === "(") kind = "call";

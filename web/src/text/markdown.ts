@@ -55,7 +55,10 @@ function blocks(lines: string[], depth: number): Block[] {
       i = fencedCode(lines, i, fence, out);
     } else if (heading) {
       flush();
-      const content = line.slice(heading[0].length).replace(/[ \t]+#+[ \t]*$/, "").trim();
+      const content = line
+        .slice(heading[0].length)
+        .replace(/[ \t]+#+[ \t]*$/, "")
+        .trim();
       out.push({ t: "h", n: heading[1]!.length, c: parseInline(content) });
       i++;
     } else if (RULE.test(line)) {
@@ -115,11 +118,18 @@ function list(lines: string[], begin: number, depth: number, out: Block[]): numb
       const space = line.length - line.trimStart().length;
       if (line.trim() === "") {
         const next = lines[i + 1];
-        if (next === undefined || next.trim() === "" || next.length - next.trimStart().length < Math.min(indent, 2)) break;
+        if (next === undefined || next.trim() === "" || next.length - next.trimStart().length < Math.min(indent, 2))
+          break;
         inner.push("");
       } else if (space >= Math.min(indent, 2)) {
         inner.push(line.slice(Math.min(space, indent)));
-      } else if (ITEM.test(line) || FENCE.test(line) || HEADING.test(line) || RULE.test(line) || /^ {0,3}>/.test(line)) {
+      } else if (
+        ITEM.test(line) ||
+        FENCE.test(line) ||
+        HEADING.test(line) ||
+        RULE.test(line) ||
+        /^ {0,3}>/.test(line)
+      ) {
         break;
       } else {
         inner.push(line);
@@ -287,11 +297,13 @@ function delimiter(text: string, at: number, count: number): Run {
   const left = !space.test(after) && (!mark.test(after) || space.test(before) || mark.test(before));
   const right = !space.test(before) && (!mark.test(before) || space.test(after) || mark.test(after));
   const char = text[at]!;
-  if (char === "_") return { char, count, opens: left && (!right || mark.test(before)), closes: right && (!left || mark.test(after)) };
+  if (char === "_")
+    return { char, count, opens: left && (!right || mark.test(before)), closes: right && (!left || mark.test(after)) };
   return { char, count, opens: left, closes: right };
 }
 
-const LINK = /^\[((?:[^[\]\\\n]|\\.|\[[^[\]\n]{0,200}\]){0,1000})\]\(\s*<?([^\s()<>]{0,2000}(?:\([^\s()<>]{0,500}\)[^\s()<>]{0,500})?)>?(?:\s+"[^"\n]{0,500}")?\s*\)/;
+const LINK =
+  /^\[((?:[^[\]\\\n]|\\.|\[[^[\]\n]{0,200}\]){0,1000})\]\(\s*<?([^\s()<>]{0,2000}(?:\([^\s()<>]{0,500}\)[^\s()<>]{0,500})?)>?(?:\s+"[^"\n]{0,500}")?\s*\)/;
 
 function link(text: string, at: number, depth: number): { node: Inline; end: number } | null {
   const found = LINK.exec(text.slice(at, at + 4200));
@@ -308,7 +320,10 @@ function address(text: string, at: number): { node: Inline; end: number } | null
   const bare = found[2]?.replace(/[.,;:!?'*_~]+$/, "").replace(/\)+$/, (tail) => (found[2]!.includes("(") ? tail : ""));
   const href = safeHref(found[1] ?? bare!);
   if (!href) return null;
-  return { node: { t: "link", href, c: [{ t: "text", v: href }] }, end: at + (found[1] ? found[0].length : bare!.length) };
+  return {
+    node: { t: "link", href, c: [{ t: "text", v: href }] },
+    end: at + (found[1] ? found[0].length : bare!.length),
+  };
 }
 
 // Pairs delimiter runs, innermost first; a run that finds no partner stays text.
@@ -370,7 +385,8 @@ export function splitStable(text: string): string[] {
   lines.forEach((line, i) => {
     const mark = /^ {0,3}(`{3,}|~{3,})/.exec(line)?.[1];
     if (mark && !fence) fence = { mark: mark[0]!, length: mark.length };
-    else if (mark && fence && mark[0] === fence.mark && mark.length >= fence.length && /^ {0,3}[`~]+[ \t]*$/.test(line)) fence = null;
+    else if (mark && fence && mark[0] === fence.mark && mark.length >= fence.length && /^ {0,3}[`~]+[ \t]*$/.test(line))
+      fence = null;
     if (!fence && (ITEM.test(line) || /^ {0,3}>/.test(line) || /^ {2,}\S/.test(line))) nested = true;
     const next = lines[i + 1];
     if (!fence && line.trim() === "" && i > begin && next !== undefined && next.trim() !== "") {

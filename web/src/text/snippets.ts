@@ -35,10 +35,14 @@ function py(value: unknown, indent: string): string {
   if (value === false) return "False";
   if (typeof value !== "object") return JSON.stringify(value);
   const inner = indent + "    ";
-  const items = Array.isArray(value) ? value.map((v) => py(v, inner)) : Object.entries(value).map(([k, v]) => `${JSON.stringify(k)}: ${py(v, inner)}`);
+  const items = Array.isArray(value)
+    ? value.map((v) => py(v, inner))
+    : Object.entries(value).map(([k, v]) => `${JSON.stringify(k)}: ${py(v, inner)}`);
   const [open, close] = Array.isArray(value) ? ["[", "]"] : ["{", "}"];
   const line = open + items.join(", ") + close;
-  return line.length <= 76 && !line.includes("\n") ? line : `${open}\n${items.map((i) => inner + i + ",\n").join("")}${indent}${close}`;
+  return line.length <= 76 && !line.includes("\n")
+    ? line
+    : `${open}\n${items.map((i) => inner + i + ",\n").join("")}${indent}${close}`;
 }
 
 function curl(origin: string, body: Body, withKey: boolean): string {
@@ -52,11 +56,16 @@ function curl(origin: string, body: Body, withKey: boolean): string {
 
 // What the openai package has as arguments of its own; the rest goes through extra_body.
 const OPENAI_FIELDS = new Set(
-  "model messages temperature top_p frequency_penalty presence_penalty max_tokens seed stop response_format tools tool_choice parallel_tool_calls logprobs top_logprobs reasoning_effort".split(" "),
+  "model messages temperature top_p frequency_penalty presence_penalty max_tokens seed stop response_format tools tool_choice parallel_tool_calls logprobs top_logprobs reasoning_effort".split(
+    " ",
+  ),
 );
 
 function python(origin: string, body: Body, withKey: boolean): string {
-  const own = Object.entries(body).filter(([k, v]) => OPENAI_FIELDS.has(k) && typeof v !== "undefined" && !(k === "reasoning_effort" && typeof v === "number"));
+  const own = Object.entries(body).filter(
+    ([k, v]) =>
+      OPENAI_FIELDS.has(k) && typeof v !== "undefined" && !(k === "reasoning_effort" && typeof v === "number"),
+  );
   const extra = Object.entries(body).filter(([k]) => !own.some(([o]) => o === k));
   const args = own.map(([k, v]) => `    ${k}=${py(v, "    ")},`);
   if (extra.length) args.push(`    extra_body=${py(Object.fromEntries(extra), "    ")},`);
@@ -83,7 +92,7 @@ function node(origin: string, body: Body, withKey: boolean): string {
     "",
     `const client = new OpenAI({ baseURL: ${JSON.stringify(origin + "/v1")}, apiKey: ${withKey ? "process.env.DEEPINFER_API_KEY" : '"none"'} });`,
     `const stream = await client.chat.completions.create(${args});`,
-    "for await (const chunk of stream) process.stdout.write(chunk.choices[0]?.delta?.content ?? \"\");",
+    'for await (const chunk of stream) process.stdout.write(chunk.choices[0]?.delta?.content ?? "");',
     'process.stdout.write("\\n");',
   ].join("\n");
 }
@@ -106,7 +115,12 @@ function blocksOf(messages: WireMessage[]): { role: "user" | "assistant"; conten
       if (last?.role === "user" && Array.isArray(last.content)) last.content.push(result);
       else out.push({ role: "user", content: [result] });
     } else if (m.role === "assistant" && m.tool_calls) {
-      const calls = m.tool_calls.map((c) => ({ type: "tool_use", id: c.id, name: c.function.name, input: JSON.parse(c.function.arguments || "{}") as unknown }));
+      const calls = m.tool_calls.map((c) => ({
+        type: "tool_use",
+        id: c.id,
+        name: c.function.name,
+        input: JSON.parse(c.function.arguments || "{}") as unknown,
+      }));
       out.push({ role: "assistant", content: [...(m.content ? [{ type: "text", text: m.content }] : []), ...calls] });
     } else {
       out.push({ role: m.role as "user" | "assistant", content: m.content });
@@ -129,7 +143,15 @@ function anthropic(origin: string, body: Body, withKey: boolean): string {
   ];
   if (body["stop"]) args.push(["stop_sequences", body["stop"]]);
   const tools = body["tools"] as WireTool[] | undefined;
-  if (tools) args.push(["tools", tools.map((t) => ({ name: t.function.name, description: t.function.description ?? "", input_schema: t.function.parameters ?? { type: "object" } }))]);
+  if (tools)
+    args.push([
+      "tools",
+      tools.map((t) => ({
+        name: t.function.name,
+        description: t.function.description ?? "",
+        input_schema: t.function.parameters ?? { type: "object" },
+      })),
+    ]);
   const extra: Record<string, unknown> = {}; // newer versions of the package have no sampling parameters of their own
   for (const key of ["temperature", "top_p", "top_k"]) if (body[key] !== undefined) extra[key] = body[key];
   if (body["thinking"]) extra["thinking"] = body["thinking"];

@@ -43,7 +43,11 @@ export function App() {
       {withSidebar && <div class="veil for-sidebar" onClick={() => sidebar.set(false)} />}
       <main>
         <Header title={conversation?.title ?? null} />
-        {conversation && Object.keys(conversation.messages).length > 0 ? <Thread conversation={conversation} /> : <Welcome />}
+        {conversation && Object.keys(conversation.messages).length > 0 ? (
+          <Thread conversation={conversation} />
+        ) : (
+          <Welcome />
+        )}
         <Composer />
       </main>
       {shownPanel && <div class="veil for-panel" onClick={() => setPanel(null)} />}
@@ -63,18 +67,38 @@ function Header({ title }: { title: string | null }) {
   const first = models[0];
   return (
     <header class={"head" + (title === null ? "" : " with-title")}>
-      <IconButton icon="menu" label={withSidebar ? "Hide the list of chats" : "Show the list of chats"} keys="Ctrl+Shift+S" onClick={() => sidebar.set(!withSidebar)} />
+      <IconButton
+        icon="menu"
+        label={withSidebar ? "Hide the list of chats" : "Show the list of chats"}
+        keys="Ctrl+Shift+S"
+        onClick={() => sidebar.set(!withSidebar)}
+      />
       <h2 class="chat-title">{title ?? "New chat"}</h2>
       {first && (
-        <span class="model-name" title={first.bundled ? "The bundled model: small, made to show the machinery" : undefined}>
+        <span
+          class="model-name"
+          title={first.bundled ? "The bundled model: small, made to show the machinery" : undefined}
+        >
           {first.id}
           {first.bundled && <em>bundled</em>}
         </span>
       )}
       <span class="space" />
-      <IconButton icon="tokens" label="Show tokens" keys="Ctrl+Shift+U" pressed={tokens} onClick={() => setShowTokens(!tokens)} />
+      <IconButton
+        icon="tokens"
+        label="Show tokens"
+        keys="Ctrl+Shift+U"
+        pressed={tokens}
+        onClick={() => setShowTokens(!tokens)}
+      />
       <IconButton icon="code" label="This request as code" keys="Ctrl+Shift+E" onClick={() => dialog.set("snippets")} />
-      <IconButton icon="sliders" label="Panel" keys="Ctrl+." pressed={shownPanel !== null} onClick={() => setPanel(shownPanel ? null : "parameters")} />
+      <IconButton
+        icon="sliders"
+        label="Panel"
+        keys="Ctrl+."
+        pressed={shownPanel !== null}
+        onClick={() => setPanel(shownPanel ? null : "parameters")}
+      />
     </header>
   );
 }

@@ -1,7 +1,15 @@
 // Where the reader writes, with what is switched on for the next answer.
 import { useEffect, useRef } from "preact/hooks";
 import { say, stop } from "../state/chat.ts";
-import { busy, conversations, currentId, currentSettings, draftSettings, editSettings, find } from "../state/conversations.ts";
+import {
+  busy,
+  conversations,
+  currentId,
+  currentSettings,
+  draftSettings,
+  editSettings,
+  find,
+} from "../state/conversations.ts";
 import { Store, useStore } from "../state/store.ts";
 import { openCalls, shownPath } from "../state/tree.ts";
 import { editing, panel, setPanel } from "../state/view.ts";
@@ -63,7 +71,13 @@ export function Composer() {
               <Icon name="stop" />
             </button>
           ) : (
-            <button type="submit" class="send" disabled={!text.trim() || waiting} aria-label="Send" title="Send (Enter)">
+            <button
+              type="submit"
+              class="send"
+              disabled={!text.trim() || waiting}
+              aria-label="Send"
+              title="Send (Enter)"
+            >
               <Icon name="send" />
             </button>
           )}
@@ -85,7 +99,18 @@ function Chips() {
   useStore(currentId);
   const settings = currentSettings();
   const tools = settings.tools.filter((t) => t.on).length;
-  const changed = [settings.temperature, settings.topP, settings.topK, settings.minP, settings.maxTokens, settings.seed, settings.frequencyPenalty, settings.presencePenalty, settings.repetitionPenalty].filter((v) => v !== null).length + settings.stop.length;
+  const changed =
+    [
+      settings.temperature,
+      settings.topP,
+      settings.topK,
+      settings.minP,
+      settings.maxTokens,
+      settings.seed,
+      settings.frequencyPenalty,
+      settings.presencePenalty,
+      settings.repetitionPenalty,
+    ].filter((v) => v !== null).length + settings.stop.length;
   return (
     <div class="chips" role="group" aria-label="For the next answer">
       <button
@@ -97,8 +122,18 @@ function Chips() {
         <Icon name="spark" size={15} />
         Thinking{settings.thinking === null ? "" : settings.thinking ? " on" : " off"}
       </button>
-      <PanelChip id="tools" icon="tool" name={tools ? `${tools} tool${tools === 1 ? "" : "s"}` : "Tools"} on={tools > 0} />
-      <PanelChip id="format" icon="braces" name={settings.format === "text" ? "JSON" : settings.format === "json" ? "Any JSON" : "JSON schema"} on={settings.format !== "text"} />
+      <PanelChip
+        id="tools"
+        icon="tool"
+        name={tools ? `${tools} tool${tools === 1 ? "" : "s"}` : "Tools"}
+        on={tools > 0}
+      />
+      <PanelChip
+        id="format"
+        icon="braces"
+        name={settings.format === "text" ? "JSON" : settings.format === "json" ? "Any JSON" : "JSON schema"}
+        on={settings.format !== "text"}
+      />
       <PanelChip id="parameters" icon="sliders" name={changed ? `${changed} set` : "Parameters"} on={changed > 0} />
     </div>
   );
@@ -107,7 +142,13 @@ function Chips() {
 function PanelChip({ id, icon, name, on }: { id: Panel; icon: IconName; name: string; on: boolean }) {
   const open = useStore(panel) === id;
   return (
-    <button type="button" class={`chip for-${id}${on ? " on" : ""}`} aria-expanded={open} aria-controls="panel" onClick={() => setPanel(open ? null : id)}>
+    <button
+      type="button"
+      class={`chip for-${id}${on ? " on" : ""}`}
+      aria-expanded={open}
+      aria-controls="panel"
+      onClick={() => setPanel(open ? null : id)}
+    >
       <Icon name={icon} size={15} />
       {name}
     </button>

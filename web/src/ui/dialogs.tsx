@@ -32,7 +32,8 @@ export function Dialogs() {
 function nextQuestion(): Message[] {
   const conversation = find(currentId.value);
   let path = conversation ? shownPath(conversation) : [];
-  if (draft.value.trim() && !openCalls(path)) return [...path, blankMessage(path.at(-1)?.id ?? null, "user", draft.value)];
+  if (draft.value.trim() && !openCalls(path))
+    return [...path, blankMessage(path.at(-1)?.id ?? null, "user", draft.value)];
   while (path.length && path.at(-1)!.role === "assistant") path = path.slice(0, -1);
   return path.length ? path : [blankMessage(null, "user", "Tell me a short story.")];
 }
@@ -43,7 +44,12 @@ function SnippetsDialog() {
   const key = useStore(apiKey);
   let text: string;
   try {
-    text = snippet(kind, location.origin, chatBody(modelOf(), currentSettings(), nextQuestion(), showTokens.value), Boolean(key));
+    text = snippet(
+      kind,
+      location.origin,
+      chatBody(modelOf(), currentSettings(), nextQuestion(), showTokens.value),
+      Boolean(key),
+    );
   } catch (error) {
     text = `# ${error instanceof Error ? error.message : "The request cannot be built."}`;
   }
@@ -54,7 +60,9 @@ function SnippetsDialog() {
       <div role="tabpanel" id={`pane-${kind}`} aria-labelledby={`tab-${kind}`} class="snippet">
         <Code lang={known.lang} label={known.name} text={text} />
       </div>
-      <p class="muted">The message in the composer, or the last question, with this chat's parameters, tools and format.</p>
+      <p class="muted">
+        The message in the composer, or the last question, with this chat's parameters, tools and format.
+      </p>
     </Modal>
   );
 }
@@ -73,10 +81,17 @@ function KeyForm({ onDone }: { onDone: () => void }) {
     >
       <label class="field">
         <span>API key</span>
-        <input type="password" autocomplete="off" spellcheck={false} value={key} onInput={(e) => setText(e.currentTarget.value)} />
+        <input
+          type="password"
+          autocomplete="off"
+          spellcheck={false}
+          value={key}
+          onInput={(e) => setText(e.currentTarget.value)}
+        />
       </label>
       <label class="check-line">
-        <input type="checkbox" checked={remember} onChange={(e) => setRemember(e.currentTarget.checked)} /> Remember it in this browser
+        <input type="checkbox" checked={remember} onChange={(e) => setRemember(e.currentTarget.checked)} /> Remember it
+        in this browser
       </label>
       <div class="row end">
         <button type="submit" class="small-button primary">

@@ -36,7 +36,13 @@ export function FormatPane({ settings }: { settings: Settings }) {
                 type="radio"
                 name="format"
                 checked={settings.format === m.id}
-                onChange={() => editSettings(m.id === "schema" && !settings.schema ? { format: m.id, schema: SCHEMAS[0]!.text, schemaName: SCHEMAS[0]!.name } : { format: m.id })}
+                onChange={() =>
+                  editSettings(
+                    m.id === "schema" && !settings.schema
+                      ? { format: m.id, schema: SCHEMAS[0]!.text, schemaName: SCHEMAS[0]!.name }
+                      : { format: m.id },
+                  )
+                }
               />
               <span>{m.name}</span>
             </label>
@@ -57,7 +63,12 @@ function SchemaEditor({ settings }: { settings: Settings }) {
   useEffect(() => setChecked(null), [subject]);
   const check = async () => {
     setChecked("running");
-    const fault = await checkWithServer(modelOf(), { format: "schema", schema: settings.schema, schemaName: settings.schemaName, schemaStrict: settings.schemaStrict });
+    const fault = await checkWithServer(modelOf(), {
+      format: "schema",
+      schema: settings.schema,
+      schemaName: settings.schemaName,
+      schemaStrict: settings.schemaStrict,
+    });
     setChecked({ of: subject, fault });
   };
   const known = checked && checked !== "running" && checked.of === subject ? checked : null;
@@ -66,7 +77,12 @@ function SchemaEditor({ settings }: { settings: Settings }) {
     <>
       <div class="row wrap" role="group" aria-label="Examples">
         {SCHEMAS.map((s) => (
-          <button key={s.name} type="button" class="small-button" onClick={() => editSettings({ schema: s.text, schemaName: s.name })}>
+          <button
+            key={s.name}
+            type="button"
+            class="small-button"
+            onClick={() => editSettings({ schema: s.text, schemaName: s.name })}
+          >
             {s.name}
           </button>
         ))}
@@ -77,12 +93,25 @@ function SchemaEditor({ settings }: { settings: Settings }) {
       </label>
       <div class="field">
         <span>JSON schema</span>
-        <GrowingText code rows={8} value={settings.schema} onInput={(schema) => editSettings({ schema })} label="JSON schema" invalid={Boolean(fault)} describedBy="schema-verdict" />
+        <GrowingText
+          code
+          rows={8}
+          value={settings.schema}
+          onInput={(schema) => editSettings({ schema })}
+          label="JSON schema"
+          invalid={Boolean(fault)}
+          describedBy="schema-verdict"
+        />
         <p id="schema-verdict" class={"verdict" + (fault ? " bad" : known ? " good" : "")} role="status">
           {fault ?? (known ? "The server accepts this schema." : "")}
         </p>
       </div>
-      <Switch label="Strict" note="Every object lists all its properties as required and allows no others." checked={settings.schemaStrict} onChange={(schemaStrict) => editSettings({ schemaStrict })} />
+      <Switch
+        label="Strict"
+        note="Every object lists all its properties as required and allows no others."
+        checked={settings.schemaStrict}
+        onChange={(schemaStrict) => editSettings({ schemaStrict })}
+      />
       <button type="button" class="small-button" disabled={Boolean(local) || checked === "running"} onClick={check}>
         {checked === "running" ? "Asking…" : "Check with the server"}
       </button>

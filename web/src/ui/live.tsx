@@ -6,7 +6,8 @@ import { useStore } from "../state/store.ts";
 import { setPanel } from "../state/view.ts";
 
 const rate = (v: number | null) => (v === null ? "–" : v >= 100 ? String(Math.round(v)) : v.toFixed(1));
-const part = (v: number | null) => (v === null ? "–" : `${v >= 0.0995 || v === 0 ? Math.round(v * 100) : (v * 100).toFixed(1)}%`);
+const part = (v: number | null) =>
+  v === null ? "–" : `${v >= 0.0995 || v === 0 ? Math.round(v * 100) : (v * 100).toFixed(1)}%`;
 const whole = (v: number | null) => (v === null ? "–" : Math.round(v).toLocaleString("en-US"));
 
 export function LiveLine() {
@@ -68,7 +69,19 @@ function Totals({ now }: { now: Live }) {
   );
 }
 
-function Tile({ name, value, metric, wide, children }: { name: string; value: string; metric?: string; wide?: boolean; children?: preact.ComponentChildren }) {
+function Tile({
+  name,
+  value,
+  metric,
+  wide,
+  children,
+}: {
+  name: string;
+  value: string;
+  metric?: string;
+  wide?: boolean;
+  children?: preact.ComponentChildren;
+}) {
   return (
     <div class={"tile" + (wide ? " wide" : "")}>
       <span>{name}</span>
@@ -87,7 +100,13 @@ function Spark({ values }: { values: number[] }) {
   const points = values.map((v, i) => `${(i * 300) / 59},${46 - (v / top) * 42}`);
   if (points.length < 2) return null;
   return (
-    <svg class="spark" viewBox="0 0 300 48" preserveAspectRatio="none" role="img" aria-label={`Tokens per second over the last ${values.length} samples, at most ${Math.round(top)}`}>
+    <svg
+      class="spark"
+      viewBox="0 0 300 48"
+      preserveAspectRatio="none"
+      role="img"
+      aria-label={`Tokens per second over the last ${values.length} samples, at most ${Math.round(top)}`}
+    >
       <polyline points={points.join(" ")} />
     </svg>
   );

@@ -52,7 +52,9 @@ function blocks(list: Block[]) {
       case "list": {
         const items = b.items.map((item, k) => (
           <li key={k} class={item.task === null ? undefined : "task"}>
-            {item.task !== null && <input type="checkbox" checked={item.task} disabled aria-label={item.task ? "Done" : "Not done"} />}
+            {item.task !== null && (
+              <input type="checkbox" checked={item.task} disabled aria-label={item.task ? "Done" : "Not done"} />
+            )}
             {item.c.length === 1 && item.c[0]!.t === "p" ? inline(item.c[0]!.c) : blocks(item.c)}
           </li>
         ));
@@ -103,7 +105,17 @@ export function Code({ lang, text, label }: { lang: string; text: string; label?
         <CopyButton text={text} label="Copy code" />
       </figcaption>
       <pre tabIndex={0}>
-        <code>{highlight(text, lang).map((p, i) => (p.kind ? <span key={i} class={`c-${p.kind}`}>{p.v}</span> : p.v))}</code>
+        <code>
+          {highlight(text, lang).map((p, i) =>
+            p.kind ? (
+              <span key={i} class={`c-${p.kind}`}>
+                {p.v}
+              </span>
+            ) : (
+              p.v
+            ),
+          )}
+        </code>
       </pre>
     </figure>
   );

@@ -38,7 +38,11 @@ function UserMessage(props: Props) {
         <EditBox message={message} label="Your message" />
       ) : (
         <div class="bubble">
-          {withTokens ? <TokensView text={message.content} tokens={NO_TOKENS} model={model} growing={false} /> : <div class="plain">{message.content}</div>}
+          {withTokens ? (
+            <TokensView text={message.content} tokens={NO_TOKENS} model={model} growing={false} />
+          ) : (
+            <div class="plain">{message.content}</div>
+          )}
         </div>
       )}
       {!isEditing && (
@@ -46,7 +50,13 @@ function UserMessage(props: Props) {
           <Branches {...props} />
           <CopyButton text={message.content} />
           <IconButton icon="edit" label="Edit" size={16} disabled={locked} onClick={() => editing.set(message.id)} />
-          <IconButton icon="trash" label="Delete from here" size={16} disabled={locked} onClick={() => drop(message.id)} />
+          <IconButton
+            icon="trash"
+            label="Delete from here"
+            size={16}
+            disabled={locked}
+            onClick={() => drop(message.id)}
+          />
         </div>
       )}
     </article>
@@ -108,7 +118,12 @@ function Answer(props: Props) {
       {message.reasoning && <Thinking message={message} withTokens={withTokens} model={model} />}
       {message.content &&
         (withTokens ? (
-          <TokensView text={message.content} tokens={message.tokens?.content ?? NO_TOKENS} model={model} growing={growing} />
+          <TokensView
+            text={message.content}
+            tokens={message.tokens?.content ?? NO_TOKENS}
+            model={model}
+            growing={growing}
+          />
         ) : message.json ? (
           <JsonAnswer text={message.content} growing={growing} />
         ) : (
@@ -154,10 +169,19 @@ function Thinking({ message, withTokens, model }: { message: Message; withTokens
     <details class="thinking">
       <summary>
         <Icon name="right" size={14} />
-        {growing ? <span class="shimmer">Thinking…</span> : `Thought${message.usage?.reasoning ? ` for ${message.usage.reasoning} tokens` : ""}`}
+        {growing ? (
+          <span class="shimmer">Thinking…</span>
+        ) : (
+          `Thought${message.usage?.reasoning ? ` for ${message.usage.reasoning} tokens` : ""}`
+        )}
       </summary>
       {withTokens ? (
-        <TokensView text={message.reasoning} tokens={message.tokens?.reasoning ?? NO_TOKENS} model={model} growing={growing} />
+        <TokensView
+          text={message.reasoning}
+          tokens={message.tokens?.reasoning ?? NO_TOKENS}
+          model={model}
+          growing={growing}
+        />
       ) : (
         <Markdown text={message.reasoning} />
       )}
@@ -183,7 +207,12 @@ export function pretty(text: string): string {
   }
 }
 
-const ENDINGS: Record<string, string> = { length: "Cut at the token limit", stopped: "Stopped", content_filter: "Filtered", error: "" };
+const ENDINGS: Record<string, string> = {
+  length: "Cut at the token limit",
+  stopped: "Stopped",
+  content_filter: "Filtered",
+  error: "",
+};
 
 function AnswerFoot(props: Props) {
   const { message, locked } = props;
@@ -228,11 +257,23 @@ function Branches({ message, place, siblings, locked }: Props) {
   if (siblings < 2) return null;
   return (
     <span class="branches" role="group" aria-label={`Branch ${place + 1} of ${siblings}`}>
-      <IconButton icon="left" label="Previous branch" size={15} disabled={locked || place === 0} onClick={() => turnTo(message.id, -1)} />
+      <IconButton
+        icon="left"
+        label="Previous branch"
+        size={15}
+        disabled={locked || place === 0}
+        onClick={() => turnTo(message.id, -1)}
+      />
       <span aria-hidden="true">
         {place + 1}/{siblings}
       </span>
-      <IconButton icon="right" label="Next branch" size={15} disabled={locked || place === siblings - 1} onClick={() => turnTo(message.id, 1)} />
+      <IconButton
+        icon="right"
+        label="Next branch"
+        size={15}
+        disabled={locked || place === siblings - 1}
+        onClick={() => turnTo(message.id, 1)}
+      />
     </span>
   );
 }
@@ -242,11 +283,21 @@ function ToolResult(props: Props) {
   const isEditing = useStore(editing) === message.id;
   return (
     <article class="message result" aria-label="Tool result">
-      {isEditing ? <EditBox message={message} label="Tool result" code /> : <Code lang="json" label="tool result" text={pretty(message.content)} />}
+      {isEditing ? (
+        <EditBox message={message} label="Tool result" code />
+      ) : (
+        <Code lang="json" label="tool result" text={pretty(message.content)} />
+      )}
       {!isEditing && (
         <div class="actions">
           <Branches {...props} />
-          <IconButton icon="edit" label="Edit the result" size={16} disabled={locked} onClick={() => editing.set(message.id)} />
+          <IconButton
+            icon="edit"
+            label="Edit the result"
+            size={16}
+            disabled={locked}
+            onClick={() => editing.set(message.id)}
+          />
         </div>
       )}
     </article>

@@ -8,7 +8,16 @@ import type { Settings } from "../state/types.ts";
 import { notify } from "../state/view.ts";
 import { GrowingText, IconButton } from "./parts.tsx";
 
-type NumberKey = "temperature" | "topP" | "topK" | "minP" | "frequencyPenalty" | "presencePenalty" | "repetitionPenalty" | "maxTokens" | "seed";
+type NumberKey =
+  | "temperature"
+  | "topP"
+  | "topK"
+  | "minP"
+  | "frequencyPenalty"
+  | "presencePenalty"
+  | "repetitionPenalty"
+  | "maxTokens"
+  | "seed";
 
 interface Knob {
   key: NumberKey;
@@ -21,12 +30,60 @@ interface Knob {
 }
 
 const KNOBS: Knob[] = [
-  { key: "temperature", name: "Temperature", min: 0, max: 2, step: 0.05, start: 1, note: "0 takes the likeliest token each time." },
-  { key: "topP", name: "Top P", min: 0.01, max: 1, step: 0.01, start: 1, note: "Keeps the likeliest tokens up to this mass." },
-  { key: "minP", name: "Min P", min: 0, max: 1, step: 0.01, start: 0, note: "Keeps tokens at least this likely beside the best." },
-  { key: "frequencyPenalty", name: "Frequency penalty", min: -2, max: 2, step: 0.1, start: 0, note: "Grows with each repetition." },
-  { key: "presencePenalty", name: "Presence penalty", min: -2, max: 2, step: 0.1, start: 0, note: "Once for each token that was used." },
-  { key: "repetitionPenalty", name: "Repetition penalty", min: 0.5, max: 2, step: 0.05, start: 1, note: "Divides what prompt or answer have already." },
+  {
+    key: "temperature",
+    name: "Temperature",
+    min: 0,
+    max: 2,
+    step: 0.05,
+    start: 1,
+    note: "0 takes the likeliest token each time.",
+  },
+  {
+    key: "topP",
+    name: "Top P",
+    min: 0.01,
+    max: 1,
+    step: 0.01,
+    start: 1,
+    note: "Keeps the likeliest tokens up to this mass.",
+  },
+  {
+    key: "minP",
+    name: "Min P",
+    min: 0,
+    max: 1,
+    step: 0.01,
+    start: 0,
+    note: "Keeps tokens at least this likely beside the best.",
+  },
+  {
+    key: "frequencyPenalty",
+    name: "Frequency penalty",
+    min: -2,
+    max: 2,
+    step: 0.1,
+    start: 0,
+    note: "Grows with each repetition.",
+  },
+  {
+    key: "presencePenalty",
+    name: "Presence penalty",
+    min: -2,
+    max: 2,
+    step: 0.1,
+    start: 0,
+    note: "Once for each token that was used.",
+  },
+  {
+    key: "repetitionPenalty",
+    name: "Repetition penalty",
+    min: 0.5,
+    max: 2,
+    step: 0.05,
+    start: 1,
+    note: "Divides what prompt or answer have already.",
+  },
 ];
 
 const EFFORTS = ["low", "medium", "high", "max"];
@@ -38,7 +95,10 @@ export function ParametersPane({ settings }: { settings: Settings }) {
       {models.length > 1 && (
         <label class="field">
           <span>Model</span>
-          <select value={settings.model ?? models[0]!.id} onChange={(e) => editSettings({ model: e.currentTarget.value })}>
+          <select
+            value={settings.model ?? models[0]!.id}
+            onChange={(e) => editSettings({ model: e.currentTarget.value })}
+          >
             {models.map((m) => (
               <option key={m.id}>{m.id}</option>
             ))}
@@ -47,7 +107,13 @@ export function ParametersPane({ settings }: { settings: Settings }) {
       )}
       <div class="field">
         <span id="system-label">System prompt</span>
-        <GrowingText value={settings.system} onInput={(system) => editSettings({ system })} label="System prompt" rows={3} placeholder="You are a helpful assistant." />
+        <GrowingText
+          value={settings.system}
+          onInput={(system) => editSettings({ system })}
+          label="System prompt"
+          rows={3}
+          placeholder="You are a helpful assistant."
+        />
       </div>
       <fieldset class="field">
         <legend>Thinking</legend>
@@ -89,7 +155,11 @@ export function ParametersPane({ settings }: { settings: Settings }) {
         >
           Use for new chats
         </button>
-        <button type="button" class="small-button" onClick={() => editSettings({ ...DEFAULTS, tools: settings.tools, schema: settings.schema })}>
+        <button
+          type="button"
+          class="small-button"
+          onClick={() => editSettings({ ...DEFAULTS, tools: settings.tools, schema: settings.schema })}
+        >
           Reset
         </button>
       </div>
@@ -97,7 +167,17 @@ export function ParametersPane({ settings }: { settings: Settings }) {
   );
 }
 
-function Choice({ name, options, value, onChange }: { name: string; options: { id: string; name: string }[]; value: string; onChange: (id: string) => void }) {
+function Choice({
+  name,
+  options,
+  value,
+  onChange,
+}: {
+  name: string;
+  options: { id: string; name: string }[];
+  value: string;
+  onChange: (id: string) => void;
+}) {
   return (
     <div class="segments">
       {options.map((o) => (
@@ -116,7 +196,10 @@ function Effort({ value }: { value: string | null }) {
       <legend>Effort</legend>
       <Choice
         name="effort"
-        options={[{ id: "", name: "Default" }, ...EFFORTS.map((e) => ({ id: e, name: e[0]!.toUpperCase() + e.slice(1) }))]}
+        options={[
+          { id: "", name: "Default" },
+          ...EFFORTS.map((e) => ({ id: e, name: e[0]!.toUpperCase() + e.slice(1) })),
+        ]}
         value={value ?? ""}
         onChange={(v) => editSettings({ effort: v || null })}
       />
@@ -143,7 +226,9 @@ function Slider({ knob, value }: { knob: Knob; value: number | null }) {
             value={value ?? ""}
             onChange={(e) => set(e.currentTarget.value === "" ? null : Number(e.currentTarget.value))}
           />
-          {value !== null && <IconButton icon="close" label={`${knob.name}: server's default`} size={14} onClick={() => set(null)} />}
+          {value !== null && (
+            <IconButton icon="close" label={`${knob.name}: server's default`} size={14} onClick={() => set(null)} />
+          )}
         </span>
       </div>
       <input
@@ -162,7 +247,17 @@ function Slider({ knob, value }: { knob: Knob; value: number | null }) {
   );
 }
 
-function NumberField({ name, field, value, min }: { name: string; field: NumberKey; value: number | null; min: number }) {
+function NumberField({
+  name,
+  field,
+  value,
+  min,
+}: {
+  name: string;
+  field: NumberKey;
+  value: number | null;
+  min: number;
+}) {
   return (
     <label class="field">
       <span>{name}</span>
@@ -193,7 +288,12 @@ function StopList({ stop }: { stop: string[] }) {
           {stop.map((s) => (
             <li key={s}>
               <code>{s.replace(/\n/g, "\\n").replace(/\t/g, "\\t")}</code>
-              <IconButton icon="close" label={`Remove stop sequence ${s}`} size={13} onClick={() => editSettings({ stop: stop.filter((t) => t !== s) })} />
+              <IconButton
+                icon="close"
+                label={`Remove stop sequence ${s}`}
+                size={13}
+                onClick={() => editSettings({ stop: stop.filter((t) => t !== s) })}
+              />
             </li>
           ))}
         </ul>

@@ -60,7 +60,8 @@ export function CopyButton({ text, label = "Copy", words = false }: { text: stri
     if (await copyText(text)) setDone(true);
     else notify("The browser did not allow copying.");
   };
-  if (!words) return <IconButton icon={done ? "check" : "copy"} label={done ? "Copied" : label} onClick={copy} size={16} />;
+  if (!words)
+    return <IconButton icon={done ? "check" : "copy"} label={done ? "Copied" : label} onClick={copy} size={16} />;
   return (
     <button type="button" class="small-button" onClick={copy}>
       <Icon name={done ? "check" : "copy"} size={14} />
@@ -70,7 +71,17 @@ export function CopyButton({ text, label = "Copy", words = false }: { text: stri
 }
 
 // A modal dialog; the browser keeps the focus inside and gives it back.
-export function Modal({ title, onClose, children, wide }: { title: string; onClose: () => void; children: ComponentChildren; wide?: boolean }) {
+export function Modal({
+  title,
+  onClose,
+  children,
+  wide,
+}: {
+  title: string;
+  onClose: () => void;
+  children: ComponentChildren;
+  wide?: boolean;
+}) {
   const ref = useRef<HTMLDialogElement>(null);
   useEffect(() => {
     const box = ref.current!;
@@ -81,7 +92,13 @@ export function Modal({ title, onClose, children, wide }: { title: string; onClo
     if (event.target === ref.current) onClose();
   };
   return (
-    <dialog ref={ref} class={"modal" + (wide ? " wide" : "")} aria-labelledby="modal-title" onCancel={(e) => (e.preventDefault(), onClose())} onClick={onBackdrop}>
+    <dialog
+      ref={ref}
+      class={"modal" + (wide ? " wide" : "")}
+      aria-labelledby="modal-title"
+      onCancel={(e) => (e.preventDefault(), onClose())}
+      onClick={onBackdrop}
+    >
       <div class="modal-body">
         <header>
           <h2 id="modal-title">{title}</h2>
@@ -94,7 +111,17 @@ export function Modal({ title, onClose, children, wide }: { title: string; onClo
 }
 
 // Tabs with the arrow keys, as the ARIA patterns have them.
-export function Tabs<T extends string>({ tabs, value, onChange, label }: { tabs: { id: T; name: string; icon?: IconName }[]; value: T; onChange: (id: T) => void; label: string }) {
+export function Tabs<T extends string>({
+  tabs,
+  value,
+  onChange,
+  label,
+}: {
+  tabs: { id: T; name: string; icon?: IconName }[];
+  value: T;
+  onChange: (id: T) => void;
+  label: string;
+}) {
   const move = (event: KeyboardEvent) => {
     const at = tabs.findIndex((t) => t.id === value);
     const step = event.key === "ArrowRight" ? 1 : event.key === "ArrowLeft" ? -1 : 0;
@@ -125,7 +152,17 @@ export function Tabs<T extends string>({ tabs, value, onChange, label }: { tabs:
   );
 }
 
-export function Switch({ label, checked, onChange, note }: { label: string; checked: boolean; onChange: (on: boolean) => void; note?: string }) {
+export function Switch({
+  label,
+  checked,
+  onChange,
+  note,
+}: {
+  label: string;
+  checked: boolean;
+  onChange: (on: boolean) => void;
+  note?: string;
+}) {
   return (
     <label class="switch">
       <span>
@@ -138,7 +175,18 @@ export function Switch({ label, checked, onChange, note }: { label: string; chec
 }
 
 // A text area that is as high as its text.
-export function GrowingText(props: { value: string; onInput: (text: string) => void; label: string; class?: string; rows?: number; placeholder?: string; code?: boolean; invalid?: boolean; describedBy?: string; id?: string }) {
+export function GrowingText(props: {
+  value: string;
+  onInput: (text: string) => void;
+  label: string;
+  class?: string;
+  rows?: number;
+  placeholder?: string;
+  code?: boolean;
+  invalid?: boolean;
+  describedBy?: string;
+  id?: string;
+}) {
   const ref = useRef<HTMLTextAreaElement>(null);
   useEffect(() => {
     const area = ref.current!;

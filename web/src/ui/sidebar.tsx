@@ -25,7 +25,8 @@ async function importFile(file: File): Promise<void> {
     if (file.size > FILE_BYTES_MAX) throw new Error(`This file is larger than ${FILE_BYTES_MAX >> 20} MiB.`);
     const list = fromFile(await file.text());
     bringIn(list);
-    if (list[0]) open(conversations.value.find((c) => c.updated === Math.max(...list.map((l) => l.updated)))?.id ?? null);
+    if (list[0])
+      open(conversations.value.find((c) => c.updated === Math.max(...list.map((l) => l.updated)))?.id ?? null);
     notify(`${list.length} conversation${list.length === 1 ? "" : "s"} imported.`);
   } catch (error) {
     notify(error instanceof Error ? error.message : "This file cannot be read.");
@@ -60,7 +61,13 @@ export function Sidebar() {
       {list.length > 3 && (
         <label class="find">
           <Icon name="search" size={16} />
-          <input type="search" placeholder="Find" aria-label="Find a conversation" value={query} onInput={(e) => setQuery(e.currentTarget.value)} />
+          <input
+            type="search"
+            placeholder="Find"
+            aria-label="Find a conversation"
+            value={query}
+            onInput={(e) => setQuery(e.currentTarget.value)}
+          />
         </label>
       )}
       <ul class="chats">
@@ -71,9 +78,18 @@ export function Sidebar() {
       </ul>
       {!stored && <p class="note">This browser keeps nothing for this page: chats end with it.</p>}
       <div class="sidebar-foot">
-        <IconButton icon={look === "system" ? "auto" : look === "light" ? "sun" : "moon"} label={`Theme: ${look}`} onClick={() => setTheme(NEXT_THEME[look])} />
+        <IconButton
+          icon={look === "system" ? "auto" : look === "light" ? "sun" : "moon"}
+          label={`Theme: ${look}`}
+          onClick={() => setTheme(NEXT_THEME[look])}
+        />
         <IconButton icon="import" label="Import conversations" onClick={() => file.current!.click()} />
-        <IconButton icon="export" label="Export all conversations" disabled={list.length === 0} onClick={() => download("deepinfer-conversations.json", toFile(list))} />
+        <IconButton
+          icon="export"
+          label="Export all conversations"
+          disabled={list.length === 0}
+          onClick={() => download("deepinfer-conversations.json", toFile(list))}
+        />
         <IconButton icon="keyboard" label="Keyboard" keys="Ctrl+/" onClick={() => dialog.set("keys")} />
         <IconButton icon="gear" label="Settings" onClick={() => dialog.set("settings")} />
         <input
@@ -95,7 +111,10 @@ export function Sidebar() {
 }
 
 function matches(c: Conversation, words: string): boolean {
-  return c.title.toLowerCase().includes(words) || Object.values(c.messages).some((m) => m.content.toLowerCase().includes(words));
+  return (
+    c.title.toLowerCase().includes(words) ||
+    Object.values(c.messages).some((m) => m.content.toLowerCase().includes(words))
+  );
 }
 
 const Entry = memo(({ id, title, current }: { id: string; title: string; current: boolean }) => {
@@ -129,12 +148,24 @@ const Entry = memo(({ id, title, current }: { id: string; title: string; current
   const remove = () => notify(`“${title}” deleted.`, { label: "Undo", run: discard(id) });
   return (
     <li class={current ? "current" : undefined}>
-      <button type="button" class="open" aria-current={current ? "page" : undefined} onClick={() => choose(id)} onDblClick={() => setName(title)} title={title}>
+      <button
+        type="button"
+        class="open"
+        aria-current={current ? "page" : undefined}
+        onClick={() => choose(id)}
+        onDblClick={() => setName(title)}
+        title={title}
+      >
         {title}
       </button>
       <span class="entry-actions">
         <IconButton icon="edit" label={`Rename ${title}`} size={15} onClick={() => setName(title)} />
-        <IconButton icon="export" label={`Export ${title}`} size={15} onClick={() => download("deepinfer-conversation.json", toFile([find(id)!]))} />
+        <IconButton
+          icon="export"
+          label={`Export ${title}`}
+          size={15}
+          onClick={() => download("deepinfer-conversation.json", toFile([find(id)!]))}
+        />
         <IconButton icon="trash" label={`Delete ${title}`} size={15} onClick={remove} />
       </span>
     </li>

@@ -30,7 +30,15 @@ export function Thread({ conversation }: { conversation: Conversation }) {
 
   return (
     <div class="thread-frame">
-      <div class="thread" ref={scroller} onScroll={onScroll} tabIndex={-1} role="log" aria-label="Conversation" aria-live="off">
+      <div
+        class="thread"
+        ref={scroller}
+        onScroll={onScroll}
+        tabIndex={-1}
+        role="log"
+        aria-label="Conversation"
+        aria-live="off"
+      >
         <div class="column">
           {conversation.settings.system.trim() && (
             <details class="system-note">
@@ -42,7 +50,14 @@ export function Thread({ conversation }: { conversation: Conversation }) {
             </details>
           )}
           {path.map((m) => (
-            <MessageView key={m.id} message={m} place={places.get(m.id)!.place} siblings={places.get(m.id)!.of} locked={running} model={model} />
+            <MessageView
+              key={m.id}
+              message={m}
+              place={places.get(m.id)!.place}
+              siblings={places.get(m.id)!.of}
+              locked={running}
+              model={model}
+            />
           ))}
           {open && <Results key={open.answer.id + open.calls.length} calls={open.calls} />}
         </div>
@@ -61,7 +76,9 @@ function siblingPlaces(conversation: Conversation): Map<string, { place: number;
   for (const m of Object.values(conversation.messages)) groups.set(m.parent, [...(groups.get(m.parent) ?? []), m]);
   const places = new Map<string, { place: number; of: number }>();
   for (const group of groups.values())
-    group.sort((a, b) => a.created - b.created || (a.id < b.id ? -1 : 1)).forEach((m, place) => places.set(m.id, { place, of: group.length }));
+    group
+      .sort((a, b) => a.created - b.created || (a.id < b.id ? -1 : 1))
+      .forEach((m, place) => places.set(m.id, { place, of: group.length }));
   return places;
 }
 
@@ -84,7 +101,13 @@ function Results({ calls }: { calls: ToolCall[] }) {
                 </button>
               )}
             </div>
-            <GrowingText code value={texts[c.id] ?? ""} onInput={(text) => setTexts({ ...texts, [c.id]: text })} label={`Result of ${c.name}`} placeholder='{"status": "ok"}' />
+            <GrowingText
+              code
+              value={texts[c.id] ?? ""}
+              onInput={(text) => setTexts({ ...texts, [c.id]: text })}
+              label={`Result of ${c.name}`}
+              placeholder='{"status": "ok"}'
+            />
           </div>
         );
       })}

@@ -9,7 +9,17 @@ import type { ShownToken } from "../text/align.ts";
 
 const SHOWN_MAX = 4000; // tokens drawn at once
 
-export function TokensView({ text, tokens, model, growing }: { text: string; tokens: TokenProb[]; model: string; growing: boolean }) {
+export function TokensView({
+  text,
+  tokens,
+  model,
+  growing,
+}: {
+  text: string;
+  tokens: TokenProb[];
+  model: string;
+  growing: boolean;
+}) {
   const [pieces, setPieces] = useState<Piece[]>([]);
   const [fault, setFault] = useState<string | null>(null);
   const [open, setOpen] = useState<{ index: number; x: number; y: number; below: boolean } | null>(null);
@@ -37,7 +47,12 @@ export function TokensView({ text, tokens, model, growing }: { text: string; tok
     if (!found) return;
     const rect = found.element.getClientRects()[0] ?? found.element.getBoundingClientRect();
     const below = rect.top < 260;
-    setOpen({ index: found.index, x: Math.min(Math.max(rect.left + rect.width / 2, 140), window.innerWidth - 140), y: below ? rect.bottom + 6 : rect.top - 6, below });
+    setOpen({
+      index: found.index,
+      x: Math.min(Math.max(rect.left + rect.width / 2, 140), window.innerWidth - 140),
+      y: below ? rect.bottom + 6 : rect.top - 6,
+      below,
+    });
   };
   const keys = (event: KeyboardEvent) => {
     const found = tokenAt(event.target);
@@ -50,7 +65,15 @@ export function TokensView({ text, tokens, model, growing }: { text: string; tok
 
   const popup = open ? shown[open.index] : undefined;
   return (
-    <div class="tokens" ref={box} onMouseOver={show} onMouseLeave={() => setOpen(null)} onFocusIn={show} onFocusOut={() => setOpen(null)} onKeyDown={keys}>
+    <div
+      class="tokens"
+      ref={box}
+      onMouseOver={show}
+      onMouseLeave={() => setOpen(null)}
+      onFocusIn={show}
+      onFocusOut={() => setOpen(null)}
+      onKeyDown={keys}
+    >
       <p class="tokens-head">
         {shown.length} tokens
         {tokens.length > 0 && <Legend />}

@@ -9,7 +9,13 @@ import { Icon } from "./icons.tsx";
 import type { IconName } from "./icons.tsx";
 import { Logo } from "./sidebar.tsx";
 
-const ICONS: Record<Starter["kind"], IconName> = { story: "book", thinking: "spark", tool: "tool", json: "braces", question: "question" };
+const ICONS: Record<Starter["kind"], IconName> = {
+  story: "book",
+  thinking: "spark",
+  tool: "tool",
+  json: "braces",
+  question: "question",
+};
 
 export function Welcome() {
   const { models, fault } = useStore(server);
@@ -25,8 +31,9 @@ export function Welcome() {
         <h1>{bundled ? "A small model, the whole machine" : "What would you like to know?"}</h1>
         {bundled ? (
           <p class="lead">
-            This is the bundled model: the architecture of DeepSeek-V4.1-Flash at 20 million parameters, running on this computer's CPU. It shows the machinery, from thinking to tools and JSON schemas. It
-            tells simple stories; its facts and its arithmetic are often wrong.
+            This is the bundled model: the architecture of DeepSeek-V4.1-Flash at 20 million parameters, running on this
+            computer's CPU. It shows the machinery, from thinking to tools and JSON schemas. It tells simple stories;
+            its facts and its arithmetic are often wrong.
           </p>
         ) : (
           <p class="lead">{models[0] ? `${models[0].id}, served by DeepInfer.` : (fault ?? "Asking the server…")}</p>
