@@ -146,25 +146,28 @@ class Page:
         return self.eval(f"document.querySelectorAll({json.dumps(selector)}).length")
 
     def click(self, selector, at=0):
-        """A real click into the middle of the element, where it can be seen."""
-        place = self.eval(f"""(() => {{
-            const e = document.querySelectorAll({json.dumps(selector)})[{at}];
-            if (!e) return null;
-            e.scrollIntoView({{block: "center"}});
-            const r = e.getBoundingClientRect();
-            return [r.left + r.width / 2, r.top + r.height / 2];
+        """A real click into the middle of the element, once it stands still and nothing lies above it."""
+        place = self.eval(f"""(async () => {{
+            const end = performance.now() + {TIMEOUT_S * 1000};
+            for (let last = "", before = ""; performance.now() < end; before = last) {{
+                const e = document.querySelectorAll({json.dumps(selector)})[{at}];
+                if (!e) return null;
+                e.scrollIntoView({{block: "center"}});
+                const r = e.getBoundingClientRect();
+                const [x, y] = [r.left + r.width / 2, r.top + r.height / 2];
+                const hit = document.elementFromPoint(x, y);
+                last = `${{x}} ${{y}}`;
+                const reached = hit && (e.contains(hit) || e.closest("label")?.contains(hit));
+                if (last === before && reached) return [x, y];
+                await new Promise((next) => setTimeout(next, 20));
+            }}
+            return null;
         }})()""")
         if place is None:
             raise AssertionError(f"nothing to click at {selector}")
         for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
-            self.call(
-                "Input.dispatchMouseEvent",
-                type=kind,
-                x=place[0],
-                y=place[1],
-                button="none" if kind == "mouseMoved" else "left",
-                clickCount=1,
-            )
+            button = "none" if kind == "mouseMoved" else "left"
+            self.call("Input.dispatchMouseEvent", type=kind, x=place[0], y=place[1], button=button, clickCount=1)
 
     def hover(self, selector):
         place = self.eval(
