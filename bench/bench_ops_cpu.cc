@@ -2,9 +2,10 @@
 // against oneDNN's bf16 product and the peak of VDPBF16PS. Shapes of DeepSeek-V4.1-Flash; the weights of a decode case
 // exceed the caches.
 //
-// Every thread measures windows of value and ceiling in turns on parts of its own, by its own CPU clock, while the others
-// do the same; a rate is the sum over the threads of the upper quartiles, since other work on the machine can only slow a
-// window down.
+// Every thread measures windows of value and ceiling in turns on parts of its own, by its own CPU clock, while the
+// others do the same; a rate is the sum over the threads of the upper quartiles, since other work on the machine can
+// only slow a window down.
+#include <immintrin.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -17,6 +18,8 @@
 
 #include "base/thread_pool.h"
 #include "bench/bench.h"
+#include "numeric/quantize.h"
+#include "ops/cpu/fast/backend.h"
 #include "ops/cpu/fast/kernels.h"
 #ifdef DEEPINFER_BENCH_ONEDNN
 #include "bench/peers/onednn_matmul.h"
@@ -34,8 +37,12 @@ struct Rates {
   double value = 0, ceiling = 0;
 };
 
+// The upper quartile of the better one of two kinds of windows in turns.
+constexpr double kBetterHalf = 0.875;
+
 // amount: of one window of one thread. value(t, i) and ceiling(t, i) are its i-th windows on thread t.
-Rates measure(double amount, int windows, const std::function<void(int, int)>& value, const std::function<void(int, int)>& ceiling) {
+Rates measure(double amount, int windows, const std::function<void(int, int)>& value,
+              const std::function<void(int, int)>& ceiling, double ceiling_quantile = 0.75) {
   std::vector<Rates> rates(g_threads);
   std::vector<std::thread> threads;
   for (int t = 0; t < g_threads; ++t) {
@@ -50,7 +57,7 @@ Rates measure(double amount, int windows, const std::function<void(int, int)>& v
         c.push_back(timed(ceiling, 2 * i));
         v.push_back(timed(value, 2 * i + 1));
       }
-      rates[t] = {bench::quantile(v, 0.75), bench::quantile(c, 0.75)};
+      rates[t] = {bench::quantile(v, 0.75), bench::quantile(c, ceiling_quantile)};
     });
   }
   for (std::thread& t : threads) t.join();
@@ -81,19 +88,40 @@ class Memory {
   std::byte* data_ = nullptr;
 };
 
-// Reads the bytes once: the ceiling of every decode case.
-void stream_read(const std::byte* p, size_t bytes) {
-  typedef uint64_t V __attribute__((vector_size(64)));
-  V sum[4] = {};
+// Reads the bytes once, fetching kAhead bytes before them.
+template <int kAhead>
+[[gnu::target("avx512f")]] void read_512(const std::byte* p, size_t bytes) {
+  __m512i sum[4] = {};
   for (size_t i = 0; i + 256 <= bytes; i += 256) {
+#pragma GCC unroll 4
     for (int j = 0; j < 4; ++j) {
-      V v;
-      __builtin_memcpy(&v, p + i + j * 64, sizeof v);
-      sum[j] += v;
+      if (kAhead > 0) __builtin_prefetch(p + i + j * 64 + kAhead);
+      sum[j] = _mm512_xor_si512(sum[j], _mm512_loadu_si512(p + i + j * 64));
     }
   }
-  sum[0] += sum[1] + sum[2] + sum[3];
   asm volatile("" ::"m"(sum));
+}
+template <int kAhead>
+[[gnu::target("avx2")]] void read_256(const std::byte* p, size_t bytes) {
+  __m256i sum[4] = {};
+  for (size_t i = 0; i + 128 <= bytes; i += 128) {
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; ++j) {
+      if (kAhead > 0 && j % 2 == 0) __builtin_prefetch(p + i + j * 32 + kAhead);
+      sum[j] = _mm256_xor_si256(sum[j], _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + i + j * 32)));
+    }
+  }
+  asm volatile("" ::"m"(sum));
+}
+template <int kAhead>
+void stream_read(const std::byte* p, size_t bytes) {
+  avx512_kernels() != nullptr ? read_512<kAhead>(p, bytes) : read_256<kAhead>(p, bytes);
+}
+
+// The ceiling of every decode case: plain reads and reads with prefetches in turns, of which the faster quartile
+// counts.
+void stream_read(const std::byte* p, size_t bytes, int turn) {
+  turn % 2 == 0 ? stream_read<0>(p, bytes) : stream_read<4096>(p, bytes);
 }
 
 int64_t code_bytes(WeightFormat f, int64_t rows, int64_t cols) {
@@ -158,7 +186,8 @@ struct Decode {
 void decode(const Kernels& k, const Decode& d, const bench::Options& options) {
   constexpr int64_t kWindow = 12 << 20;  // bytes of a window; all of them together exceed the caches many times
   const int64_t one = code_bytes(d.format, d.rows, d.cols), total = options.quick ? 4 * kWindow : 480 << 20;
-  const int copies = static_cast<int>(std::max<int64_t>(2, total / one)), in_window = static_cast<int>(std::max<int64_t>(1, kWindow / one));
+  const int copies = static_cast<int>(std::max<int64_t>(2, total / one)),
+            in_window = static_cast<int>(std::max<int64_t>(1, kWindow / one));
   const Weights w(d.format, d.rows, d.cols, copies);
   const Activations x(k, w.matrices[0], d.n);
   const auto bytes = static_cast<size_t>(w.bytes) * in_window;
@@ -170,9 +199,11 @@ void decode(const Kernels& k, const Decode& d, const bench::Options& options) {
         thread_local std::vector<float> out;
         out.resize(d.n * d.rows);
         for (int c = 0; c < in_window; ++c)
-          k.multiply({&w.matrices[first(t, i) + c], 0, d.rows, x.rows, out.data(), d.rows, true}, thread_scratch(d.cols));
+          k.multiply({&w.matrices[first(t, i) + c], 0, d.rows, x.rows, out.data(), d.rows, true},
+                     thread_scratch(d.cols));
       },
-      [&](int t, int i) { stream_read(w.memory.data() + static_cast<size_t>(w.bytes) * first(t, i), bytes); });
+      [&](int t, int i) { stream_read(w.memory.data() + static_cast<size_t>(w.bytes) * first(t, i), bytes, i / 2); },
+      kBetterHalf);
   bench::report({.bench = "ops_cpu",
                  .name = d.name,
                  .value = r.value / 1e9,
@@ -206,7 +237,8 @@ struct Prefill {
 void prefill(const Kernels& k, const Prefill& p, const bench::Options& options) {
 #ifdef DEEPINFER_BENCH_ONEDNN
   std::vector<std::unique_ptr<bench::OneDnnMatmul>> peers;
-  for (int t = 0; p.onednn && t < g_threads; ++t) peers.push_back(std::make_unique<bench::OneDnnMatmul>(p.n, p.cols, p.rows));
+  for (int t = 0; p.onednn && t < g_threads; ++t)
+    peers.push_back(std::make_unique<bench::OneDnnMatmul>(p.n, p.cols, p.rows));
 #else
   if (p.onednn) return;
 #endif
@@ -232,9 +264,85 @@ void prefill(const Kernels& k, const Prefill& p, const bench::Options& options) 
                  .value = r.value / 1e9,
                  .unit = "GFLOP/s",
                  .ceiling = r.ceiling / 1e9,
-                 .ceiling_is = p.onednn ? "oneDNN bf16, same shape and threads" : "physical: bf16 pair sums from the first-level cache",
+                 .ceiling_is = p.onednn ? "oneDNN bf16, same shape and threads"
+                                        : "physical: bf16 pair sums from the first-level cache",
                  .goal = p.goal,
                  .goal_is_ratio = true});
+}
+
+// Attention of one row: 64 heads over a window of 128 records and 512 compressed entries, expansion of the records
+// included. Each byte read meets 64 heads, so that the pair sums are the roofline.
+void attention(const Kernels& k, const bench::Options& options) {
+  constexpr int64_t kHeads = 64, kChannels = 512, kWindow = 128, kEntries = 512, kKeys = kWindow + kEntries;
+  std::mt19937 random(3);
+  std::normal_distribution<float> normal;
+  const std::vector<float> sink(kHeads, 0.5f);
+  std::vector<float> q(kHeads * kChannels), key(kChannels);
+  for (float& v : q) v = numeric::round_bf16(normal(random));
+  const size_t window_bytes = numeric::window_record_bytes(kChannels),
+               entry_bytes = numeric::entry_record_bytes(kChannels);
+  std::vector<uint8_t> window(kWindow * window_bytes), entries(kEntries * entry_bytes);
+  for (int64_t i = 0; i < kKeys; ++i) {
+    for (float& v : key) v = numeric::round_bf16(normal(random));
+    const std::span<const float> x(key);
+    if (i < kWindow) numeric::encode_window_record(x, window.data() + i * window_bytes);
+    if (i >= kWindow) numeric::encode_entry_record(x, entries.data() + (i - kWindow) * entry_bytes);
+  }
+  const double flops = 4.0 * kHeads * kKeys * kChannels;
+  const Rates r = measure(
+      flops, options.quick ? 2 : 100,
+      [&](int, int) {
+        thread_local std::vector<uint16_t> words(kKeys * kChannels);
+        thread_local std::vector<float> out(kHeads * kChannels);
+        for (int64_t i = 0; i < kWindow; ++i)
+          k.window_words(window.data() + i * window_bytes, kChannels, words.data() + i * kChannels);
+        for (int64_t i = 0; i < kEntries; ++i)
+          k.entry_words(entries.data() + i * entry_bytes, kChannels, words.data() + (kWindow + i) * kChannels);
+        attend_heads(k, {q.data(), kHeads, kChannels, words.data(), kKeys, sink.data(), out.data()});
+      },
+      [&](int, int) { peak(k, flops); });
+  bench::report({.bench = "ops_cpu",
+                 .name = "attention_64_heads_640_keys",
+                 .value = r.value / 1e9,
+                 .unit = "GFLOP/s",
+                 .ceiling = r.ceiling / 1e9,
+                 .ceiling_is = "physical: bf16 pair sums from the first-level cache",
+                 .goal = 0.7,
+                 .goal_is_ratio = true});
+}
+
+// Index scores of one row against many keys; the ceiling reads the keys' bytes.
+void index_scores(const Kernels& k, const bench::Options& options) {
+  constexpr int64_t kHeads = 32, kChannels = 128, kGroups = 4, kBytes = kChannels / 2 + kGroups;
+  const int64_t keys = options.quick ? 1 << 12 : 1 << 17;
+  std::mt19937 random(4);
+  std::vector<uint8_t> data(keys * kBytes);
+  for (uint8_t& b : data) b = static_cast<uint8_t>(random() & 0x7f);
+  std::vector<int8_t> query(kHeads * kChannels);
+  for (int8_t& c : query) c = static_cast<int8_t>(random() % 25) - 12;
+  const std::vector<float> factors(kHeads * kGroups, 0.25f), weights(kHeads, 0.5f);
+  const std::vector<int32_t> twelve(kHeads * kGroups, 96);
+  const Rates r = measure(
+      static_cast<double>(data.size()), options.quick ? 2 : 10,
+      [&](int, int) {
+        thread_local std::vector<uint8_t> panel(kChannels * kKeyLanes);
+        thread_local std::vector<float> key_factors(kGroups * kKeyLanes), scores(kKeyLanes);
+        for (int64_t g = 0; g < keys; g += kKeyLanes) {
+          const uint8_t* p = data.data() + g * kBytes;
+          k.key_panel({p, p + kKeyLanes * kChannels / 2, kChannels / 2, kGroups, kKeyLanes, kChannels, panel.data(),
+                       key_factors.data()});
+          k.score({panel.data(), key_factors.data(), kHeads, kChannels, query.data(), factors.data(), twelve.data(),
+                   weights.data(), scores.data()});
+        }
+      },
+      [&](int, int i) { stream_read(reinterpret_cast<const std::byte*>(data.data()), data.size(), i / 2); },
+      kBetterHalf);
+  bench::report({.bench = "ops_cpu",
+                 .name = "index_scores_1_row",
+                 .value = r.value / static_cast<double>(kBytes) / 1e6,
+                 .unit = "Mkeys/s",
+                 .ceiling = r.ceiling / static_cast<double>(kBytes) / 1e6,
+                 .ceiling_is = "physical: memory stream of the keys"});
 }
 
 }  // namespace
@@ -250,22 +358,26 @@ int main(int argc, char** argv) {
   if (k == nullptr) return std::fprintf(stderr, "this processor has no AVX2: there is no fast backend to measure\n"), 1;
   g_threads = available_cores();
   constexpr auto kFp8 = WeightFormat::kFp8, kFp4 = WeightFormat::kFp4, kBf16 = WeightFormat::kBf16;
-  for (const Decode& d : std::initializer_list<Decode>{{"decode_fp8_wq_b_1_row", kFp8, 8192, 1280, 1, 0.8},
-                                                       {"decode_fp8_wo_b_1_row", kFp8, 1024, 8192, 1, 0.8},
-                                                       {"decode_fp8_wo_b_4_rows", kFp8, 1024, 8192, 4, std::nullopt},
-                                                       {"decode_fp8_wo_b_16_rows", kFp8, 1024, 8192, 16, std::nullopt},
-                                                       {"decode_bf16_head_1_row", kBf16, 1024, 5120, 1, 0.8},
-                                                       {"decode_fp4_expert_up_1_row", kFp4, 2304, 5120, 1, 0.7},
-                                                       {"decode_fp4_expert_down_1_row", kFp4, 5120, 2304, 1, 0.7},
-                                                       {"decode_fp4_expert_up_4_rows", kFp4, 2304, 5120, 4, std::nullopt}})
+  for (const Decode& d :
+       std::initializer_list<Decode>{{"decode_fp8_wq_b_1_row", kFp8, 8192, 1280, 1, 0.8},
+                                     {"decode_fp8_wo_b_1_row", kFp8, 1024, 8192, 1, 0.8},
+                                     {"decode_fp8_wo_b_4_rows", kFp8, 1024, 8192, 4, std::nullopt},
+                                     {"decode_fp8_wo_b_16_rows", kFp8, 1024, 8192, 16, std::nullopt},
+                                     {"decode_bf16_head_1_row", kBf16, 1024, 5120, 1, 0.8},
+                                     {"decode_fp4_expert_up_1_row", kFp4, 2304, 5120, 1, 0.7},
+                                     {"decode_fp4_expert_down_1_row", kFp4, 5120, 2304, 1, 0.7},
+                                     {"decode_fp4_expert_up_4_rows", kFp4, 2304, 5120, 4, std::nullopt}})
     decode(*k, d, options);
   const int64_t n = options.quick ? 64 : 512;
-  for (const Prefill& p : std::initializer_list<Prefill>{{"prefill_fp8_wo_b", kFp8, 1024, 8192, n, true, 0.8},
-                                                         {"prefill_fp8_wq_b", kFp8, 4096, 1280, n, true, 0.8},
-                                                         {"prefill_bf16_head", kBf16, 1024, 5120, n, true, 0.8},
-                                                         {"prefill_fp4_expert_up", kFp4, 1152, 5120, n, false, 0.6},
-                                                         {"prefill_fp4_expert_down", kFp4, 2560, 2304, n, false, 0.6},
-                                                         {"prefill_fp4_expert_up_48_rows", kFp4, 2304, 5120, 48, false, 0.6},
-                                                         {"prefill_fp8_wo_b_of_peak", kFp8, 1024, 8192, n, false, std::nullopt}})
+  for (const Prefill& p :
+       std::initializer_list<Prefill>{{"prefill_fp8_wo_b", kFp8, 1024, 8192, n, true, 0.8},
+                                      {"prefill_fp8_wq_b", kFp8, 4096, 1280, n, true, 0.8},
+                                      {"prefill_bf16_head", kBf16, 1024, 5120, n, true, 0.8},
+                                      {"prefill_fp4_expert_up", kFp4, 1152, 5120, n, false, 0.6},
+                                      {"prefill_fp4_expert_down", kFp4, 2560, 2304, n, false, 0.6},
+                                      {"prefill_fp4_expert_up_48_rows", kFp4, 2304, 5120, 48, false, 0.6},
+                                      {"prefill_fp8_wo_b_of_peak", kFp8, 1024, 8192, n, false, std::nullopt}})
     prefill(*k, p, options);
+  attention(*k, options);
+  index_scores(*k, options);
 }

@@ -22,7 +22,8 @@ OneDnnMatmul::OneDnnMatmul(int64_t rows, int64_t k, int64_t outputs) : impl_(std
   Impl& i = *impl_;
   using type = memory::data_type;
   using tag = memory::format_tag;
-  const memory::desc x({rows, k}, type::bf16, tag::ab), any({k, outputs}, type::bf16, tag::any), y({rows, outputs}, type::f32, tag::ab);
+  const memory::desc x({rows, k}, type::bf16, tag::ab), any({k, outputs}, type::bf16, tag::any),
+      y({rows, outputs}, type::f32, tag::ab);
   const dnnl::matmul::primitive_desc plan(dnnl::matmul::desc(x, any, y), i.engine);
   i.x.assign(rows * k, 0x3f80);
   i.y.assign(rows * outputs, 0);

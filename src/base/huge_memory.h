@@ -1,5 +1,5 @@
-// Zeroed memory on huge pages where the kernel gives them: for arrays that are walked again and again, whose 4 KiB pages
-// would overflow the address caches. Pages appear on the memory node of the thread that writes them first.
+// Zeroed memory on huge pages where the kernel gives them: for arrays that are walked again and again, whose 4 KiB
+// pages would overflow the address caches. Pages appear on the memory node of the thread that writes them first.
 //
 //   Result<HugeMemory> m = HugeMemory::allocate(bytes);
 //   uint16_t* words = m->as<uint16_t>();

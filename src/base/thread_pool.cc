@@ -13,7 +13,7 @@ namespace deepinfer {
 namespace {
 
 constexpr int kThreadsMax = 4096;  // so that the chunks of a loop fit a ticket
-constexpr int kSpinsIdle = 2000;  // looks at the clock of work; about 50 us
+constexpr int kSpinsIdle = 2000;   // looks at the clock of work; about 50 us
 constexpr int kSpinsDone = 20000;
 
 inline void relax() {
@@ -24,8 +24,8 @@ inline void relax() {
 #endif
 }
 
-// A loop is cut into chunks. `ticket` holds the loop's number, how many chunks it has and the next one, so that taking a
-// chunk proves that the loop is still the one whose fields were read: it cannot end before every chunk has been done.
+// A loop is cut into chunks. `ticket` holds the loop's number, how many chunks it has and the next one, so that taking
+// a chunk proves that the loop is still the one whose fields were read: it cannot end before every chunk has been done.
 struct Ticket {
   uint32_t loop = 0;
   uint16_t chunks = 0, next = 0;

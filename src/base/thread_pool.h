@@ -5,9 +5,10 @@
 //
 // Which thread runs which range is not fixed, so a body may not let its result depend on it. One caller at a time.
 //
-// Waiting. An idle worker sleeps in the kernel; waking it takes tens of microseconds. With Idle::kSpin it first looks for
-// work for about 50 us, so that loops in quick succession start within one microsecond; it then sleeps as well. Spinning
-// is left out where there are more threads than cores. A loop never waits for a worker that has not begun a range.
+// Waiting. An idle worker sleeps in the kernel; waking it takes tens of microseconds. With Idle::kSpin it first looks
+// for work for about 50 us, so that loops in quick succession start within one microsecond; it then sleeps as well.
+// Spinning is left out where there are more threads than cores. A loop never waits for a worker that has not begun a
+// range.
 #pragma once
 
 #include <cstdint>

@@ -39,7 +39,8 @@ OwnedMatrix random_matrix(WeightFormat format, int64_t rows, int64_t cols, Value
   if (format == WeightFormat::kBf16) {
     std::normal_distribution<float> normal(0, 0.05f);
     auto* w = reinterpret_cast<uint16_t*>(o.data.data());
-    for (int64_t i = 0; i < rows * cols; ++i) w[i] = values == Values::kZero ? 0 : numeric::float_to_bf16(normal(random));
+    for (int64_t i = 0; i < rows * cols; ++i)
+      w[i] = values == Values::kZero ? 0 : numeric::float_to_bf16(normal(random));
   } else {
     o.scale.resize((format == WeightFormat::kFp8 ? (rows + 31) / 32 : rows) * (cols / 32));
     for (uint8_t& s : o.scale)
@@ -61,7 +62,8 @@ float weight(const Matrix& w, int64_t row, int64_t k) {
   if (w.format == WeightFormat::kFp8)
     return numeric::e4m3_to_float(d[row * w.cols + k]) * numeric::ue8m0_to_float(s[row / 32 * (w.cols / 32) + k / 32]);
   const uint8_t pair = d[(row * w.cols + k) / 2];
-  return numeric::e2m1_to_float(k % 2 ? pair >> 4 : pair & 15) * numeric::ue8m0_to_float(s[row * (w.cols / 32) + k / 32]);
+  return numeric::e2m1_to_float(k % 2 ? pair >> 4 : pair & 15) *
+         numeric::ue8m0_to_float(s[row * (w.cols / 32) + k / 32]);
 }
 
 // The column that word i of a packed chunk holds.
@@ -127,8 +129,8 @@ Packed pack(const Kernels& k, const Matrix& w, const std::vector<float>& x, int6
   return p;
 }
 
-std::vector<float> multiply(const Kernels& k, const Matrix& w, int64_t row0, int64_t rows, const std::vector<float>& x, int64_t first,
-                            int64_t n, bool round) {
+std::vector<float> multiply(const Kernels& k, const Matrix& w, int64_t row0, int64_t rows, const std::vector<float>& x,
+                            int64_t first, int64_t n, bool round) {
   const Packed packed = pack(k, w, x, first, n);
   std::vector<float> out(n * rows, NAN);
   std::vector<std::byte> memory(multiply_scratch_bytes(w.cols) + 64);
@@ -225,7 +227,8 @@ TEST(FastPack, QuantisesAsTheDefinition) {
         k->pack(x.data(), 256, order, true, out.data(), kStep);
         for (int64_t i = 0; i < 256; ++i) {
           const float want = q[column(order, i)], got = numeric::bf16_to_float(out[i]);
-          ASSERT_TRUE(got == want || (std::isnan(got) && std::isnan(want))) << k->isa << " " << i << ": " << got << " not " << want;
+          ASSERT_TRUE(got == want || (std::isnan(got) && std::isnan(want)))
+              << k->isa << " " << i << ": " << got << " not " << want;
         }
       }
     }
@@ -241,7 +244,8 @@ TEST(FastOuter, EqualsItsTree) {
       const std::vector<float> a = random_rows(m, 2 * kPairs, random), b = random_rows(2 * kPairs, lanes, random);
       std::vector<uint32_t> ap(m * kPairs), bp(kPairs * lanes);
       const auto pair = [](float even, float odd) {
-        return static_cast<uint32_t>(numeric::float_to_bf16(even)) | static_cast<uint32_t>(numeric::float_to_bf16(odd)) << 16;
+        return static_cast<uint32_t>(numeric::float_to_bf16(even)) | static_cast<uint32_t>(numeric::float_to_bf16(odd))
+                                                                         << 16;
       };
       for (int64_t p = 0; p < kPairs; ++p) {
         for (int64_t i = 0; i < m; ++i) ap[p * m + i] = pair(a[i * 2 * kPairs + 2 * p], a[i * 2 * kPairs + 2 * p + 1]);

@@ -1,5 +1,5 @@
-// Row kernels of the fast CPU backend: records against the codecs, sums against double, and every instruction set against
-// the other, bit for bit.
+// Row kernels of the fast CPU backend: records against the codecs, sums against double, and every instruction set
+// against the other, bit for bit.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -154,8 +154,8 @@ TEST(FastRows, NormCollapseExpandCombine) {
   for (const Kernels* k : tables()) {
     Collected c;
     for (const int64_t n : {32, 48, 70, 640}) {
-      const std::vector<float> x = random_row(4 * n, 7), w = random_row(n, 8), y = random_row(n, 9), pre = random_row(4, 10),
-                               comb = random_row(16, 11), routed = random_row(3 * n, 12);
+      const std::vector<float> x = random_row(4 * n, 7), w = random_row(n, 8), y = random_row(n, 9),
+                               pre = random_row(4, 10), comb = random_row(16, 11), routed = random_row(3 * n, 12);
       std::vector<float> out(n), sum(n), streams = x;
       k->norm(x.data(), w.data(), n, 1e-20f, out.data());
       double squares = 0;

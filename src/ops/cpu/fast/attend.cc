@@ -1,5 +1,5 @@
-// Attention over window and selected entries (spec/model.md 6.3, 6.4): scores and values as pair sums, lanes are heads in
-// the first and channels in the second product.
+// Attention over window and selected entries (spec/model.md 6.3, 6.4): scores and values as pair sums, lanes are heads
+// in the first and channels in the second product.
 #include <algorithm>
 #include <cmath>
 
@@ -35,40 +35,38 @@ int64_t FastBackend::gather_words(const At& where, const RowSet& set, int row, u
   return n;
 }
 
-// Heads h0 .. h0 + heads - 1 of one row over n keys [n, d].
-void FastBackend::attend_heads(int layer, int64_t row, int64_t h0, int64_t heads, const uint16_t* keys, int64_t n) {
-  const int64_t d = c_.head_dim, lanes = (heads + kLanes - 1) / kLanes * kLanes, pairs = (n + 1) / 2;
-  float* out = at<float>(Role::kHeads, row) + h0 * d;
+void attend_heads(const Kernels& k, const AttendCall& c) {
+  const int64_t d = c.channels, heads = c.heads, n = c.keys, lanes = (heads + kLanes - 1) / kLanes * kLanes,
+                pairs = (n + 1) / 2;
   if (n == 0) {
-    std::fill(out, out + heads * d, 0.0f);
+    std::fill(c.out, c.out + heads * d, 0.0f);
     return;
   }
-  const float* q = at<float>(Role::kQuery, row) + h0 * d;
   uint32_t* panel = scratch<uint32_t>(Slot::kQueries, d / 2 * lanes);
   uint16_t* packed = scratch<uint16_t>(Slot::kWords, packed_columns(d));
   std::fill(panel, panel + d / 2 * lanes, 0u);
   for (int64_t h = 0; h < heads; ++h) {
-    k_.pack(q + h * d, d, Order::kNatural, false, packed, kStep);
-    for (int64_t p = 0; p < d / 2; ++p) panel[p * lanes + h] = packed[2 * p] | static_cast<uint32_t>(packed[2 * p + 1]) << 16;
+    k.pack(c.q + h * d, d, Order::kNatural, false, packed, kStep);
+    for (int64_t p = 0; p < d / 2; ++p)
+      panel[p * lanes + h] = packed[2 * p] | static_cast<uint32_t>(packed[2 * p + 1]) << 16;
   }
   float* scores = scratch<float>(Slot::kScores, n * lanes);
-  const auto* key_pairs = reinterpret_cast<const uint32_t*>(keys);
-  k_.outer({key_pairs, d / 2, 1, panel, lanes, n, d / 2, lanes, scores, lanes});
+  k.outer({reinterpret_cast<const uint32_t*>(c.words), d / 2, 1, panel, lanes, n, d / 2, lanes, scores, lanes});
 
   uint32_t* p = scratch<uint32_t>(Slot::kProbabilities, pairs * lanes);
   float* denominators = scratch<float>(Slot::kAccumulator, 2 * lanes);
   float* sink = denominators + lanes;
   std::fill(sink, sink + lanes, 0.0f);
-  std::copy_n(vectors_[layer].sink.data() + h0, heads, sink);
-  k_.softmax({scores, n, lanes, 1.0f / std::sqrt(static_cast<float>(d)), sink, p, denominators});
+  std::copy_n(c.sink, heads, sink);
+  k.softmax({scores, n, lanes, 1.0f / std::sqrt(static_cast<float>(d)), sink, p, denominators});
 
   uint32_t* values = scratch<uint32_t>(Slot::kPanel, pairs * kValueChannels);
   for (int64_t c0 = 0; c0 < d; c0 += kValueChannels) {
     const int64_t channels = std::min(kValueChannels, d - c0);
-    k_.pair_rows(keys + c0, d, n, channels, values);
-    k_.outer({p, 1, lanes, values, channels, heads, pairs, channels, out + c0, d});
+    k.pair_rows(c.words + c0, d, n, channels, values);
+    k.outer({p, 1, lanes, values, channels, heads, pairs, channels, c.out + c0, d});
   }
-  for (int64_t h = 0; h < heads; ++h) k_.divide(out + h * d, d, denominators[h]);
+  for (int64_t h = 0; h < heads; ++h) k.divide(c.out + h * d, d, denominators[h]);
 }
 
 void FastBackend::attend(At where) {
@@ -82,8 +80,9 @@ void FastBackend::attend(At where) {
     uint16_t* keys = scratch<uint16_t>(Slot::kKeys, keys_max() * c_.head_dim);
     for (int64_t i = begin; i < end; ++i) {
       const int64_t row = i / parts, part = i % parts, h0 = part * per_part;
-      const int64_t n = gather_words(where, set, static_cast<int>(row), keys);
-      attend_heads(where.layer, row, h0, part + 1 == parts ? heads - h0 : per_part, keys, n);
+      const int64_t n = gather_words(where, set, static_cast<int>(row), keys), d = c_.head_dim;
+      attend_heads(k_, {at<float>(Role::kQuery, row) + h0 * d, part + 1 == parts ? heads - h0 : per_part, d, keys, n,
+                        vectors_[where.layer].sink.data() + h0, at<float>(Role::kHeads, row) + h0 * d});
     }
   };
   parallel(set.rows * parts, body);

@@ -14,9 +14,12 @@ void entry_words(const uint8_t* record, int64_t d, uint16_t* out);
 void softmax(const SoftmaxCall& call);
 void pair_rows(const uint16_t* v, int64_t ldv, int64_t keys, int64_t channels, uint32_t* out);
 void divide(float* x, int64_t n, float by);
+void key_panel(const KeyPanel& call);
+void score(const ScoreCall& call);
 void mix_products(const float* fn, int64_t rows, int64_t width, const float* x, double* out);
 void mix_finish(const MixCall& call);
-void collapse_norm(const float* x, const float* pre, int64_t streams, int64_t n, const float* w, float eps, float* y, float* out);
+void collapse_norm(const float* x, const float* pre, int64_t streams, int64_t n, const float* w, float eps, float* y,
+                   float* out);
 void norm(const float* x, const float* w, int64_t n, float eps, float* out);
 void expand(float* x, const float* y, const float* post, const float* comb, int64_t streams, int64_t n);
 void combine(const float* shared, const float* routed, int64_t k, int64_t n, float* out);

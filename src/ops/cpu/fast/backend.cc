@@ -12,8 +12,8 @@ FastBackend::WorkspaceRows FastBackend::plan_workspace(const checkpoint::ModelCo
   const std::array<Buffer, kRoles> buffers = plan_buffers(c, limits);
   const auto of = [&buffers](Role role) { return buffers[static_cast<int>(role)]; };
   const int64_t rows = std::max(of(Role::kResidual).rows, of(Role::kLogits).rows);
-  const int64_t widest = std::max({c.hidden_size, c.q_lora_rank, c.o_groups * c.o_lora_rank, c.engram_width(), of(Role::kTaps).cols,
-                                   c.num_attention_heads * c.head_dim, c.dspark_markov_rank});
+  const int64_t widest = std::max({c.hidden_size, c.q_lora_rank, c.o_groups * c.o_lora_rank, c.engram_width(),
+                                   of(Role::kTaps).cols, c.num_attention_heads * c.head_dim, c.dspark_markov_rank});
   const int64_t pairs = rows * of(Role::kExpertIds).cols;
   // Groups of heads are packed one after the other, each padded.
   return {rows * (packed_columns(widest) + c.o_groups * kChunk), pairs * packed_columns(c.hidden_size),
@@ -22,7 +22,8 @@ FastBackend::WorkspaceRows FastBackend::plan_workspace(const checkpoint::ModelCo
 
 uint64_t FastBackend::workspace_bytes(const checkpoint::ModelConfig& config, const Limits& limits) const {
   const WorkspaceRows w = plan_workspace(config, limits);
-  return Backend<float>::workspace_bytes(config, limits) + (kBuffers * w.packed + w.pairs + w.hidden) * sizeof(uint16_t);
+  return Backend<float>::workspace_bytes(config, limits) +
+         (kBuffers * w.packed + w.pairs + w.hidden) * sizeof(uint16_t);
 }
 
 Status FastBackend::load(const checkpoint::ModelConfig& config, const ModelWeights& weights, const Limits& limits) {
@@ -33,6 +34,22 @@ Status FastBackend::load(const checkpoint::ModelConfig& config, const ModelWeigh
   }
   DI_ASSIGN_OR_RETURN(expert_in_, HugeMemory::allocate(w.pairs * sizeof(uint16_t)));
   DI_ASSIGN_OR_RETURN(hidden_, HugeMemory::allocate(w.hidden * sizeof(uint16_t)));
+  // Scores are kept for as many rows at a time as fit this; at least one.
+  constexpr int64_t kScoresMax = 4 << 20;
+  const int64_t rows = buffers_[static_cast<int>(Role::kResidual)].rows, heads = config.index_n_heads,
+                d = config.index_head_dim;
+  const int64_t score_rows = std::clamp<int64_t>(kScoresMax / limits.context_max, 1, rows);
+  try {
+    index_codes_.resize(rows * heads * d);
+    index_factors_.resize(rows * heads * d / kIndexGroup);
+    index_twelve_.resize(rows * heads * d / kIndexGroup);
+    if (!limits.keep_scores) scores_.resize(score_rows * limits.context_max);
+    constexpr int64_t kKeysLeast = 1024;  // of a task
+    score_tasks_.reserve((limits.keep_scores ? rows : score_rows) * (limits.context_max / kKeysLeast + 1));
+  } catch (const std::bad_alloc&) {
+    return make_error(Code::kResourceExhausted,
+                      "the indexer's scores need more memory than is available; lower the rows or the context");
+  }
   tasks_.reserve(std::max(config.n_routed_experts, config.dspark_n_routed_experts) + 1);
   return {};
 }

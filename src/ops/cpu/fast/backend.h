@@ -1,7 +1,8 @@
-// The fast CPU backend: the plain backend's stages, with those that cost time replaced by kernels of one instruction set
-// (internal to ops/cpu). Activations stay fp32 arrays of bf16 values between stages; each linear layer packs its input to
-// bf16 words once. The members of each file have one reason to change:
-//   backend.cc (memory, linear layers), hyper.cc (mHC), project.cc (projections), attend.cc, moe.cc (router, experts), head.cc (logits, drafts)
+// The fast CPU backend: the plain backend's stages, with those that cost time replaced by kernels of one instruction
+// set (internal to ops/cpu). Activations stay fp32 arrays of bf16 values between stages; each linear layer packs its
+// input to bf16 words once. The members of each file have one reason to change:
+//   backend.cc (memory, linear layers), hyper.cc (mHC), project.cc (projections), select.cc (indexer), attend.cc,
+//   moe.cc (router, experts), head.cc (logits, drafts)
 //
 // Summation trees: ORDER.md, "fast".
 #pragma once
@@ -15,6 +16,20 @@
 
 namespace deepinfer::ops::cpu::fast {
 
+// The `keep` best of n scores that are bf16 values, as Backend::best_entries.
+void best_scores(const float* scores, int64_t n, int64_t keep, int32_t* out);
+
+// Some heads of one row over keys [n, channels], which are their own values (6.4), on the calling thread.
+struct AttendCall {
+  const float* q = nullptr;  // [heads, channels]
+  int64_t heads = 0, channels = 0;
+  const uint16_t* words = nullptr;  // bf16 [keys, channels]
+  int64_t keys = 0;
+  const float* sink = nullptr;  // [heads]
+  float* out = nullptr;         // [heads, channels]
+};
+void attend_heads(const Kernels& k, const AttendCall& call);
+
 class FastBackend final : public Backend<float> {
  public:
   FastBackend(Capabilities capabilities, const Kernels& kernels, int threads);
@@ -26,6 +41,7 @@ class FastBackend final : public Backend<float> {
   void hc_leave(At at, Sublayer which) override;
   void hc_leave_enter(At leave, Sublayer left, At enter, Sublayer entered) override;
   void attention_project(At at, uint32_t parts) override;
+  void select(At at) override;
   void attend(At at) override;
   void route(At at) override;
   void experts(At at, const ExpertRows& rows) override;
@@ -80,7 +96,17 @@ class FastBackend final : public Backend<float> {
   void down_block(const FfnTask& task, int64_t block, const ExpertRows* routed);
 
   int64_t gather_words(const At& at, const RowSet& set, int row, uint16_t* keys) const;
-  void attend_heads(int layer, int64_t row, int64_t h0, int64_t heads, const uint16_t* keys, int64_t n);
+
+  // Rows of one sequence that share expanded keys.
+  struct ScoreTask {
+    int row0 = 0, rows = 0;
+    int64_t key0 = 0;
+  };
+  static constexpr int kScoreRows = 8;
+  void prepare_query(int64_t row);
+  void score_keys(const RowSet& set, const KvSource& source, int ratio, const ScoreTask& task);
+  float* row_scores(int row);
+  void best_entries(const float* scores, int64_t n, int64_t keep, int32_t* order) const override;
 
   void leave_row(int64_t i);
   void enter_row(int64_t i, const HyperWeights& w, const float* norm_weight);
@@ -91,6 +117,12 @@ class FastBackend final : public Backend<float> {
     const int64_t ld = packed_columns(task.weights->down.cols);
     return {hidden_.as<uint16_t>() + task.first * ld, ld, task.x.n};
   }
+  std::vector<int8_t> index_codes_;  // [rows, heads, channels], see ScoreCall
+  std::vector<float> index_factors_;
+  std::vector<int32_t> index_twelve_;
+  std::vector<float> scores_;  // [rows of a group, context]
+  int scores_row0_ = 0;
+  std::vector<ScoreTask> score_tasks_;
   HugeMemory packed_[kBuffers];
   HugeMemory expert_in_;  // words [pairs, packed hidden_size] of experts with several rows
   HugeMemory hidden_;     // words [pairs + rows, packed intermediate size]

@@ -41,7 +41,8 @@ constexpr E4m3Tables kE4m3 = make_e4m3_tables();
 
 // Byte 0 of every broadcast pair to the words of the lower half, byte 1 to those of the upper.
 inline __m512i make_spread() {
-  return _mm512_inserti64x4(_mm512_set1_epi16(static_cast<int16_t>(0x8000)), _mm256_set1_epi16(static_cast<int16_t>(0x8001)), 1);
+  return _mm512_inserti64x4(_mm512_set1_epi16(static_cast<int16_t>(0x8000)),
+                            _mm256_set1_epi16(static_cast<int16_t>(0x8001)), 1);
 }
 
 // The two clamped scale bytes of a chunk in the exponent's place of each half's words.
@@ -60,7 +61,8 @@ struct Fp8Expander {
       low[i] = _mm512_load_si512(kE4m3.low + 64 * i);
     }
   }
-  // Values x 2^(scale - 127) for the two clamped scale bytes of a chunk. Exponents of e4m3 leave room for every such scale.
+  // Values x 2^(scale - 127) for the two clamped scale bytes of a chunk. Exponents of e4m3 leave room for every such
+  // scale.
   [[gnu::always_inline]] static Words scaled(Words x, __m512i exponent) {
     const __m512i magnitude = _mm512_and_si512(x, _mm512_set1_epi16(0x7fff)), one = _mm512_set1_epi16(1);
     // Neither 0, which has no exponent, nor NaN.
@@ -89,7 +91,8 @@ struct E2m1Table {
 };
 
 constexpr E2m1Table make_e2m1_table() {
-  constexpr int kMagnitude[8] = {0, 126 << 7, 127 << 7, (127 << 7) + 64, 128 << 7, (128 << 7) + 64, 129 << 7, (129 << 7) + 64};
+  constexpr int kMagnitude[8] = {0,        126 << 7,        127 << 7, (127 << 7) + 64,
+                                 128 << 7, (128 << 7) + 64, 129 << 7, (129 << 7) + 64};
   E2m1Table t{};
   for (int i = 0; i < 32; ++i) {
     const int magnitude = kMagnitude[i & 7], sign = (i & 8) << 12;

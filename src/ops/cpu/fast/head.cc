@@ -9,8 +9,8 @@ void FastBackend::head() {
   auto hidden = [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       float* out = at<float>(Role::kFinalHidden, i);
-      k_.collapse_norm(at<float>(Role::kResidual, set.outputs[i]), at<float>(Role::kPre, set.outputs[i]), c_.hc_mult, D, norm_.data(),
-                       static_cast<float>(c_.rms_norm_eps), out, out);
+      k_.collapse_norm(at<float>(Role::kResidual, set.outputs[i]), at<float>(Role::kPre, set.outputs[i]), c_.hc_mult, D,
+                       norm_.data(), static_cast<float>(c_.rms_norm_eps), out, out);
     }
   };
   parallel(n, hidden, 8);

@@ -1,4 +1,5 @@
-// Hyper-connections (spec/model.md 5.2 - 5.4): leaving a sublayer and entering the next is one pass over a row's streams.
+// Hyper-connections (spec/model.md 5.2 - 5.4): leaving a sublayer and entering the next is one pass over a row's
+// streams.
 #include <algorithm>
 #include <cmath>
 
@@ -7,8 +8,8 @@
 namespace deepinfer::ops::cpu::fast {
 
 void FastBackend::leave_row(int64_t i) {
-  k_.expand(at<float>(Role::kResidual, i), at<float>(Role::kSublayerOut, i), at<float>(Role::kPost, i), at<float>(Role::kComb, i),
-            c_.hc_mult, c_.hidden_size);
+  k_.expand(at<float>(Role::kResidual, i), at<float>(Role::kSublayerOut, i), at<float>(Role::kPost, i),
+            at<float>(Role::kComb, i), c_.hc_mult, c_.hidden_size);
 }
 
 void FastBackend::enter_row(int64_t i, const HyperWeights& w, const float* norm_weight) {
@@ -51,6 +52,8 @@ void FastBackend::pass_rows(Rows rows, bool leave, const At* enter, Sublayer ent
 
 void FastBackend::hc_enter(At where, Sublayer which) { pass_rows(where.rows, false, &where, which); }
 void FastBackend::hc_leave(At where, Sublayer) { pass_rows(where.rows, true, nullptr, Sublayer::kAttention); }
-void FastBackend::hc_leave_enter(At leave, Sublayer, At enter, Sublayer entered) { pass_rows(leave.rows, true, &enter, entered); }
+void FastBackend::hc_leave_enter(At leave, Sublayer, At enter, Sublayer entered) {
+  pass_rows(leave.rows, true, &enter, entered);
+}
 
 }  // namespace deepinfer::ops::cpu::fast

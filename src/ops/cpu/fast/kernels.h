@@ -10,8 +10,8 @@
 // fused multiply-adds, the odd element first. Only numbers below 2^-126 differ: AVX-512 flushes them, AVX2 keeps them.
 //
 // Limits: |x| and |w| x scale below 2^60; block scales are held within 2^-60 .. 2^60 so that no exponent wraps.
-// The files of a table are compiled for its instruction set. They include nothing with inline functions that other files
-// use as well, since the linker keeps one copy of such a function and may keep theirs.
+// The files of a table are compiled for its instruction set. They include nothing with inline functions that other
+// files use as well, since the linker keeps one copy of such a function and may keep theirs.
 #pragma once
 
 #include <cstddef>
@@ -29,9 +29,7 @@ enum class Order : uint8_t {
 };
 
 constexpr Order order_of(WeightFormat f) {
-  return f == WeightFormat::kFp4   ? Order::kFp4
-         : f == WeightFormat::kFp8 ? Order::kFp8
-                                   : Order::kNatural;
+  return f == WeightFormat::kFp4 ? Order::kFp4 : f == WeightFormat::kFp8 ? Order::kFp8 : Order::kNatural;
 }
 
 inline constexpr int64_t kChunk = 64;  // columns; packed rows are padded with zeros to a multiple
@@ -42,8 +40,8 @@ inline constexpr int64_t kStreamRows = 4;  // up to so many x rows weights are e
 inline constexpr int64_t kTileRows = 6;    // x rows that meet a weight in one go otherwise
 inline constexpr int64_t kStep = 32;       // words of a row that lie together
 
-// The input of a linear layer: n rows of bf16 words. Up to kStreamRows they lie one behind the other, ld words apart. More
-// are cut into tiles of kTileRows: kStep words of every row of the tile, then the next kStep.
+// The input of a linear layer: n rows of bf16 words. Up to kStreamRows they lie one behind the other, ld words apart.
+// More are cut into tiles of kTileRows: kStep words of every row of the tile, then the next kStep.
 struct PackedRows {
   uint16_t* words = nullptr;
   int64_t ld = 0, n = 0;  // ld: a multiple of kChunk
@@ -66,7 +64,7 @@ struct LinearCall {
   bool round = false;  // to bf16
 };
 
-inline constexpr int64_t kBlockRows = 32;       // weight rows of one unit of work: a row of FP8 scale blocks
+inline constexpr int64_t kBlockRows = 32;          // weight rows of one unit of work: a row of FP8 scale blocks
 inline constexpr int64_t kPanelBytes = 640 << 10;  // expanded weights that stay in a core's second-level cache
 
 // Bytes of scratch memory a call to multiply may use, aligned to 64.
@@ -102,6 +100,31 @@ struct MixCall {
   float *pre = nullptr, *post = nullptr, *comb = nullptr;
 };
 
+// Sixteen index keys of one page, as sums of integers want them: codes of e2m1 twice their value.
+inline constexpr int64_t kKeyLanes = 16;
+inline constexpr int64_t kIndexGroup =
+    32;  // channels with one scale; a group holds its even channels, then the odd ones
+
+struct KeyPanel {
+  const uint8_t *data = nullptr, *scales = nullptr;  // of the first key
+  int64_t data_ld = 0, scale_ld = 0;                 // bytes from key to key
+  int64_t keys = 0, channels = 0;                    // keys <= kKeyLanes; missing lanes repeat the last key
+  uint8_t* codes = nullptr;                          // [channels / 4, kKeyLanes, 4], 12 + twice the value
+  float* factors = nullptr;                          // [channels / 32, kKeyLanes] scale / 4
+};
+
+// One row's index queries against a panel: score of 8.2, bf16 at each step.
+struct ScoreCall {
+  const uint8_t* codes = nullptr;
+  const float* key_factors = nullptr;
+  int64_t heads = 0, channels = 0;
+  const int8_t* query = nullptr;    // [heads, channels] twice the value, in the order of a group
+  const float* factors = nullptr;   // [heads, channels / 32] scales
+  const int32_t* twelve = nullptr;  // [heads, channels / 32] twelve times the sum of a group's query codes
+  const float* weights = nullptr;   // [heads]
+  float* scores = nullptr;          // [kKeyLanes]; -inf where it would be NaN
+};
+
 struct Kernels {
   const char* isa;
   // k columns of one row to bf16 (cut, as x holds bf16 values), quantised by FQ8 first if asked; zeros up to
@@ -121,12 +144,15 @@ struct Kernels {
   // x[i] = bf16(x[i] / by).
   void (*divide)(float* x, int64_t n, float by);
 
+  void (*key_panel)(const KeyPanel& call);
+  void (*score)(const ScoreCall& call);
+
   // out[j] = fn row j . x for j < rows, out[rows] = x . x; in double. width: a multiple of 8.
   void (*mix_products)(const float* fn, int64_t rows, int64_t width, const float* x, double* out);
   void (*mix_finish)(const MixCall& call);
   // y = bf16(sum over s of pre[s] x[s * n + i]), then out = norm(y) with weights w; y and out may be the same.
-  void (*collapse_norm)(const float* x, const float* pre, int64_t streams, int64_t n, const float* w, float eps, float* y,
-                        float* out);
+  void (*collapse_norm)(const float* x, const float* pre, int64_t streams, int64_t n, const float* w, float eps,
+                        float* y, float* out);
   // out = bf16(w * x / rms(x)); x and out may be the same.
   void (*norm)(const float* x, const float* w, int64_t n, float eps, float* out);
   // x[k] = bf16(post[k] y + sum over j of comb[j * streams + k] x[j]), streams of n channels, at most 8.

@@ -42,11 +42,13 @@ inline __m256i expand_e4m3(__m128i codes) {
   const __m256i sign = _mm256_slli_epi16(_mm256_and_si256(v, _mm256_set1_epi16(0x80)), 8);
   const __m256i normal = _mm256_add_epi16(_mm256_slli_epi16(m, 4), _mm256_set1_epi16(120 << 7));
   // Subnormal codes 0..7 by table: low bytes, then high bytes.
-  const __m256i table = _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 0, static_cast<char>(0x80), static_cast<char>(0xc0), 0, 0x20,
-                                                                  0x40, 0x60, 0, 0x3b, 0x3b, 0x3b, 0x3c, 0x3c, 0x3c, 0x3c));
+  const __m256i table =
+      _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 0, static_cast<char>(0x80), static_cast<char>(0xc0), 0, 0x20, 0x40,
+                                                0x60, 0, 0x3b, 0x3b, 0x3b, 0x3c, 0x3c, 0x3c, 0x3c));
   const __m256i index = _mm256_add_epi16(_mm256_or_si256(m, _mm256_slli_epi16(m, 8)), _mm256_set1_epi16(0x0800));
   const __m256i small = _mm256_shuffle_epi8(table, index);
-  const __m256i is_small = _mm256_cmpgt_epi16(_mm256_set1_epi16(8), m), is_nan = _mm256_cmpeq_epi16(m, _mm256_set1_epi16(0x7f));
+  const __m256i is_small = _mm256_cmpgt_epi16(_mm256_set1_epi16(8), m),
+                is_nan = _mm256_cmpeq_epi16(m, _mm256_set1_epi16(0x7f));
   const __m256i value = _mm256_blendv_epi8(normal, small, is_small);
   return _mm256_or_si256(_mm256_blendv_epi8(value, _mm256_set1_epi16(0x7fc0), is_nan), sign);
 }
@@ -76,12 +78,13 @@ void expand_fp8(const uint8_t* codes, int scale, int half, uint16_t* out) {
 }
 
 void expand_fp4(const uint8_t* codes, int scale, int half, uint16_t* out) {
-  const __m128i low = _mm_setr_epi8(0, 0, static_cast<char>(0x80), static_cast<char>(0xc0), 0, 0x40, static_cast<char>(0x80),
-                                    static_cast<char>(0xc0), 0, 0, static_cast<char>(0x80), static_cast<char>(0xc0), 0, 0x40,
-                                    static_cast<char>(0x80), static_cast<char>(0xc0));
-  const __m128i high = _mm_setr_epi8(0, 0x3f, 0x3f, 0x3f, 0x40, 0x40, 0x40, 0x40, static_cast<char>(0x80), static_cast<char>(0xbf),
-                                     static_cast<char>(0xbf), static_cast<char>(0xbf), static_cast<char>(0xc0),
-                                     static_cast<char>(0xc0), static_cast<char>(0xc0), static_cast<char>(0xc0));
+  const __m128i low = _mm_setr_epi8(0, 0, static_cast<char>(0x80), static_cast<char>(0xc0), 0, 0x40,
+                                    static_cast<char>(0x80), static_cast<char>(0xc0), 0, 0, static_cast<char>(0x80),
+                                    static_cast<char>(0xc0), 0, 0x40, static_cast<char>(0x80), static_cast<char>(0xc0));
+  const __m128i high =
+      _mm_setr_epi8(0, 0x3f, 0x3f, 0x3f, 0x40, 0x40, 0x40, 0x40, static_cast<char>(0x80), static_cast<char>(0xbf),
+                    static_cast<char>(0xbf), static_cast<char>(0xbf), static_cast<char>(0xc0), static_cast<char>(0xc0),
+                    static_cast<char>(0xc0), static_cast<char>(0xc0));
   const __m128i pairs = load(codes), nibble = _mm_set1_epi8(15);
   for (int odd = 0; odd < 2; ++odd) {
     const __m128i code = _mm_and_si128(odd == 0 ? pairs : _mm_srli_epi16(pairs, 4), nibble);
@@ -195,8 +198,11 @@ void multiply(const LinearCall& c, std::byte* scratch) {
       const bool two = i + 2 <= c.x.n;
       int64_t r = 0;
       for (; r + 2 <= count; r += 2)
-        two ? panel_block<2, 2>(c, panel + r * ldw, ldw, i, j + r) : panel_block<1, 2>(c, panel + r * ldw, ldw, i, j + r);
-      if (r < count) two ? panel_block<2, 1>(c, panel + r * ldw, ldw, i, j + r) : panel_block<1, 1>(c, panel + r * ldw, ldw, i, j + r);
+        two ? panel_block<2, 2>(c, panel + r * ldw, ldw, i, j + r)
+            : panel_block<1, 2>(c, panel + r * ldw, ldw, i, j + r);
+      if (r < count)
+        two ? panel_block<2, 1>(c, panel + r * ldw, ldw, i, j + r)
+            : panel_block<1, 1>(c, panel + r * ldw, ldw, i, j + r);
     }
   }
 }

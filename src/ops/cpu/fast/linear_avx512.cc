@@ -13,7 +13,7 @@ constexpr int64_t kPrefetchBytes = 2048;  // how far ahead of its loads a weight
 constexpr int kPanelStep = 4;             // panel rows that share loaded activations
 constexpr int64_t kStripColumns = 2048;   // columns of a tile that stay in the first-level cache
 constexpr int64_t kPanelRowsMax = 64;
-constexpr int64_t kPanelAhead = 12;       // steps that panel rows are fetched ahead of from the second-level cache
+constexpr int64_t kPanelAhead = 12;  // steps that panel rows are fetched ahead of from the second-level cache
 
 inline __m512 dot(__m512 acc, Words a, Words b) { return _mm512_dpbf16_ps(acc, (__m512bh)a, (__m512bh)b); }
 
@@ -28,7 +28,8 @@ struct WordScale {
     const int d0 = (static_cast<int>(clamp_scale(s0)) - kScaleBias) * 128,
               d1 = (static_cast<int>(clamp_scale(s1)) - kScaleBias) * 128;
     const auto both = [](int lower, int upper) {
-      return _mm512_inserti64x4(_mm512_set1_epi16(static_cast<int16_t>(lower)), _mm256_set1_epi16(static_cast<int16_t>(upper)), 1);
+      return _mm512_inserti64x4(_mm512_set1_epi16(static_cast<int16_t>(lower)),
+                                _mm256_set1_epi16(static_cast<int16_t>(upper)), 1);
     };
     return {both(d0 > 0 ? d0 : 0, d1 > 0 ? d1 : 0), both(d0 < 0 ? -d0 : 0, d1 < 0 ? -d1 : 0)};
   }
@@ -50,18 +51,16 @@ struct WeightRow {
 
 WeightRow row_of(const Matrix& w, int64_t row) {
   switch (w.format) {
-    case WeightFormat::kFp8:
-      return {bytes(w.data) + row * w.cols, bytes(w.scale) + row / 32 * (w.cols / 32)};
-    case WeightFormat::kFp4:
-      return {bytes(w.data) + row * (w.cols / 2), bytes(w.scale) + row * (w.cols / 32)};
+    case WeightFormat::kFp8: return {bytes(w.data) + row * w.cols, bytes(w.scale) + row / 32 * (w.cols / 32)};
+    case WeightFormat::kFp4: return {bytes(w.data) + row * (w.cols / 2), bytes(w.scale) + row * (w.cols / 32)};
     default: return {bytes(w.data) + row * w.cols * 2, nullptr};
   }
 }
 
 // One chunk of 64 columns of a row, not scaled for FP8. `left`: columns that exist, for the last chunk.
 template <WeightFormat F, class Expander>
-[[gnu::always_inline]] inline void load_chunk(const Expander& e, const WeightRow& r, const uint8_t* scales, int64_t chunk,
-                                              int64_t left, Words& a, Words& b) {
+[[gnu::always_inline]] inline void load_chunk(const Expander& e, const WeightRow& r, const uint8_t* scales,
+                                              int64_t chunk, int64_t left, Words& a, Words& b) {
   if constexpr (F == WeightFormat::kFp8) {
     const uint8_t* p = r.data + chunk * 64;
     e.expand(left >= 64 ? _mm512_loadu_si512(p) : _mm512_maskz_loadu_epi8((uint64_t{1} << left) - 1, p), a, b);
@@ -169,8 +168,8 @@ static_assert(kPanelStep == 4);
 
 // N weight rows times M activation rows, weights expanded in registers.
 template <WeightFormat F, int M, int N, class Expander>
-[[gnu::always_inline]] inline void stream_rows(const LinearCall& c, int64_t j, const Expander& expander, const uint16_t* x,
-                                               int64_t ldx, uint8_t* scales, int64_t scales_ld) {
+[[gnu::always_inline]] inline void stream_rows(const LinearCall& c, int64_t j, const Expander& expander,
+                                               const uint16_t* x, int64_t ldx, uint8_t* scales, int64_t scales_ld) {
   const Matrix& w = *c.w;
   WeightRow rows[N];
   for (int r = 0; r < N; ++r) {
@@ -210,7 +209,10 @@ template <WeightFormat F, int M, int N, class Expander>
   if (w.cols % 64 != 0) step(whole, w.cols % 64);
   for (int i = 0; i < M; ++i) {
     const __m512 zero = _mm512_setzero_ps();
-    store_sums(c, i, j, sum_lanes(acc[0][i], N > 1 ? acc[1 % N][i] : zero, N > 2 ? acc[2 % N][i] : zero, N > 3 ? acc[3 % N][i] : zero), N);
+    store_sums(
+        c, i, j,
+        sum_lanes(acc[0][i], N > 1 ? acc[1 % N][i] : zero, N > 2 ? acc[2 % N][i] : zero, N > 3 ? acc[3 % N][i] : zero),
+        N);
   }
 }
 
@@ -262,7 +264,8 @@ void expand_row(const Matrix& w, int64_t row, uint8_t* scales, uint16_t* out) {
     Words a, b;
     load_chunk<F>(expander, r, scales, chunk, w.cols - chunk * 64, a, b);
     if constexpr (F == WeightFormat::kFp8) {
-      const __m512i exponent = _mm512_sub_epi16(scale_words(scales + chunk * 2, spread), _mm512_set1_epi16(kScaleBias << 7));
+      const __m512i exponent =
+          _mm512_sub_epi16(scale_words(scales + chunk * 2, spread), _mm512_set1_epi16(kScaleBias << 7));
       a = Fp8Expander::scaled(a, exponent);
       b = Fp8Expander::scaled(b, exponent);
     }
@@ -303,7 +306,7 @@ void panel_step(const uint16_t* w, const uint16_t* x, int64_t steps, bool first,
 
 using PanelStep = void (*)(const uint16_t*, const uint16_t*, int64_t, bool, __m512*);
 constexpr PanelStep kPanelSteps[kTileRows + 1] = {nullptr,       panel_step<1>, panel_step<2>, panel_step<3>,
-                                                 panel_step<4>, panel_step<5>, panel_step<6>};
+                                                  panel_step<4>, panel_step<5>, panel_step<6>};
 
 void multiply_panel(const LinearCall& c, int64_t j0, int64_t count, const uint16_t* panel, int64_t ldp, __m512* acc) {
   const int64_t groups = (count + kPanelStep - 1) / kPanelStep, strips = (ldp + kStripColumns - 1) / kStripColumns;

@@ -24,7 +24,8 @@ void FastBackend::add_experts(const ExpertRows& rows, const std::vector<ExpertWe
   const PackedRows packed =
       pack(kFirst, static_cast<const float*>(rows.input.data), rows.input.cols, rows.rows, D, Order::kFp4, true, true);
   for (const ExpertTask& t : expert_tasks_) {
-    FfnTask task{&experts[t.expert], {expert_in_.as<uint16_t>() + t.first * packed.ld, packed.ld, t.count}, t.first, false};
+    FfnTask task{
+        &experts[t.expert], {expert_in_.as<uint16_t>() + t.first * packed.ld, packed.ld, t.count}, t.first, false};
     if (t.count == 1) task.x.words = packed.words + expert_order_[t.first] / columns * packed.ld;
     tasks_.push_back(task);
   }
@@ -44,7 +45,8 @@ void FastBackend::add_experts(const ExpertRows& rows, const std::vector<ExpertWe
 
 void FastBackend::add_shared(const ExpertWeights& shared, int64_t rows) {
   const int64_t first = tasks_.empty() ? 0 : tasks_.back().first + tasks_.back().x.n;
-  tasks_.push_back({&shared, pack_for(kSecond, shared.gate, at<float>(Role::kSublayerIn), c_.hidden_size, rows), first, true});
+  tasks_.push_back(
+      {&shared, pack_for(kSecond, shared.gate, at<float>(Role::kSublayerIn), c_.hidden_size, rows), first, true});
 }
 
 // Hidden channels block * 64 .. of a task's rows, packed for the down projection.
@@ -59,7 +61,8 @@ void FastBackend::up_block(const FfnTask& task, int64_t block, const ExpertRows*
   k_.multiply({&w.up, row0, count, task.x, up, kChunk, true}, memory);
   const auto limit = static_cast<float>(c_.swiglu_limit);
   for (int64_t i = 0; i < n; ++i) {
-    const float weight = task.shared ? 1.0f : static_cast<const float*>(routed->weights.data)[expert_order_[task.first + i]];
+    const float weight =
+        task.shared ? 1.0f : static_cast<const float*>(routed->weights.data)[expert_order_[task.first + i]];
     float* h = gate + i * kChunk;
     k_.swiglu(h, up + i * kChunk, count, limit, weight, h);
     k_.pack(h, count, order_of(w.down.format), true, hidden.row(i) + row0 / kStep * hidden.step(i), hidden.step(i));
@@ -124,7 +127,8 @@ void FastBackend::combine(At where) {
   const int64_t D = c_.hidden_size, k = experts_per_row(where.layer);
   auto body = [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i)
-      k_.combine(at<float>(Role::kSharedOut, i), at<float>(Role::kExpertOut, i), k, D, at<float>(Role::kSublayerOut, i));
+      k_.combine(at<float>(Role::kSharedOut, i), at<float>(Role::kExpertOut, i), k, D,
+                 at<float>(Role::kSublayerOut, i));
   };
   parallel(row_count(where.rows), body, 4);
 }

@@ -12,12 +12,13 @@ void FastBackend::attention_project(At where, uint32_t parts) {
   const LayerWeights& w = w_.layers[where.layer];
   const LayerVectors& v = vectors_[where.layer];
   const int64_t n = set.rows, half = c_.qk_rope_head_dim / 2, D = c_.hidden_size, d = c_.head_dim;
-  const int64_t low = c_.q_lora_rank, heads = c_.num_attention_heads, index_heads = c_.index_n_heads, index_d = c_.index_head_dim;
+  const int64_t low = c_.q_lora_rank, heads = c_.num_attention_heads, index_heads = c_.index_n_heads,
+                index_d = c_.index_head_dim;
   const int table = ratio_of(where.layer) > 0;
   const auto eps = static_cast<float>(c_.rms_norm_eps);
   const float* x = at<float>(Role::kSublayerIn);
-  float *qr = at<float>(Role::kQueryLow), *q = at<float>(Role::kQuery), *kv = stage_rows_.data(), *iq = at<float>(Role::kIndexQuery),
-        *compressed = at<float>(Role::kCompressorRows);
+  float *qr = at<float>(Role::kQueryLow), *q = at<float>(Role::kQuery), *kv = stage_rows_.data(),
+        *iq = at<float>(Role::kIndexQuery), *compressed = at<float>(Role::kCompressorRows);
   std::array<LinearCall, 5> calls;
   size_t count = 0;
   const auto run_calls = [&] {

@@ -19,7 +19,8 @@ uint32_t word_of(float x) {
 float e4m3(uint32_t code) {
   const uint32_t exponent = code >> 3 & 15, mantissa = code & 7;
   if ((code & 0x7f) == 0x7f) return __builtin_nanf("");
-  const float m = exponent == 0 ? static_cast<float>(mantissa) / 512 : __builtin_ldexpf(static_cast<float>(8 + mantissa), static_cast<int>(exponent) - 10);
+  const float m = exponent == 0 ? static_cast<float>(mantissa) / 512
+                                : __builtin_ldexpf(static_cast<float>(8 + mantissa), static_cast<int>(exponent) - 10);
   return code & 0x80 ? -m : m;
 }
 
@@ -73,7 +74,8 @@ void pair_rows(const uint16_t* v, int64_t ldv, int64_t keys, int64_t channels, u
   for (int64_t t = 0; t < keys; t += 2) {
     for (int64_t i = 0; i < channels; i += 16) {
       const __m256i a = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(v + t * ldv + i));
-      const __m256i b = t + 1 < keys ? _mm256_loadu_si256(reinterpret_cast<const __m256i*>(v + (t + 1) * ldv + i)) : _mm256_setzero_si256();
+      const __m256i b = t + 1 < keys ? _mm256_loadu_si256(reinterpret_cast<const __m256i*>(v + (t + 1) * ldv + i))
+                                     : _mm256_setzero_si256();
       const __m256i low = _mm256_unpacklo_epi16(a, b), high = _mm256_unpackhi_epi16(a, b);
       auto* o = reinterpret_cast<__m256i*>(out + t / 2 * channels + i);
       _mm256_storeu_si256(o, _mm256_permute2x128_si256(low, high, 0x20));
@@ -88,7 +90,8 @@ void mix_products(const float* fn, int64_t rows, int64_t width, const float* x, 
     __m256d low = _mm256_setzero_pd(), high = _mm256_setzero_pd();
     for (int64_t i = 0; i < width; i += 8) {
       low = _mm256_fmadd_pd(_mm256_cvtps_pd(_mm_loadu_ps(row + i)), _mm256_cvtps_pd(_mm_loadu_ps(x + i)), low);
-      high = _mm256_fmadd_pd(_mm256_cvtps_pd(_mm_loadu_ps(row + i + 4)), _mm256_cvtps_pd(_mm_loadu_ps(x + i + 4)), high);
+      high =
+          _mm256_fmadd_pd(_mm256_cvtps_pd(_mm_loadu_ps(row + i + 4)), _mm256_cvtps_pd(_mm_loadu_ps(x + i + 4)), high);
     }
     // Lanes (i, i + 4), (i, i + 2), (0, 1).
     const __m256d four = _mm256_add_pd(low, high);

@@ -61,7 +61,8 @@ namespace avx512 {
 void window_words(const uint8_t* record, int64_t d, uint16_t* out) {
   const Fp8Expander expander;
   const uint8_t* scales = record + d;
-  const __m512i low = _mm512_load_si512(kIndices.fp8[0]), high = _mm512_load_si512(kIndices.fp8[1]), spread = make_spread();
+  const __m512i low = _mm512_load_si512(kIndices.fp8[0]), high = _mm512_load_si512(kIndices.fp8[1]),
+                spread = make_spread();
   for (int64_t i = 0; i < d; i += 64) {
     const bool whole = d - i >= 64;
     __m512i a, b;
@@ -117,7 +118,8 @@ static void mix_rows(const float* fn, int64_t width, const float* x, double* out
   for (int64_t i = 0; i < width; i += 8) {
     const __m512d v = _mm512_cvtps_pd(_mm256_loadu_ps(x + i));
 #pragma GCC unroll 12
-    for (int r = 0; r < R; ++r) acc[r] = _mm512_fmadd_pd(_mm512_cvtps_pd(_mm256_loadu_ps(fn + r * width + i)), v, acc[r]);
+    for (int r = 0; r < R; ++r)
+      acc[r] = _mm512_fmadd_pd(_mm512_cvtps_pd(_mm256_loadu_ps(fn + r * width + i)), v, acc[r]);
   }
   for (int r = 0; r < R; ++r) out[r] = sum_lanes_pd(acc[r]);
 }

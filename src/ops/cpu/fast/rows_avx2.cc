@@ -82,14 +82,17 @@ void swiglu(const float* gate, const float* up, int64_t n, float limit, float we
 void softmax(const SoftmaxCall& call) { softmax_lanes(call); }
 void divide(float* x, int64_t n, float by) { divide_row(x, n, by); }
 void mix_finish(const MixCall& call) { mix_finish_row(call); }
-void collapse_norm(const float* x, const float* pre, int64_t streams, int64_t n, const float* w, float eps, float* y, float* out) {
+void collapse_norm(const float* x, const float* pre, int64_t streams, int64_t n, const float* w, float eps, float* y,
+                   float* out) {
   collapse_norm_row(x, pre, streams, n, w, eps, y, out);
 }
 void norm(const float* x, const float* w, int64_t n, float eps, float* out) { norm_row(x, w, n, eps, out); }
 void expand(float* x, const float* y, const float* post, const float* comb, int64_t streams, int64_t n) {
   expand_row(x, y, post, comb, streams, n);
 }
-void combine(const float* shared, const float* routed, int64_t k, int64_t n, float* out) { combine_row(shared, routed, k, n, out); }
+void combine(const float* shared, const float* routed, int64_t k, int64_t n, float* out) {
+  combine_row(shared, routed, k, n, out);
+}
 
 }  // namespace avx2
 }  // namespace deepinfer::ops::cpu::fast

@@ -17,7 +17,8 @@ inline __m512i magnitude(__m512i v) { return _mm512_and_si512(v, _mm512_set1_epi
 inline void quantise_group(__m512i& a, __m512i& b) {
   const __m512 floor = _mm512_set1_ps(1e-4f);
   // A NaN as first operand leaves the second.
-  const __m512 top = _mm512_max_ps(_mm512_castsi512_ps(magnitude(a)), _mm512_max_ps(_mm512_castsi512_ps(magnitude(b)), floor));
+  const __m512 top =
+      _mm512_max_ps(_mm512_castsi512_ps(magnitude(a)), _mm512_max_ps(_mm512_castsi512_ps(magnitude(b)), floor));
   const float t = _mm512_reduce_max_ps(top) * (1.0f / 448);
   const auto bits = static_cast<uint32_t>(_mm_cvtsi128_si32(_mm_castps_si128(_mm_set_ss(t))));
   uint32_t code = (bits >> 23) + ((bits & 0x7fffffu) != 0);
@@ -148,14 +149,17 @@ void swiglu(const float* gate, const float* up, int64_t n, float limit, float we
 void softmax(const SoftmaxCall& call) { softmax_lanes(call); }
 void divide(float* x, int64_t n, float by) { divide_row(x, n, by); }
 void mix_finish(const MixCall& call) { mix_finish_row(call); }
-void collapse_norm(const float* x, const float* pre, int64_t streams, int64_t n, const float* w, float eps, float* y, float* out) {
+void collapse_norm(const float* x, const float* pre, int64_t streams, int64_t n, const float* w, float eps, float* y,
+                   float* out) {
   collapse_norm_row(x, pre, streams, n, w, eps, y, out);
 }
 void norm(const float* x, const float* w, int64_t n, float eps, float* out) { norm_row(x, w, n, eps, out); }
 void expand(float* x, const float* y, const float* post, const float* comb, int64_t streams, int64_t n) {
   expand_row(x, y, post, comb, streams, n);
 }
-void combine(const float* shared, const float* routed, int64_t k, int64_t n, float* out) { combine_row(shared, routed, k, n, out); }
+void combine(const float* shared, const float* routed, int64_t k, int64_t n, float* out) {
+  combine_row(shared, routed, k, n, out);
+}
 
 }  // namespace avx512
 }  // namespace deepinfer::ops::cpu::fast

@@ -81,10 +81,12 @@ float inverse_rms(const float* x, int64_t n, float eps) {
 
 void norm_row(const float* x, const float* w, int64_t n, float eps, float* out) {
   const F16 scale = F16::all(inverse_rms(x, n, eps));
-  for (int64_t i = 0; i < n; i += 16) to_bf16(F16::load(w + i, n - i) * (F16::load(x + i, n - i) * scale)).store(out + i, n - i);
+  for (int64_t i = 0; i < n; i += 16)
+    to_bf16(F16::load(w + i, n - i) * (F16::load(x + i, n - i) * scale)).store(out + i, n - i);
 }
 
-void collapse_norm_row(const float* x, const float* pre, int64_t streams, int64_t n, const float* w, float eps, float* y, float* out) {
+void collapse_norm_row(const float* x, const float* pre, int64_t streams, int64_t n, const float* w, float eps,
+                       float* y, float* out) {
   for (int64_t i = 0; i < n; i += 16) {
     F16 v = F16::all(0.0f);
     for (int64_t s = 0; s < streams; ++s) v = fma(F16::all(pre[s]), F16::load(x + s * n + i, n - i), v);

@@ -22,7 +22,8 @@ struct F16 {
   }
   // The upper halves of the lanes, as 16 words.
   void store_words(uint16_t* p) const {
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_castps_si512(v), 16)));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
+                        _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_castps_si512(v), 16)));
   }
 };
 
@@ -41,7 +42,8 @@ inline F16 where_less(F16 x, F16 y, F16 a, F16 b) {
 }
 // x 2^n for whole n that keep the exponent in range.
 inline F16 scale_by_power(F16 x, F16 n) {
-  return {_mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(x.v), _mm512_slli_epi32(_mm512_cvtps_epi32(n.v), 23)))};
+  return {
+      _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(x.v), _mm512_slli_epi32(_mm512_cvtps_epi32(n.v), 23)))};
 }
 inline F16 to_bf16(F16 x) {
   const __m512i b = _mm512_castps_si512(x.v);

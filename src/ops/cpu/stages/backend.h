@@ -132,8 +132,8 @@ class Backend : public Ops {
   // bf16-output linear of n rows: quantises the input where the weight is FP8 or FP4.
   virtual void linear(const Matrix& w, const float* x, int64_t ldx, int64_t n, float* out, int64_t ldo);
   // Outputs row0 .. row0 + rows - 1 of a linear layer whose input is not quantised, rounded to bf16.
-  virtual void linear_part(const Matrix& w, int64_t row0, int64_t rows, const float* x, int64_t ldx, int64_t n, float* out,
-                           int64_t ldo);
+  virtual void linear_part(const Matrix& w, int64_t row0, int64_t rows, const float* x, int64_t ldx, int64_t n,
+                           float* out, int64_t ldo);
   // The same for a whole BF16 matrix, not rounded.
   virtual void products(const Matrix& w, const float* x, int64_t ldx, int64_t n, T* out, int64_t ldo);
   template <class Body>
@@ -167,6 +167,9 @@ class Backend : public Ops {
 
   // ---- indexer
   void score_row(const RowSet& set, int row, const KvSource& keys, int64_t visible, T* scores) const;
+  // The `keep` best of n by descending score, lower index first among equals; ascending in order[0..keep), which has
+  // room for n.
+  virtual void best_entries(const T* scores, int64_t n, int64_t keep, int32_t* order) const;
   void choose_candidates(int row, const T* scores, int64_t visible);
   void choose_entries(int row, T* scores, int64_t visible, bool filtered);
 

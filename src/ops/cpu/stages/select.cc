@@ -24,9 +24,10 @@ T ordered(T score) {
   return std::isnan(score) ? -std::numeric_limits<T>::infinity() : score;
 }
 
-// The `keep` best of n by descending score, lower index first among equals; ascending in order[0..keep).
+}  // namespace
+
 template <class T>
-void best(const T* scores, int64_t n, int64_t keep, int32_t* order) {
+void Backend<T>::best_entries(const T* scores, int64_t n, int64_t keep, int32_t* order) const {
   for (int64_t i = 0; i < n; ++i) order[i] = static_cast<int32_t>(i);
   if (keep < n) {
     std::nth_element(order, order + keep, order + n,
@@ -34,8 +35,6 @@ void best(const T* scores, int64_t n, int64_t keep, int32_t* order) {
     std::sort(order, order + keep);
   }
 }
-
-}  // namespace
 
 template <class T>
 void Backend<T>::score_row(const RowSet& set, int row, const KvSource& source, int64_t visible, T* scores) const {
@@ -87,7 +86,7 @@ void Backend<T>::choose_candidates(int row, const T* scores, int64_t visible) {
   }
   top[blocks - 1] = std::numeric_limits<T>::infinity();  // the newest block is pinned
   int32_t* order = scratch<int32_t>(Slot::kOrder, blocks);
-  best(top, blocks, keep, order);
+  best_entries(top, blocks, keep, order);
   std::copy_n(order, keep, out);
 }
 
@@ -110,7 +109,7 @@ void Backend<T>::choose_entries(int row, T* scores, int64_t visible, bool filter
   const int64_t keep = std::min(possible, c_.index_topk);
   int32_t* out = at<int32_t>(Role::kSelected, row);
   int32_t* order = scratch<int32_t>(Slot::kOrder, visible);
-  best(scores, visible, keep, order);
+  best_entries(scores, visible, keep, order);
   std::copy_n(order, keep, out);
   std::fill(out + keep, out + c_.index_topk, -1);
 }

@@ -1,0 +1,105 @@
+// Index scores with AVX-512 VNNI: integer dot products of FP4 codes, bf16 chains of heads (spec/model.md 8.2).
+#include <immintrin.h>
+
+#include "ops/cpu/fast/avx512.h"
+
+namespace deepinfer::ops::cpu::fast {
+namespace {
+
+constexpr int64_t kWordsOfGroup = kIndexGroup / 4;
+
+// Rounded to odd: exact, or the neighbour whose last bit is set. A further rounding to bf16 is then as one rounding.
+inline __m512 odd(__m512 up, __m512 down, __m512 cut) {
+  const __mmask16 inexact = _mm512_cmpneq_epi32_mask(_mm512_castps_si512(up), _mm512_castps_si512(down));
+  const __m512i c = _mm512_castps_si512(cut);
+  return _mm512_castsi512_ps(_mm512_mask_or_epi32(c, inexact, c, _mm512_set1_epi32(1)));
+}
+inline __m512 fma_odd(__m512 a, __m512 b, __m512 c) {
+  const __m512 up = _mm512_fmadd_round_ps(a, b, c, _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC),
+               down = _mm512_fmadd_round_ps(a, b, c, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC),
+               cut = _mm512_fmadd_round_ps(a, b, c, _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC);
+  return odd(up, down, cut);
+}
+inline __m512 add_odd(__m512 a, __m512 b) { return fma_odd(a, _mm512_set1_ps(1.0f), b); }
+
+// To bf16; no NaN expected (a NaN stays one or becomes an infinity).
+inline __m512 round_words(__m512 x) {
+  const __m512i b = _mm512_castps_si512(x);
+  const __m512i tie = _mm512_and_si512(_mm512_srli_epi32(b, 16), _mm512_set1_epi32(1));
+  const __m512i r = _mm512_add_epi32(b, _mm512_add_epi32(tie, _mm512_set1_epi32(0x7fff)));
+  return _mm512_castsi512_ps(_mm512_and_si512(r, _mm512_set1_epi32(static_cast<int>(0xffff0000))));
+}
+
+// Adds N heads from h on to their chains. fp32 dot products: exact group sums, groups in order.
+template <int N>
+[[gnu::always_inline]] inline void add_heads(const ScoreCall& c, int64_t h, int64_t groups, __m512* chain) {
+  const __m512 zero = _mm512_setzero_ps();
+  const int32_t* q[N];
+  __m512 sum[N];
+  for (int j = 0; j < N; ++j) {
+    q[j] = reinterpret_cast<const int32_t*>(c.query + (h + j) * c.channels);
+    sum[j] = zero;
+  }
+  for (int64_t g = 0; g < groups; ++g) {
+    __m512i acc[N];
+    // The codes are 12 too large, each.
+    for (int j = 0; j < N; ++j) acc[j] = _mm512_set1_epi32(-c.twelve[(h + j) * groups + g]);
+#pragma GCC unroll 8
+    for (int64_t w = 0; w < kWordsOfGroup; ++w) {
+      const __m512i codes = _mm512_loadu_si512(c.codes + (g * kWordsOfGroup + w) * kKeyLanes * 4);
+#pragma GCC unroll 4
+      for (int j = 0; j < N; ++j)
+        acc[j] = _mm512_dpbusd_epi32(acc[j], codes, _mm512_set1_epi32(q[j][g * kWordsOfGroup + w]));
+    }
+    const __m512 factor = _mm512_loadu_ps(c.key_factors + g * kKeyLanes);
+    for (int j = 0; j < N; ++j) {
+      const __m512 exact = _mm512_mul_ps(_mm512_cvtepi32_ps(acc[j]), factor);
+      sum[j] = _mm512_fmadd_ps(exact, _mm512_set1_ps(c.factors[(h + j) * groups + g]), sum[j]);
+    }
+  }
+  for (int j = 0; j < N; ++j) {
+    const __m512 dot = round_words(_mm512_max_ps(sum[j], zero));
+    chain[j] = round_words(fma_odd(dot, _mm512_set1_ps(c.weights[h + j]), chain[j]));
+  }
+}
+
+}  // namespace
+
+namespace avx512 {
+
+void key_panel(const KeyPanel& p) {
+  alignas(64) int32_t offset[kKeyLanes];
+  for (int64_t k = 0; k < kKeyLanes; ++k) offset[k] = static_cast<int32_t>((k < p.keys ? k : p.keys - 1) * p.data_ld);
+  const __m512i lanes = _mm512_load_si512(offset), mask = _mm512_set1_epi8(15);
+  const __m512i table =
+      _mm512_broadcast_i32x4(_mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
+  for (int64_t g = 0; g < p.channels / kIndexGroup; ++g) {
+    for (int64_t w = 0; w < kWordsOfGroup / 2; ++w) {
+      const __m512i x = _mm512_i32gather_epi32(lanes, p.data + g * kIndexGroup / 2 + w * 4, 1);
+      const __m512i even = _mm512_shuffle_epi8(table, _mm512_and_si512(x, mask)),
+                    uneven = _mm512_shuffle_epi8(table, _mm512_and_si512(_mm512_srli_epi16(x, 4), mask));
+      _mm512_storeu_si512(p.codes + (g * kWordsOfGroup + w) * kKeyLanes * 4, even);
+      _mm512_storeu_si512(p.codes + (g * kWordsOfGroup + kWordsOfGroup / 2 + w) * kKeyLanes * 4, uneven);
+    }
+    alignas(64) int32_t bits[kKeyLanes];
+    for (int64_t k = 0; k < kKeyLanes; ++k) bits[k] = p.scales[(k < p.keys ? k : p.keys - 1) * p.scale_ld + g] << 23;
+    _mm512_storeu_ps(p.factors + g * kKeyLanes,
+                     _mm512_mul_ps(_mm512_castsi512_ps(_mm512_load_si512(bits)), _mm512_set1_ps(0.25f)));
+  }
+}
+
+void score(const ScoreCall& c) {
+  const int64_t groups = c.channels / kIndexGroup;
+  const __m512 zero = _mm512_setzero_ps();
+  __m512 chain[4] = {zero, zero, zero, zero};
+  int64_t h = 0;
+  for (; h + 4 <= c.heads; h += 4) add_heads<4>(c, h, groups, chain);
+  for (; h < c.heads; ++h) add_heads<1>(c, h, groups, chain + h % 4);
+  const __m512 even = round_words(add_odd(chain[0], chain[2])), uneven = round_words(add_odd(chain[1], chain[3]));
+  const __m512 score = round_words(add_odd(even, uneven));
+  const __mmask16 nan = _mm512_cmp_ps_mask(score, score, _CMP_UNORD_Q);
+  _mm512_storeu_ps(c.scores, _mm512_mask_mov_ps(score, nan, _mm512_set1_ps(-__builtin_inff())));
+}
+
+}  // namespace avx512
+}  // namespace deepinfer::ops::cpu::fast
