@@ -1,6 +1,8 @@
 // The engine around the model: time between two forwards and CPU time of each part of a step, throughput against a bare
 // loop on a device of sleeping steps, and decode of the bundled model at batch 1, 8 and 32 beside a loop that does nothing
 // but forwards.
+#include <malloc.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -230,7 +232,7 @@ void bundled(int batch, int tokens, int repeats) {
   auto checkpoint = std::make_shared<const checkpoint::Checkpoint>(must(checkpoint::Checkpoint::open("models/tiny")));
   const engine::ModelExecutorOptions sizes{.context_max = 1024, .sequences_max = batch};
   const auto make = [&] {
-    return must(engine::ModelExecutor::create(checkpoint, ops::make_plain_ops(available_cores()), sizes));
+    return must(engine::ModelExecutor::create(checkpoint, ops::make_cpu_ops(available_cores()), sizes));
   };
   const auto loop = make();
   const auto e = make_engine(make(), tokens);
@@ -247,6 +249,71 @@ void bundled(int batch, int tokens, int repeats) {
                  .ceiling_is = "forwards in a bare loop"});
 }
 
+// A prompt of 4,096 tokens once more: its blocks and windows are cached.
+void prefix_hit(int tokens, int repeats) {
+  auto checkpoint = std::make_shared<const checkpoint::Checkpoint>(must(checkpoint::Checkpoint::open("models/tiny")));
+  const engine::ModelExecutorOptions sizes{.context_max = tokens + 128, .sequences_max = 2};
+  const auto e =
+      make_engine(must(engine::ModelExecutor::create(checkpoint, ops::make_cpu_ops(available_cores()), sizes)), 64);
+  std::vector<double> cold, hit;
+  for (int i = 0; i < repeats; ++i) {
+    engine::Request r;
+    r.prompt = random_tokens(tokens, i);
+    r.max_tokens = 4;
+    r.seed = 1;
+    for (std::vector<double>* times : {&cold, static_cast<std::vector<double>*>(nullptr), &hit}) {
+      r.cache = times != &cold;
+      const auto stream = must(e->submit(r));
+      engine::Event event;
+      while (stream->next(&event)) {
+      }
+      if (times != nullptr) times->push_back(event.usage.first_token_s * 1e3);
+    }
+  }
+  bench::report({.bench = "engine",
+                 .name = "first_token_of_a_cached_prompt_4k",
+                 .value = bench::median(hit),
+                 .unit = "ms",
+                 .ceiling = bench::median(cold),
+                 .ceiling_is = "the same prompt cold",
+                 .goal = 0.1,
+                 .goal_is_ratio = true,
+                 .higher_is_better = false});
+}
+
+size_t heap_bytes() { return ::mallinfo2().uordblks + ::mallinfo2().hblkhd; }
+
+// Heap of the engine, without the device: what a running sequence takes, and what is left of requests that have ended.
+void memory(int requests) {
+  constexpr int kBatch = 32;
+  const auto e = make_engine(std::make_unique<SleepingDevice>(kBatch, std::chrono::microseconds(0)), 64);
+  const auto run = [&](int count) {
+    for (int done = 0; done < count; done += kBatch) {
+      auto streams = start(*e, kBatch, 3, false);
+      read_all(streams);
+    }
+    must(e->check_accounting());
+  };
+  run(requests / 10);
+  const size_t before = heap_bytes();
+  run(requests);
+  bench::report({.bench = "engine",
+                 .name = "heap_growth_over_100000_requests",
+                 .value = (static_cast<double>(heap_bytes()) - static_cast<double>(before)) / 1024,
+                 .unit = "KiB",
+                 .goal = 64,
+                 .higher_is_better = false});
+  const size_t idle = heap_bytes();
+  auto streams = start(*e, kBatch, 4000, true);
+  engine::Event event;
+  for (auto& s : streams) s->next(&event);
+  bench::report({.bench = "engine",
+                 .name = "heap_of_a_running_sequence",
+                 .value = (static_cast<double>(heap_bytes()) - static_cast<double>(idle)) / 1024 / kBatch,
+                 .unit = "KiB",
+                 .higher_is_better = false});
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -259,5 +326,7 @@ int main(int argc, char** argv) {
     outside_forward(batches[i], true, tokens, repeats, full_goals[i]);
   }
   for (int batch : {8, 32}) sleeping_steps(batch, options.quick ? 20 : 200, options.quick ? 1 : 3);
+  prefix_hit(options.quick ? 512 : 4096, options.quick ? 1 : 5);
+  memory(options.quick ? 3200 : 100000);
   for (int batch : batches) bundled(batch, options.quick ? 8 : 48, options.quick ? 1 : 5);
 }

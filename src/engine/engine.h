@@ -21,6 +21,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -74,6 +75,7 @@ struct EngineOptions {
   bool prefix_cache = true;
   bool bounded_replay = false;  // approximate hits (design.md 6); answers then depend on what is cached
   bool spill = true;            // preemption to host memory; else by computing again
+  std::function<bool(int64_t id, int32_t output_tokens)> preempt_drill;  // sched/config.h; tests
   int waiting_max = 4096;       // requests that wait or run, beside those that fit at once
   int samples_max = 16;
   int queue_events = 256;    // of one request's stream

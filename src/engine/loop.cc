@@ -61,6 +61,7 @@ sched::SchedulerConfig scheduler_config(const ExecutorInfo& info, const EngineOp
   c.waiting_max = options.waiting_max + info.sequences_max;
   c.samples_max = std::min(options.samples_max, info.sequences_max);
   c.step_target_s = options.step_target_s;
+  c.preempt_drill = options.preempt_drill;
   c.spill = options.spill;
   c.prefix_cache = options.prefix_cache;
   if (options.drafts.mode != DraftMode::kOff) c.drafts_max = options.drafts.drafts_max;

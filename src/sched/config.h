@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string_view>
 
 #include "base/status.h"
@@ -68,6 +69,8 @@ struct SchedulerConfig {
   int skip_ahead_max = 8;            // requests that may be looked at behind one that does not fit
   int skips_max = 64;                // how often a request may be passed over before others wait for it
   int preemptions_max = 3;           // after so many preemptions a sequence is preempted last
+  // Drills and tests: a running sequence for which it is true, with its output so far, is preempted before a step.
+  std::function<bool(int64_t id, int32_t output_tokens)> preempt_drill;
   bool spill = true;                 // preemption to host memory; else, and without room, by computing again
 
   // Cache.

@@ -49,6 +49,12 @@ const Plan& Scheduler::Impl::make_plan(double now) {
   p.plan.before.swap(pending);
   logits_used = 0;
   planning = true;
+  if (config.preempt_drill) {
+    walk = running;
+    for (Sequence* s : walk) {
+      if (s->outputs() > 0 && config.preempt_drill(s->state.id, s->outputs())) preempt(*s);
+    }
+  }
   plan_decode();
   admit_waiting(plan_prefill(prefill_budget()));
   planning = false;

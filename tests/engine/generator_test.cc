@@ -37,8 +37,8 @@ Turn run(G& generator, const std::vector<int32_t>& prompt, int tokens, engine::P
 TEST(EngineGenerator, TurnsEqualOneSequenceAlone) {
   const auto checkpoint = testing::open_checkpoint("tiny-random");
   const auto generator =
-      engine::EngineGenerator::create(checkpoint, ops::make_plain_ops(2), testing::kContext).value();
-  const auto model = engine::SingleSequence::create(checkpoint, ops::make_plain_ops(2), testing::kContext).value();
+      engine::EngineGenerator::create(checkpoint, ops::make_cpu_ops(2), testing::kContext).value();
+  const auto model = engine::SingleSequence::create(checkpoint, ops::make_cpu_ops(2), testing::kContext).value();
   engine::Generator alone(*model);
   std::vector<int32_t> text = testing::random_prompt(300, 5);
   for (int turn = 0; turn < 4; ++turn) {
@@ -58,7 +58,7 @@ TEST(EngineGenerator, TurnsEqualOneSequenceAlone) {
 
 TEST(EngineGenerator, EndsAsAskedAndRefusesWhatDoesNotFit) {
   const auto generator =
-      engine::EngineGenerator::create(testing::open_checkpoint("tiny-random"), ops::make_plain_ops(2), 256).value();
+      engine::EngineGenerator::create(testing::open_checkpoint("tiny-random"), ops::make_cpu_ops(2), 256).value();
   const std::vector<int32_t> prompt = testing::random_prompt(200, 5);
   EXPECT_EQ(run(*generator, prompt, 1000, engine::Prefill::kTail).figures.end, EndReason::kContextFull);
   EXPECT_EQ(run(*generator, testing::random_prompt(20, 1), 1000, engine::Prefill::kTail).figures.end,

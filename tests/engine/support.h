@@ -22,6 +22,8 @@ constexpr int kContext = 1024;
 
 struct EngineSetup {
   std::string model = "tiny-random";
+  int64_t context = kContext;
+  bool plain = false;  // the plain backend instead of the fast one
   int sequences = 16, blocks = 0, rows = 256, threads = 2;
   bool snapshots = true;
   engine::EngineOptions options;
@@ -33,8 +35,10 @@ inline std::unique_ptr<engine::Engine> make_engine(const EngineSetup& setup) {
   options.end_tokens = {static_cast<int32_t>(checkpoint->config().eos_token_id)};
   std::optional<text::Tokenizer> tokenizer;
   if (setup.model == "tiny-trained") tokenizer = text::Tokenizer::load("models/tiny/tokenizer.json").value();
-  auto executor = engine::ModelExecutor::create(checkpoint, ops::make_plain_ops(setup.threads),
-                                                {.context_max = kContext,
+  auto executor = engine::ModelExecutor::create(checkpoint,
+                                                setup.plain ? ops::make_plain_ops(setup.threads)
+                                                            : ops::make_cpu_ops(setup.threads),
+                                                {.context_max = setup.context,
                                                  .sequences_max = setup.sequences,
                                                  .rows_max = setup.rows,
                                                  .blocks = setup.blocks,
@@ -96,7 +100,7 @@ class Alone {
  public:
   explicit Alone(const std::string& model)
       : checkpoint_(open_checkpoint(model)),
-        model_(engine::SingleSequence::create(checkpoint_, ops::make_plain_ops(2), kContext).value()),
+        model_(engine::SingleSequence::create(checkpoint_, ops::make_cpu_ops(2), kContext).value()),
         generator_(*model_) {}
 
   std::vector<int32_t> answer(const engine::Request& r, int sample) {

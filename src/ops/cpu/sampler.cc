@@ -11,7 +11,7 @@ namespace {
 constexpr int kBucketsPerUnit = 64;
 constexpr int kBuckets = 32 * kBucketsPerUnit + 1;
 // Tokens are first looked for above these z; they lie between buckets.
-constexpr float kCuts[] = {-4.0f, -8.0f, -16.0f, kMinusInfinity};
+constexpr float kCuts[] = {-5.0f, -6.5f, -8.0f, -12.0f, kMinusInfinity};
 
 int bucket_of(float z) {
   const float b = -z * kBucketsPerUnit;
@@ -75,7 +75,7 @@ void TokenHistory::pop_output(int32_t token) {
 }
 
 Sampler::Sampler(int vocab, const SamplerKernels& kernels)
-    : kernels_(kernels), x_(vocab), z_(vocab), e_(vocab), kept_(vocab), found_(vocab), buckets_(vocab), words_(kBlock),
+    : kernels_(kernels), x_(vocab), z_(vocab), rough_e_(vocab), e_(vocab), kept_(vocab), found_(vocab), buckets_(vocab), words_(kBlock),
       bucket_mass_(kBuckets), bucket_count_(kBuckets) {}
 
 int32_t Sampler::likeliest(std::span<const float> logits) {
@@ -167,17 +167,30 @@ int32_t Sampler::draw_from_kept(const NoisePlace& place, int32_t top) {
 }
 
 // Step 7 without sorting all. The kept tokens are a prefix of the order, so that those above a cut are enough once a
-// limit falls among them; whole buckets of z are then kept up to the border bucket, in which the limit falls.
+// limit falls among them. Where the prefix ends is mostly clear from rough exponentials; where it is not, the exact ones
+// decide.
 void Sampler::keep(const SamplingParams& params) {
-  const bool by_mass = params.top_p < 1.0, by_exp = by_mass || params.min_p > 0.0;
-  if (by_exp) sum_ = kernels_.exps(z_.data(), e_.data(), z_.size());
+  rough_ = params.top_p < 1.0 || params.min_p > 0.0;
   exact_ = false;
+  if (rough_) {
+    sum_ = kernels_.rough_exps(z_.data(), rough_e_.data(), z_.size());
+    if (try_cuts(params)) return;
+    rough_ = false;
+    sum_ = kernels_.exps(z_.data(), e_.data(), z_.size());
+  }
+  try_cuts(params);
+}
+
+// False: rough values cannot tell.
+bool Sampler::try_cuts(const SamplingParams& params) {
   for (const float cut : kCuts) {
     const bool all = cut == kMinusInfinity;  // by x: a very small temperature makes a z of -inf of it
     const size_t found = kernels_.above(all ? x_.data() : z_.data(), x_.size(), cut, found_.data());
     if (!all && !may_hold_border(params, found, cut)) continue;
-    if (keep_of(params, std::span<const int32_t>(found_).first(found), all)) return;
+    const Border border = keep_of(params, std::span<const int32_t>(found_).first(found), all);
+    if (border != Border::kElsewhere) return border == Border::kHere;
   }
+  return true;
 }
 
 // Whether a limit probably falls among the `found` tokens above the cut; keep_of() decides.
@@ -186,17 +199,18 @@ bool Sampler::may_hold_border(const SamplingParams& params, size_t found, float 
   if (params.min_p > 0 && cut < std::log(params.min_p) - 0.01) return true;
   if (params.top_p >= 1.0) return false;
   double mass[4] = {};
-  for (size_t i = 0; i < found; ++i) mass[i % 4] += e_[found_[i]];
+  for (size_t i = 0; i < found; ++i) mass[i % 4] += e_of(found_[i]);
   return (mass[0] + mass[1]) + (mass[2] + mass[3]) > params.top_p * sum_;
 }
 
 // Step 6 asks for the sum of e in the order of ids, a long chain of additions. A sum in another order is so near that
 // it nearly always gives the same mass; where a border between two masses is nearer, the chain is run.
 uint64_t Sampler::mass_of(int32_t t) {
-  const double v = e_[t] / sum_ * 0x1p31;
+  const double v = e_of(t) / sum_ * 0x1p31;
   const auto mass = static_cast<int64_t>(v);
+  if (rough_ || exact_) return static_cast<uint64_t>(mass);
   const double below = v - static_cast<double>(mass), error = v * (kSumError * static_cast<double>(e_.size() + 8));
-  if (!exact_ && (below <= error || 1 - below <= error) && v > 0) {
+  if (v > 0 && (below <= error || 1 - below <= error)) {
     exact_ = true;
     sum_ = 0;
     for (const double e : e_) sum_ += e;
@@ -205,9 +219,9 @@ uint64_t Sampler::mass_of(int32_t t) {
   return static_cast<uint64_t>(mass);
 }
 
-// Keeps among the candidates, which are all tokens above a cut that lies between buckets. False: no limit falls among
-// them, and there are more tokens.
-bool Sampler::keep_of(const SamplingParams& params, std::span<const int32_t> candidates, bool all) {
+// Keeps among the candidates, which are all tokens above a cut that lies between buckets: whole buckets of z up to the
+// border bucket, in which a limit falls, and a part of that one.
+Sampler::Border Sampler::keep_of(const SamplingParams& params, std::span<const int32_t> candidates, bool all) {
   const bool by_mass = params.top_p < 1.0, by_exp = by_mass || params.min_p > 0.0;
   const uint64_t limit = by_mass ? static_cast<uint64_t>(std::floor(params.top_p * 0x1p31)) : ~uint64_t{0};
   const uint64_t k = params.top_k > 0 ? static_cast<uint64_t>(params.top_k) : ~uint64_t{0};
@@ -220,13 +234,21 @@ bool Sampler::keep_of(const SamplingParams& params, std::span<const int32_t> can
   std::fill_n(bucket_mass_.begin(), used, 0);
   std::fill_n(bucket_count_.begin(), used, 0);
   bool ends = all;  // min-p ends the prefix among the candidates
+  bool unsure = false;
   for (size_t i = 0; i < candidates.size(); ++i) {
     const int32_t t = candidates[i];
     const int b = buckets_[i];
     ++bucket_count_[b];
     if (by_mass) bucket_mass_[b] += mass_of(t);
-    if (by_exp) ends |= e_[t] < params.min_p;
+    if (!by_exp) continue;
+    ends |= e_of(t) < params.min_p;
+    unsure |= rough_ && std::abs(e_of(t) - params.min_p) <= 2 * kRoughError * params.min_p;
   }
+  // Rough masses: how far a sum of them may be from the exact sum.
+  const auto error = static_cast<uint64_t>(2 * kRoughError * static_cast<double>(limit)) + 2 * candidates.size() + 2;
+  const auto near_limit = [&](uint64_t mass) {
+    return rough_ && by_mass && mass + error >= limit && mass <= limit + error;
+  };
   uint64_t mass = 0, count = 0;  // of the buckets before the border
   int border = 0;
   while (border < used && mass + bucket_mass_[border] <= limit && count + bucket_count_[border] < k) {
@@ -234,16 +256,17 @@ bool Sampler::keep_of(const SamplingParams& params, std::span<const int32_t> can
     count += bucket_count_[border];
     ++border;
   }
-  if (border == used && !ends) return false;
+  if (unsure || near_limit(mass)) return Border::kUnsure;
+  if (border == used && !ends) return Border::kElsewhere;
   size_t at_border = 0;
   kept_count_ = 0;
   for (size_t i = 0; i < candidates.size(); ++i) {
     const int32_t t = candidates[i];
-    if (buckets_[i] > border || (by_exp && e_[t] < params.min_p)) continue;
+    if (buckets_[i] > border || (by_exp && e_of(t) < params.min_p)) continue;
     if (buckets_[i] < border) kept_[kept_count_++] = t;
     else found_[at_border++] = t;  // at or before candidates[i]
   }
-  if (border == used) return true;
+  if (border == used) return Border::kHere;
   const size_t first = kept_count_;
   std::copy_n(found_.begin(), at_border, kept_.begin() + static_cast<ptrdiff_t>(first));
   kept_count_ += at_border;
@@ -258,11 +281,12 @@ bool Sampler::keep_of(const SamplingParams& params, std::span<const int32_t> can
     size_t taken = 0;
     for (; taken < left && mass <= limit; ++taken) {
       mass += mass_of(begin[static_cast<ptrdiff_t>(taken)]);
+      if (near_limit(mass)) return Border::kUnsure;
     }
     left = taken;
   }
   kept_count_ = first + left;
-  return true;
+  return Border::kHere;
 }
 
 std::vector<int32_t> Sampler::kept_best_first() const {

@@ -76,13 +76,16 @@ class Sampler {
   void keep(const SamplingParams& params);
   bool may_hold_border(const SamplingParams& params, size_t found, float cut) const;
   uint64_t mass_of(int32_t token);
-  bool keep_of(const SamplingParams& params, std::span<const int32_t> candidates, bool all);
+  enum class Border : uint8_t { kHere, kElsewhere, kUnsure };  // kElsewhere: no limit falls among the candidates
+  Border keep_of(const SamplingParams& params, std::span<const int32_t> candidates, bool all);
+  bool try_cuts(const SamplingParams& params);
+  double e_of(int32_t t) const { return rough_ ? static_cast<double>(rough_e_[t]) : e_[t]; }
   bool better(int32_t a, int32_t b) const { return x_[a] != x_[b] ? x_[a] > x_[b] : a < b; }
 
   static constexpr size_t kBlock = kContendersMax;
 
   const SamplerKernels& kernels_;
-  std::vector<float> x_, z_;
+  std::vector<float> x_, z_, rough_e_;
   std::vector<double> e_;
   std::vector<int32_t> kept_;   // unordered but for the border's tokens
   std::vector<int32_t> found_;  // above a cut
@@ -91,8 +94,9 @@ class Sampler {
   size_t kept_count_ = 0;
   std::vector<uint64_t> bucket_mass_;
   std::vector<uint32_t> bucket_count_;
-  double sum_ = 0;  // of e_
-  bool exact_ = false;  // in the order of ids
+  double sum_ = 0;       // of e_ or rough_e_
+  bool rough_ = false;   // rough_e_ is what counts
+  bool exact_ = false;   // the sum is in the order of ids
 };
 
 }  // namespace deepinfer::ops

@@ -16,6 +16,7 @@ namespace deepinfer::ops {
 inline constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 inline constexpr float kNoiseMax = 22.9f;       // above G of every word
 inline constexpr double kSumError = 0x3p-53;    // relative, a term: twice the bound of a sum of positive numbers, and room
+inline constexpr double kRoughError = 2e-6;     // relative; measured 3e-7
 inline constexpr size_t kContendersMax = 512;   // tokens of one call
 
 struct SamplerKernels {
@@ -26,6 +27,8 @@ struct SamplerKernels {
   void (*scale)(const float* x, float max, float factor, float* z, size_t n);  // (x - max) * factor
   // e = exp(z), z <= 0; gives their sum in some order: within kSumError * n of any other order's.
   double (*exps)(const float* z, double* e, size_t n);
+  // The same in fp32: each value and the sum (in double) are within kRoughError of the true ones.
+  double (*rough_exps)(const float* z, float* e, size_t n);
   double (*exp_sum)(const float* x, double max, size_t n);     // of exp(x - max) in double, ids ascending; NaN counts 0
   size_t (*above)(const float* z, size_t n, float cut, int32_t* out);  // ids with z > cut, ascending
   void (*noise)(const NoisePlace& at, const int32_t* ids, size_t n, uint32_t* words);  // words[i] of token ids[i]

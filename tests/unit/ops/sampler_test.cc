@@ -198,6 +198,10 @@ TEST(SamplerKernels, GiveTheSameBits) {
       const double sum = (*k)->exps(o.clean.data(), o.e.data(), n);
       EXPECT_NEAR(sum, std::accumulate(o.e.begin(), o.e.end(), 0.0), sum * kSumError * static_cast<double>(n));
       o.exp_sum = (*k)->exp_sum(x.data(), 0.0, n);
+      std::vector<float> rough(n);
+      const double rough_sum = (*k)->rough_exps(o.clean.data(), rough.data(), n);
+      EXPECT_NEAR(rough_sum, sum, sum * kRoughError);
+      for (size_t i = 0; i < n; ++i) EXPECT_NEAR(rough[i], o.e[i], o.e[i] * kRoughError / 2 + 1e-37);
       (*k)->noise(place, ids.data(), n, o.words.data());
       (*k)->noise_run(place, 1024, 128, o.run.data());
       o.contenders.resize((*k)->contenders(o.clean.data(), o.words.data(), n, 1.5f, o.contenders.data()));
