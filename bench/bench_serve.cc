@@ -34,8 +34,11 @@ struct Shared {
   std::atomic<int> port{0};
 };
 
-// Gives each stream one token a step, like an engine whose steps take no time. Requests with max_tokens 1 are answered
-// at once.
+constexpr int kPacedTokens = 501;  // of requests whose tokens come one in each step of kStep
+constexpr auto kStep = std::chrono::milliseconds(4);
+
+// Gives each stream one token a step, like an engine whose steps take no time, or kStep for paced requests. Requests
+// with max_tokens 1 are answered at once.
 class FakeBackend final : public serve::Backend {
  public:
   FakeBackend() : thread_([this] { run(); }) {}
@@ -51,7 +54,7 @@ class FakeBackend final : public serve::Backend {
       push(*state, -1, true);
     } else {
       const std::lock_guard<std::mutex> lock(mutex_);
-      new_.push_back({state, request.max_tokens});
+      new_.push_back({state, request.max_tokens, request.max_tokens == kPacedTokens});
     }
     return std::make_unique<engine::Stream>(std::move(state));
   }
@@ -70,6 +73,7 @@ class FakeBackend final : public serve::Backend {
   struct Live {
     std::shared_ptr<engine::StreamState> state;
     int left = 0;
+    bool paced = false;
   };
 
   static void push(engine::StreamState& s, int32_t token, bool finished) {
@@ -89,8 +93,9 @@ class FakeBackend final : public serve::Backend {
         live.insert(live.end(), new_.begin(), new_.end());
         new_.clear();
       }
-      bool any = false;
+      bool any = false, paced = false;
       for (Live& l : live) {
+        paced |= l.paced;
         if (l.state->queue.free_slots() < 2) continue;
         any = true;
         push(*l.state, 300 + l.left % 500, false);
@@ -98,7 +103,11 @@ class FakeBackend final : public serve::Backend {
         l.state->added();
       }
       std::erase_if(live, [](const Live& l) { return l.left == 0 || l.state->cancelled; });
-      if (!any) std::this_thread::sleep_for(std::chrono::microseconds(200));
+      if (paced) {
+        std::this_thread::sleep_for(kStep);
+      } else if (!any) {
+        std::this_thread::sleep_for(std::chrono::microseconds(200));
+      }
     }
   }
 
@@ -255,7 +264,8 @@ void bench_wire(const bench::Options& options) {
   const Load chat{post(std::string(kLine) + ",\"max_tokens\":1}"), "\"finish_reason\"", "}"};
   const Load events{post(std::string(kLine) + ",\"max_tokens\":500,\"stream\":true}"), "data: ", "0\r\n\r\n"};
   const std::string answer = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 15\r\n\r\n{\"status\":\"ok\"}";
-  std::vector<double> h, c, e, bare;
+  const Load paced{post(std::string(kLine) + ",\"max_tokens\":" + std::to_string(kPacedTokens) + ",\"stream\":true}"), "data: ", "0\r\n\r\n", 256};
+  std::vector<double> h, c, e, p, bare;
   {
     Child service(run_service), loop([&](Shared* s) { run_bare(s, answer); });
     for (int i = 0; i < rounds; ++i) {
@@ -263,12 +273,15 @@ void bench_wire(const bench::Options& options) {
       h.push_back(per_cpu_second(service, health, seconds));
       c.push_back(per_cpu_second(service, chat, seconds));
       e.push_back(per_cpu_second(service, events, seconds));
+      p.push_back(per_cpu_second(service, paced, seconds));
     }
   }
   const double ceiling = bench::median(bare);
   const char* what = "physical: a bare epoll loop that reads and writes fixed bytes";
   bench::report({.bench = "serve", .name = "health", .value = bench::median(h), .unit = "requests/s per core", .ceiling = ceiling, .ceiling_is = what, .goal = 50'000});
   bench::report({.bench = "serve", .name = "chat_line", .value = bench::median(c), .unit = "requests/s per core", .ceiling = ceiling, .ceiling_is = what, .goal = 20'000});
+  // One event of each of 256 streams a step, so a wake-up a step and a write an event.
+  bench::report({.bench = "serve", .name = "sse_events_paced", .value = bench::median(p), .unit = "events/s per core", .ceiling = ceiling, .ceiling_is = what, .goal = 50'000});
   bench::report({.bench = "serve", .name = "sse_events", .value = bench::median(e), .unit = "events/s per core", .goal = 50'000});
 }
 
