@@ -147,6 +147,11 @@ function SettingsDialog() {
           </>
         ))}
       </dl>
+      <p class="muted">
+        <a href="./licenses.txt" target="_blank" rel="noopener">
+          Licences of what this page contains
+        </a>
+      </p>
     </Modal>
   );
 }
