@@ -214,7 +214,11 @@ struct Slot {
   }
 };
 
-constexpr int kCachedChunks = 96, kTouches = 4;  // 24 KB of activations; lines a lane touches
+// Bytes of activations that a CTA of stream_kernel holds in shared memory: one row of the widest matrix, eight of the narrowest.
+// bf16 weights need the room themselves; experts have other activations in every tile.
+__host__ __device__ constexpr int activation_bytes(WeightFormat format, int tokens, int ctas) {
+  return format == WeightFormat::kFp8 && tokens == 8 && ctas <= 2 ? 21 << 10 : 0;
+}
 
 // Few tokens. A warp takes 16 weight rows (FP4: 32) of one quarter of K (of all of K where it is not cut) and streams them, kSlots
 // chunks ahead, across the borders of its tiles, so that memory never idles. CTAs are persistent. Weights that no other kernel
@@ -226,7 +230,13 @@ __global__ __launch_bounds__(kStreamThreads, kCtas) void stream_kernel(const Pro
   constexpr int kSplit = kCut ? kQuarters : 1, kRowWarps = kStreamWarps / kSplit, kRows = 16 * kParts * kRowWarps, kGroups = kTokens / 8;
   using Slots = Slot<kFormat, kParts>;
   constexpr int kSlotBytes = Slots::kBytes, kRingBytes = kSlots * kSlotBytes;
-  float* partial = reinterpret_cast<float*>(shared + kRingBytes);  // [quarter][token][row]
+  constexpr int kActivationBytes = activation_bytes(kFormat, kTokens, kCtas);
+  uint8_t* activations = shared + kRingBytes;
+  float* partial = reinterpret_cast<float*>(shared + kRingBytes + kActivationBytes);  // [quarter][token][row]
+  __shared__ uint64_t loaded;
+  int resident_row = -1, phase = 0;
+  if (kActivationBytes > 0 && threadIdx.x == 0) barrier_init(&loaded, 1), barrier_init_fence();
+  __syncthreads();
   const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0), lane = threadIdx.x % 32, quad = lane % 4;
   const int quarter = warp / kRowWarps, first = quarter * p.quarter, last = min(p.chunks, first + p.quarter);
   const int row_in_tile = 16 * kParts * (warp % kRowWarps) + lane / 4;
@@ -267,42 +277,48 @@ __global__ __launch_bounds__(kStreamThreads, kCtas) void stream_kernel(const Pro
   uint32_t slot = ring, free_slot = ring_end - kSlotBytes;
   for (int tile = blockIdx.x; tile < total; tile += gridDim.x) {
     const GroupTile group = p.tile(tile / p.row_tiles, kTokens);
-    // Lanes without a token read the last one's values, which costs nothing: their sums are thrown away. Activations are loaded one
-    // chunk ahead of their use.
+    // Few activations come into shared memory first: a load to registers would wait in line behind the weights on their way, for every
+    // chunk. Lanes without a token read the last one's values, which costs nothing: their sums are thrown away.
+    const int x_stride = p.chunks * 256 + 64;  // rows begin in different banks
+    const bool resident = kActivationBytes > 0 && group.rows * x_stride <= kActivationBytes;
+    if (resident && (p.tiles != nullptr || group.first_row != resident_row)) {
+      if constexpr (!kCut) __syncthreads();  // nobody reads the ones before any more
+      if (threadIdx.x == 0) {
+        barrier_expect(&loaded, group.rows * p.chunks * 256);
+        for (int r = 0; r < group.rows; ++r) bulk_load(activations + r * x_stride, p.packed + static_cast<int64_t>(group.first_row + r) * p.chunks * 256, p.chunks * 256, &loaded);
+      }
+      barrier_wait(&loaded, phase);
+      phase ^= 1;
+      resident_row = group.first_row;
+    }
     const uint8_t* x[kGroups];
+    uint32_t resident_x = shared_address(activations) + min(lane / 4, group.rows - 1) * x_stride + first * 256 + quad * 16;
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) x[g] = p.packed + (static_cast<int64_t>(group.first_row + min(8 * g + lane / 4, group.rows - 1)) * p.chunks + first) * 256 + quad * 16;
+    constexpr bool kAhead = kFormat != WeightFormat::kFp4 && kCtas <= 2 && kGroups == 1;  // registers allow to load a chunk ahead
     uint4 b[kGroups][4], ahead[kGroups][4];
-    const auto load_activations = [&] {
+    const auto load_activations = [&](uint4 (&to)[kGroups][4]) {
 #pragma unroll
       for (int g = 0; g < kGroups; ++g) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) ahead[g][i] = *reinterpret_cast<const uint4*>(x[g] + i * 64);
+        for (int i = 0; i < 4; ++i) to[g][i] = *reinterpret_cast<const uint4*>(x[g] + i * 64);
         x[g] += 256;
       }
     };
-    // Each load of activations would wait in line behind the weights on their way: a first round over all of them, whose values nobody
-    // waits for, brings them into the first cache where they fit.
-    constexpr bool kAhead = kCtas <= 2 && kGroups == 1;  // where registers allow
-    uint32_t seen[kTouches] = {};
-    const int lines = 2 * (last - first);
-    if (kAhead && group.rows * p.chunks <= kCachedChunks) {
-#pragma unroll
-      for (int i = 0; i < kTouches; ++i) {
-        const int at = i * 32 + lane;
-        if (at < group.rows * lines) seen[i] = *reinterpret_cast<const uint32_t*>(p.packed + (static_cast<int64_t>(group.first_row + at / lines) * p.chunks + first) * 256 + at % lines * 128);
-      }
-    }
-    if (kAhead && first < last) load_activations();
+    if (kAhead && !resident && first < last) load_activations(ahead);
     float acc[kParts][kGroups][4] = {};
     for (int chunk = first; chunk < last; ++chunk) {
-      if (!kAhead) load_activations();
+      if (resident) {
 #pragma unroll
-      for (int g = 0; g < kGroups; ++g) {
+        for (int i = 0; i < 4; ++i) b[0][i] = shared_load(resident_x + i * 64);
+        resident_x += 256;
+      } else if constexpr (kAhead) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) b[g][i] = ahead[g][i];
+        for (int i = 0; i < 4; ++i) b[0][i] = ahead[0][i];
+        if (chunk + 1 < last) load_activations(ahead);
+      } else {
+        load_activations(b);
       }
-      if (kAhead && chunk + 1 < last) load_activations();
       async_wait<kSlots - 2>();
       uint4 v[kParts][2][F::kVectors];
       uint32_t f[kParts][F::kFactors];
@@ -332,7 +348,6 @@ __global__ __launch_bounds__(kStreamThreads, kCtas) void stream_kernel(const Pro
     }
 
     const int row0 = tile % p.row_tiles * kRows;
-    if (kAhead && p.n == 0) partial[lane] = __uint_as_float(seen[0] ^ seen[1] ^ seen[2] ^ seen[3]);  // never: keeps the loads in the program
     if constexpr (kCut) __syncthreads();  // the sums before have been read
 #pragma unroll
     for (int i = 0; i < kParts; ++i) {
@@ -527,7 +542,7 @@ constexpr int stream_rows(int parts, bool cut) { return 16 * parts * kStreamWarp
 // kShare such CTAs fit into the 227 KB of an SM; at most `ctas` in all.
 template <WeightFormat kFormat, Output kOutput, int kTokens, bool kCut, int kParts, int kShare>
 void launch_stream_with(Problem p, int ctas, cudaStream_t stream) {
-  constexpr int kRows = stream_rows(kParts, kCut), kPartial = kCut ? kQuarters * kTokens * kRows * 4 : 0, kSlotBytes = Slot<kFormat, kParts>::kBytes;
+  constexpr int kRows = stream_rows(kParts, kCut), kPartial = (kCut ? kQuarters * kTokens * kRows * 4 : 0) + activation_bytes(kFormat, kTokens, kShare), kSlotBytes = Slot<kFormat, kParts>::kBytes;
   constexpr int kSlots = (((226 << 10) / kShare) - 1024 - kPartial) / kSlotBytes;
   static_assert(kSlots >= 2);
   p.row_tiles = (p.n + kRows - 1) / kRows;
@@ -540,8 +555,9 @@ void launch_stream(const Problem& p, cudaStream_t stream) {
   constexpr int kRows = stream_rows(Shape::kParts, kCut);
   const int sms = multiprocessors(), tiles = (p.n + kRows - 1) / kRows * p.token_tiles;
   if (p.tiles == nullptr && tiles <= 4 * sms) {
-    // A small matrix takes half of every SM, so that the next one on the stream fetches its weights in the other half meanwhile.
-    return launch_stream_with<kFormat, kOutput, kTokens, kCut, Shape::kParts, 2>(p, sms, stream);
+    // A small matrix: half of an SM a CTA, so that each keeps more chunks on their way, and the next matrix on the stream fetches its
+    // weights in halves that are free.
+    return launch_stream_with<kFormat, kOutput, kTokens, kCut, Shape::kParts, 2>(p, 2 * sms, stream);
   }
   if constexpr (Shape::kParts > 1) {
     if (tiles <= sms) return launch_stream_with<kFormat, kOutput, kTokens, kCut, 1, 3>(p, 3 * sms, stream);  // else few warps would have work
