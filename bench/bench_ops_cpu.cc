@@ -5,7 +5,6 @@
 // Every thread measures windows of value and ceiling in turns on parts of its own, by its own CPU clock, while the
 // others do the same; a rate is the sum over the threads of the upper quartiles, since other work on the machine can
 // only slow a window down.
-#include <immintrin.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -18,6 +17,7 @@
 
 #include "base/thread_pool.h"
 #include "bench/bench.h"
+#include "bench/memory_stream.h"
 #include "numeric/quantize.h"
 #include "ops/cpu/fast/backend.h"
 #include "ops/cpu/fast/kernels.h"
@@ -87,42 +87,6 @@ class Memory {
   size_t bytes_;
   std::byte* data_ = nullptr;
 };
-
-// Reads the bytes once, fetching kAhead bytes before them.
-template <int kAhead>
-[[gnu::target("avx512f")]] void read_512(const std::byte* p, size_t bytes) {
-  __m512i sum[4] = {};
-  for (size_t i = 0; i + 256 <= bytes; i += 256) {
-#pragma GCC unroll 4
-    for (int j = 0; j < 4; ++j) {
-      if (kAhead > 0) __builtin_prefetch(p + i + j * 64 + kAhead);
-      sum[j] = _mm512_xor_si512(sum[j], _mm512_loadu_si512(p + i + j * 64));
-    }
-  }
-  asm volatile("" ::"m"(sum));
-}
-template <int kAhead>
-[[gnu::target("avx2")]] void read_256(const std::byte* p, size_t bytes) {
-  __m256i sum[4] = {};
-  for (size_t i = 0; i + 128 <= bytes; i += 128) {
-#pragma GCC unroll 4
-    for (int j = 0; j < 4; ++j) {
-      if (kAhead > 0 && j % 2 == 0) __builtin_prefetch(p + i + j * 32 + kAhead);
-      sum[j] = _mm256_xor_si256(sum[j], _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + i + j * 32)));
-    }
-  }
-  asm volatile("" ::"m"(sum));
-}
-template <int kAhead>
-void stream_read(const std::byte* p, size_t bytes) {
-  avx512_kernels() != nullptr ? read_512<kAhead>(p, bytes) : read_256<kAhead>(p, bytes);
-}
-
-// The ceiling of every decode case: plain reads and reads with prefetches in turns, of which the faster quartile
-// counts.
-void stream_read(const std::byte* p, size_t bytes, int turn) {
-  turn % 2 == 0 ? stream_read<0>(p, bytes) : stream_read<4096>(p, bytes);
-}
 
 int64_t code_bytes(WeightFormat f, int64_t rows, int64_t cols) {
   return f == WeightFormat::kBf16 ? rows * cols * 2 : f == WeightFormat::kFp8 ? rows * cols : rows * cols / 2;
@@ -202,7 +166,9 @@ void decode(const Kernels& k, const Decode& d, const bench::Options& options) {
           k.multiply({&w.matrices[first(t, i) + c], 0, d.rows, x.rows, out.data(), d.rows, true},
                      thread_scratch(d.cols));
       },
-      [&](int t, int i) { stream_read(w.memory.data() + static_cast<size_t>(w.bytes) * first(t, i), bytes, i / 2); },
+      [&](int t, int i) {
+        bench::stream_read(w.memory.data() + static_cast<size_t>(w.bytes) * first(t, i), bytes, i / 2);
+      },
       kBetterHalf);
   bench::report({.bench = "ops_cpu",
                  .name = d.name,
@@ -335,7 +301,7 @@ void index_scores(const Kernels& k, const bench::Options& options) {
                    weights.data(), scores.data()});
         }
       },
-      [&](int, int i) { stream_read(reinterpret_cast<const std::byte*>(data.data()), data.size(), i / 2); },
+      [&](int, int i) { bench::stream_read(reinterpret_cast<const std::byte*>(data.data()), data.size(), i / 2); },
       kBetterHalf);
   bench::report({.bench = "ops_cpu",
                  .name = "index_scores_1_row",

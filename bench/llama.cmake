@@ -1,0 +1,1 @@
+di_bench(llama SOURCES bench_llama.cc DEPS di_model)
