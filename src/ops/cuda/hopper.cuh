@@ -1,11 +1,11 @@
-// The Hopper instructions that CUDA C++ has no name for: wgmma with A in registers, bulk copies and their barriers.
-// Device code only, sm_90a. Facts: PTX ISA, sections wgmma, cp.async.bulk, mbarrier.
+// The instructions of Hopper and later that CUDA C++ has no name for: wgmma with A in registers (sm_90a alone), bulk copies and their
+// barriers. Device code only. Facts: PTX ISA, sections wgmma, cp.async.bulk, mbarrier.
 #pragma once
 
 #include <cstdint>
 
-#if defined(__CUDA_ARCH__) && !defined(__CUDA_ARCH_FEAT_SM90_ALL)
-#error "build this file for sm_90a: -gencode=arch=compute_90a,code=sm_90a"
+#if defined(__CUDA_ARCH__) && !defined(__CUDA_ARCH_FEAT_SM90_ALL) && !defined(__CUDA_ARCH_FEAT_SM100_ALL)
+#error "build this file for sm_90a or, where it uses no wgmma, sm_100a: -gencode=arch=compute_90a,code=sm_90a"
 #endif
 
 namespace deepinfer::ops::cuda {
