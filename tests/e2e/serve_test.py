@@ -24,6 +24,9 @@ class Serving:
             if found:
                 self.port = int(found.group(1))
                 break
+        if self.port is None:
+            self.process.wait()
+            raise AssertionError("the server did not start: " + self.said)
 
     def __enter__(self):
         return self
@@ -38,7 +41,9 @@ class Serving:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=WAIT_S)
         connection.request(method, path, None if body is None else json.dumps(body), headers or {})
         response = connection.getresponse()
-        return response, response.read().decode()
+        text = response.read().decode()
+        connection.close()
+        return response, text
 
 
 CHAT = {"model": "deepseek-v4.1-flash", "messages": [{"role": "user", "content": "Tell me a story."}], "max_tokens": 8, "seed": 1}
