@@ -194,6 +194,16 @@ ExprId ExprArena::any_order_state(uint32_t definition, std::span<const uint64_t>
   return intern({ExprKind::kAnyOrder, true, any_orders_[definition].has_unique, definition, static_cast<uint32_t>(at), 0, written});
 }
 
+void ExprArena::copy(const ExprArena& other, const Mark& mark) {
+  rx_.copy(other.rx_, mark.rx);
+  nodes_ = other.nodes_;
+  table_ = other.table_;
+  lists_ = other.lists_;
+  any_orders_ = other.any_orders_;
+  item_sets_ = other.item_sets_;
+  rewind(mark);
+}
+
 void ExprArena::rewind(const Mark& mark) {
   nodes_.resize(mark.nodes);
   lists_.resize(mark.lists);

@@ -77,6 +77,8 @@ class ExprArena {
   };
   Mark mark() const { return {nodes_.size(), lists_.size(), item_sets_.size(), rx_.mark()}; }
   void rewind(const Mark& mark);
+  // Becomes what `other` was at the mark.
+  void copy(const ExprArena& other, const Mark& mark);
 
  private:
   uint64_t hash(const ExprNode& n) const;

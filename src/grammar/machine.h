@@ -52,6 +52,8 @@ class Machine {
   // request_work_max is for each token; clear_error() starts anew too.
   void restart_work() { work_ = 0; }
   uint64_t memory_bytes() const { return memory_ + unique_.memory_bytes() + grammar_.exprs.memory_bytes(); }
+  // What the grammar held before anything was worked out.
+  const ExprArena::Mark& mark() const { return mark_; }
   // Forgets all nodes, states and masks.
   void reset();
 

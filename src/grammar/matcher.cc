@@ -1,6 +1,8 @@
 #include "grammar/matcher.h"
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <cstring>
 #include <mutex>
 
@@ -9,6 +11,7 @@
 namespace deepinfer::grammar {
 namespace {
 
+constexpr size_t kLanesMax = 64;
 constexpr uint32_t kStateMagic = 0x314d4744;  // "DGM1"
 
 void put_u32(std::string& out, uint32_t v) {
@@ -25,16 +28,65 @@ bool get_u32(std::string_view& in, uint32_t* v) {
 
 }  // namespace
 
-struct Compiled::Impl {
-  Impl(Grammar g, std::shared_ptr<const Vocabulary> v, const Limits& l)
-      : grammar(std::move(g)), vocabulary(std::move(v)), limits(l), machine(grammar.impl(), vocabulary->impl(), l) {}
+// What one thread works out.
+struct Compiled::Lane {
+  // thread: 0 until one comes.
+  Lane(Grammar g, const Vocabulary& v, const Limits& l, uint64_t user)
+      : thread(user), grammar(std::move(g)), machine(grammar.impl(), v.impl(), l), bytes(machine.memory_bytes()) {}
 
+  std::atomic<uint64_t> thread;
+  std::mutex mutex;  // over what follows; contended only beyond kLanesMax threads
   Grammar grammar;
+  Machine machine;
+  uint64_t epoch = 1;  // counts the resets of the machine: nodes of an older one are gone
+  std::atomic<uint64_t> bytes;
+};
+
+struct Compiled::Impl {
+  Impl(Grammar g, std::shared_ptr<const Vocabulary> v, const Limits& l) : vocabulary(std::move(v)), limits(l) {
+    lanes[0] = new Lane(std::move(g), *vocabulary, limits, 0);
+    count = 1;
+  }
+  ~Impl() {
+    for (size_t i = 0; i < count; ++i) delete lanes[i];
+  }
+
+  static uint64_t this_thread() {
+    static std::atomic<uint64_t> next{1};
+    thread_local const uint64_t id = next++;
+    return id;
+  }
+
+  // The lane of the calling thread; made when the thread comes first.
+  Lane& lane() {
+    const uint64_t me = this_thread();
+    uint64_t nobody = 0;
+    if (lanes[0]->thread.load(std::memory_order_relaxed) == 0) lanes[0]->thread.compare_exchange_strong(nobody, me);
+    for (size_t i = 0, n = count.load(std::memory_order_acquire); i < n; ++i) {
+      if (lanes[i]->thread == me) return *lanes[i];
+    }
+    std::lock_guard lock(growing);
+    const size_t n = count;
+    if (n == kLanesMax) return *lanes[me % kLanesMax];
+    auto copied = std::make_unique<Grammar::Impl>();
+    {
+      std::lock_guard first(lanes[0]->mutex);
+      const Grammar::Impl& from = lanes[0]->grammar.impl();
+      copied->exprs.copy(from.exprs, lanes[0]->machine.mark());
+      copied->rules = from.rules;
+      copied->root = from.root;
+      copied->uses_unique = from.uses_unique;
+    }
+    lanes[n] = new Lane(Grammar(std::move(copied)), *vocabulary, limits, me);
+    count.store(n + 1, std::memory_order_release);
+    return *lanes[n];
+  }
+
   std::shared_ptr<const Vocabulary> vocabulary;
   Limits limits;
-  mutable std::mutex mutex;  // over machine and epoch
-  Machine machine;
-  uint64_t epoch = 1;        // counts the resets of the machine: nodes of an older one are gone
+  std::mutex growing;
+  std::array<Lane*, kLanesMax> lanes{};
+  std::atomic<size_t> count{0};
 };
 
 Compiled::Compiled(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -49,26 +101,38 @@ Result<std::shared_ptr<Compiled>> Compiled::create(Grammar grammar, std::shared_
 const Vocabulary& Compiled::vocabulary() const { return *impl_->vocabulary; }
 
 uint64_t Compiled::memory_bytes() const {
-  std::lock_guard lock(impl_->mutex);
-  return impl_->machine.memory_bytes();
+  uint64_t bytes = 0;
+  for (size_t i = 0, n = impl_->count.load(std::memory_order_acquire); i < n; ++i) bytes += impl_->lanes[i]->bytes;
+  return bytes;
 }
 
 Matcher::Matcher(std::shared_ptr<Compiled> compiled) : compiled_(std::move(compiled)) {}
 
-// Makes node_ valid for the machine as it is now. The caller holds the lock.
-bool Matcher::settle() {
-  Compiled::Impl& c = compiled_->impl();
-  c.machine.clear_error();
-  if (c.machine.memory_bytes() > c.limits.memory_bytes_max) {
-    c.machine.reset();
-    ++c.epoch;
+// The calling thread's lane, locked, with node_ valid for its machine. Its size is noted when the work is done.
+class Matcher::Work {
+ public:
+  explicit Work(Matcher& m) : lane_(m.compiled_->impl().lane()), lock_(lane_.mutex), ok_(m.settle(lane_)) {}
+  ~Work() { lane_.bytes.store(lane_.machine.memory_bytes(), std::memory_order_relaxed); }
+  bool ok() const { return ok_; }
+  Machine& machine() { return lane_.machine; }
+
+ private:
+  Compiled::Lane& lane_;
+  std::lock_guard<std::mutex> lock_;
+  bool ok_;
+};
+
+bool Matcher::settle(Compiled::Lane& lane) {
+  lane.machine.clear_error();
+  if (lane.machine.memory_bytes() > compiled_->impl().limits.memory_bytes_max) {
+    lane.machine.reset();
+    ++lane.epoch;
   }
-  if (epoch_ != c.epoch && !replay()) return false;
-  return true;
+  return (lane_ == &lane && epoch_ == lane.epoch) || replay(lane);
 }
 
-bool Matcher::replay() {
-  Machine& machine = compiled_->impl().machine;
+bool Matcher::replay(Compiled::Lane& lane) {
+  Machine& machine = lane.machine;
   const Vocabulary& vocabulary = *compiled_->impl().vocabulary;
   NodeId node = machine.start();
   for (size_t i = 0; i < steps_.size(); ++i) {
@@ -93,7 +157,8 @@ bool Matcher::replay() {
     }
   }
   node_ = node;
-  epoch_ = compiled_->impl().epoch;
+  lane_ = &lane;
+  epoch_ = lane.epoch;
   return true;
 }
 
@@ -102,15 +167,15 @@ Status Matcher::fill_mask(std::span<uint32_t> mask) {
   if (mask.size() != c.vocabulary->mask_words()) {
     return make_error(Code::kInternal, "a grammar mask has {} words instead of {}", mask.size(), c.vocabulary->mask_words());
   }
-  std::lock_guard lock(c.mutex);
-  if (!settle()) return status_;
+  Work work(*this);
+  if (!work.ok()) return status_;
   if (ended_) {
     std::fill(mask.begin(), mask.end(), 0u);
     return {};
   }
-  c.machine.fill_mask(node_, mask);
-  if (!c.machine.error().ok()) return status_ = c.machine.error();
-  if (c.machine.accepts(node_)) {
+  work.machine().fill_mask(node_, mask);
+  if (!work.machine().error().ok()) return status_ = work.machine().error();
+  if (work.machine().accepts(node_)) {
     for (uint32_t t : c.vocabulary->end_tokens()) mask[t >> 5] |= 1u << (t & 31);
   }
   return {};
@@ -119,9 +184,9 @@ Status Matcher::fill_mask(std::span<uint32_t> mask) {
 bool Matcher::accept(uint32_t token) {
   Compiled::Impl& c = compiled_->impl();
   if (token >= c.vocabulary->size() || ended_) return false;
-  std::lock_guard lock(c.mutex);
-  if (!settle()) return false;
-  Machine& machine = c.machine;
+  Work work(*this);
+  if (!work.ok()) return false;
+  Machine& machine = work.machine();
   const auto& impl = c.vocabulary->impl();
   NodeId node = node_;
   if (impl.is_end[token]) {
@@ -145,16 +210,15 @@ bool Matcher::accept(uint32_t token) {
 }
 
 bool Matcher::accept_bytes(std::string_view bytes) {
-  Compiled::Impl& c = compiled_->impl();
   if (ended_) return false;
-  std::lock_guard lock(c.mutex);
-  if (!settle()) return false;
+  Work work(*this);
+  if (!work.ok()) return false;
   NodeId node = node_;
   for (unsigned char b : bytes) {
-    node = c.machine.step(node, b);
+    node = work.machine().step(node, b);
     if (node == kNodeDead) break;
   }
-  if (!c.machine.error().ok()) status_ = c.machine.error();
+  if (!work.machine().error().ok()) status_ = work.machine().error();
   if (node == kNodeDead) return false;
   steps_.push_back({node_, kBytesStep, static_cast<uint32_t>(text_.size())});
   text_ += bytes;
@@ -164,9 +228,8 @@ bool Matcher::accept_bytes(std::string_view bytes) {
 
 bool Matcher::is_complete() {
   if (ended_) return true;
-  Compiled::Impl& c = compiled_->impl();
-  std::lock_guard lock(c.mutex);
-  return settle() && c.machine.accepts(node_);
+  Work work(*this);
+  return work.ok() && work.machine().accepts(node_);
 }
 
 void Matcher::rollback(size_t tokens) {
@@ -182,21 +245,20 @@ void Matcher::rollback(size_t tokens) {
 std::string Matcher::forced_bytes(size_t max_bytes) {
   std::string out;
   if (ended_) return out;
-  Compiled::Impl& c = compiled_->impl();
-  std::lock_guard lock(c.mutex);
-  if (!settle()) return out;
+  Work work(*this);
+  if (!work.ok()) return out;
   NodeId node = node_;
   size_t whole = 0;  // bytes up to a character border
   while (out.size() < max_bytes) {
-    if (c.machine.accepts(node) || c.machine.has_tokens(node)) break;
-    const ByteSet& first = c.machine.first(node);
+    if (work.machine().accepts(node) || work.machine().has_tokens(node)) break;
+    const ByteSet& first = work.machine().first(node);
     if (first.size() != 1) break;
     uint8_t byte = 0;
     first.for_each([&](uint8_t b) { byte = b; });
     if ((byte & 0xc0) != 0x80) whole = out.size();
     out.push_back(static_cast<char>(byte));
-    node = c.machine.step(node, byte);
-    if (node == kNodeDead || !c.machine.error().ok()) return {};
+    node = work.machine().step(node, byte);
+    if (node == kNodeDead || !work.machine().error().ok()) return {};
   }
   // The last character is whole if the bytes that its first one announces are there.
   if (!out.empty()) {
@@ -250,10 +312,11 @@ Result<Matcher> Matcher::restore(std::shared_ptr<Compiled> compiled, std::string
     if (m.steps_[i].token == kBytesStep) following = m.steps_[i].text_size;
     else m.steps_[i].text_size = following;
   }
-  std::lock_guard lock(c.mutex);
-  c.machine.clear_error();
-  if (!m.replay()) return m.status_.code() == Code::kInternal ? bad() : m.status_;
-  if (m.ended_ && !c.machine.accepts(m.node_)) return bad();
+  {
+    Work work(m);
+    if (!work.ok()) return m.status_.code() == Code::kInternal ? bad() : m.status_;
+    if (m.ended_ && !work.machine().accepts(m.node_)) return bad();
+  }
   return m;
 }
 

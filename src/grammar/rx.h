@@ -132,6 +132,8 @@ class RxArena {
   };
   Mark mark() const;
   void rewind(const Mark& mark);
+  // Becomes what `other` was at the mark.
+  void copy(const RxArena& other, const Mark& mark);
 
  private:
   friend struct RxBase;

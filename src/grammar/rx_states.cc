@@ -183,6 +183,23 @@ RxId RxArena::truncate_list(RxId r, uint32_t length) {
   return out;
 }
 
+void RxArena::copy(const RxArena& other, const Mark& mark) {
+  nodes_ = other.nodes_;
+  alive_ = other.alive_;
+  table_ = other.table_;
+  pool_ = other.pool_;
+  lists_ = other.lists_;
+  sets_ = other.sets_;
+  strings_ = other.strings_;
+  dfas_ = other.dfas_;
+  dfa_sets_ = other.dfa_sets_;
+  char_dfas_[0] = other.char_dfas_[0];
+  char_dfas_[1] = other.char_dfas_[1];
+  literals_ = other.literals_;
+  string_sets_ = other.string_sets_;
+  rewind(mark);
+}
+
 RxArena::Mark RxArena::mark() const { return {nodes_.size(), lists_.size(), sets_.size(), strings_.size(), dfas_.size()}; }
 
 void RxArena::rewind(const Mark& mark) {

@@ -306,6 +306,26 @@ TEST(Matcher, ThreadsShareACompiledGrammar) {
   EXPECT_EQ(wrong, 0);
 }
 
+TEST(Matcher, ChangesItsThread) {
+  const auto compiled = compile({ConstraintKind::kJsonSchema, R"({"type": "array", "items": {"type": "string", "pattern": "^[a-f]*$"}, "uniqueItems": true})"});
+  Matcher m(compiled);
+  ASSERT_TRUE(m.accept_bytes(R"(["a", "b", ")"));
+  const auto here = mask_of(m);
+  const uint64_t bytes = compiled->memory_bytes();
+  std::vector<uint32_t> there;
+  bool repeats = true;
+  std::thread([&] {
+    there = mask_of(m);
+    repeats = m.accept_bytes("a\"");
+    EXPECT_TRUE(m.accept_bytes("c\""));
+  }).join();
+  EXPECT_EQ(here, there);
+  EXPECT_FALSE(repeats);
+  EXPECT_TRUE(m.accept_bytes("]"));
+  EXPECT_TRUE(m.is_complete());
+  EXPECT_GT(compiled->memory_bytes(), bytes);  // the other thread's own arena
+}
+
 TEST(Matcher, RandomSourcesNeverCrash) {
   std::mt19937_64 random(10);
   const std::string letters = "ab01(){}[]|*+?^$\\.,:=\"'#<>-_ \nudpxkrot\xc3\xa9\xff";
