@@ -118,11 +118,12 @@ void Sampler::process(const SampleRow& row) {
 }
 
 void Sampler::penalise(const SamplingParams& params, const TokenHistory& history) {
+  const bool repetition = params.repetition_penalty != 1.0f;  // a division by 1 changes nothing
   for (int32_t t : history.tokens()) {
     const uint32_t count = history.output_count(t);
     if (count == 0 && !history.in_prompt(t)) continue;
     float x = x_[t];
-    x = x > 0 ? x / params.repetition_penalty : x * params.repetition_penalty;
+    if (repetition) x = x > 0 ? x / params.repetition_penalty : x * params.repetition_penalty;
     if (count > 0) {
       const float frequency = params.frequency_penalty * static_cast<float>(count);
       x = (x - frequency) - params.presence_penalty;
@@ -174,6 +175,7 @@ void Sampler::keep(const SamplingParams& params) {
   exact_ = false;
   if (rough_) {
     sum_ = kernels_.rough_exps(z_.data(), rough_e_.data(), z_.size());
+    rough_factor_ = 0x1p31 / sum_;
     if (try_cuts(params)) return;
     rough_ = false;
     sum_ = kernels_.exps(z_.data(), e_.data(), z_.size());
@@ -206,9 +208,10 @@ bool Sampler::may_hold_border(const SamplingParams& params, size_t found, float 
 // Step 6 asks for the sum of e in the order of ids, a long chain of additions. A sum in another order is so near that
 // it nearly always gives the same mass; where a border between two masses is nearer, the chain is run.
 uint64_t Sampler::mass_of(int32_t t) {
-  const double v = e_of(t) / sum_ * 0x1p31;
+  if (rough_) return static_cast<uint64_t>(static_cast<int64_t>(static_cast<double>(rough_e_[t]) * rough_factor_));
+  const double v = e_[t] / sum_ * 0x1p31;
   const auto mass = static_cast<int64_t>(v);
-  if (rough_ || exact_) return static_cast<uint64_t>(mass);
+  if (exact_) return static_cast<uint64_t>(mass);
   const double below = v - static_cast<double>(mass), error = v * (kSumError * static_cast<double>(e_.size() + 8));
   if (v > 0 && (below <= error || 1 - below <= error)) {
     exact_ = true;

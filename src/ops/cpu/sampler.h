@@ -95,6 +95,7 @@ class Sampler {
   std::vector<uint64_t> bucket_mass_;
   std::vector<uint32_t> bucket_count_;
   double sum_ = 0;       // of e_ or rough_e_
+  double rough_factor_ = 0;
   bool rough_ = false;   // rough_e_ is what counts
   bool exact_ = false;   // the sum is in the order of ids
 };
