@@ -12,6 +12,7 @@ void add_model_routes(Router& router, Service& service);
 void add_generation_routes(Router& router, Service& service);
 void add_response_routes(Router& router, Service& service);
 void add_tokenize_routes(Router& router, Service& service);
+void add_openapi_routes(Router& router, Service& service);
 void add_page_routes(Router& router, Service& service);
 
 }  // namespace deepinfer::serve

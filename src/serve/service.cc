@@ -87,6 +87,7 @@ void Service::add_routes(Router& router) {
   add_generation_routes(router, *this);
   add_response_routes(router, *this);
   add_tokenize_routes(router, *this);
+  add_openapi_routes(router, *this);
   if (config.page) add_page_routes(router, *this);
 }
 

@@ -80,7 +80,7 @@ class LoadTest(unittest.TestCase):
     def test_many_streams_and_bad_clients(self):
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 8192), hard))
-        with Serving("--sequences", "32") as server:
+        with Serving("--sequences", "32", "--cache-mb", "16") as server:  # snapshots of windows: full soon
             load = Load(server.port)
             load.until = time.monotonic() + SECONDS / 4
             asyncio.run(load.run())  # caches and pools fill

@@ -73,6 +73,22 @@ class ServeTest(unittest.TestCase):
             self.assertTrue(response.read().endswith(b"data: [DONE]\n\n"))
             self.assertEqual(server.process.wait(WAIT_S), 0)
 
+    def test_openapi_names_what_there_is(self):
+        with Serving() as server:
+            document = json.loads(server.request("GET", "/openapi.json")[1])
+            self.assertEqual(document["openapi"], "3.1.0")
+            schemas = document["components"]["schemas"]
+            self.assertIn("logit_bias", schemas["ChatRequest"]["properties"])
+            operations = [(path, method, o) for path, item in document["paths"].items() for method, o in item.items()]
+            self.assertEqual(len({o["operationId"] for _, _, o in operations}), len(operations))
+            for path, method, o in operations:
+                body = o.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
+                if "$ref" in body:
+                    self.assertIn(body["$ref"].rsplit("/", 1)[1], schemas)
+                response, text = server.request(method.upper(), re.sub(r"\{\w+\}", "none", path), {} if method == "post" else None)
+                self.assertNotEqual(response.status, 405, path)
+                self.assertNotIn("There is nothing at this path", text)
+
     def test_refuses_other_machines_without_keys(self):
         done = subprocess.run([PROGRAM, "serve", "--host", "0.0.0.0"], capture_output=True, text=True, timeout=WAIT_S)
         self.assertEqual(done.returncode, 2)
