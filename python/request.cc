@@ -57,7 +57,8 @@ std::vector<int32_t> ids_of(std::string_view name, const py::handle& value) {
 }
 
 uint64_t seed_of(const py::handle& value) {
-  if (PyIndex_Check(value.ptr()) == 0 || py::isinstance<py::bool_>(value)) wrong_type("seq_seed", "a whole number", value);
+  if (PyIndex_Check(value.ptr()) == 0 || py::isinstance<py::bool_>(value))
+    wrong_type("seq_seed", "a whole number", value);
   const auto number = py::reinterpret_steal<py::object>(PyNumber_Index(value.ptr()));
   const uint64_t seed = PyLong_AsUnsignedLongLong(number.ptr());
   if (PyErr_Occurred() != nullptr) {
@@ -125,12 +126,10 @@ void check(const Status& status) {
 }
 
 std::string python_names(std::string sentence) {
-  constexpr std::pair<std::string_view, std::string_view> kNames[] = {{"forced_tokens", "golden_token_ids"},
-                                                                      {"allowed_tokens", "allowed_token_ids"},
-                                                                      {"stop_tokens", "stop_token_ids"},
-                                                                      {"grammar_after", "trigger_token_ids"},
-                                                                      {"grammar_bound", "bound_token_id"},
-                                                                      {"timeout_s", "timeout"}};
+  constexpr std::pair<std::string_view, std::string_view> kNames[] = {
+      {"forced_tokens", "golden_token_ids"}, {"allowed_tokens", "allowed_token_ids"},
+      {"stop_tokens", "stop_token_ids"},     {"grammar_after", "trigger_token_ids"},
+      {"grammar_bound", "bound_token_id"},   {"timeout_s", "timeout"}};
   for (const auto& [engine, python] : kNames) {
     if (const size_t at = sentence.find(engine); at != std::string::npos) sentence.replace(at, engine.size(), python);
   }

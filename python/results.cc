@@ -13,7 +13,8 @@ namespace {
 // [(token id, log-probability, bytes), ..]
 py::list top_of(const std::vector<engine::TokenLogprob>& top) {
   py::list list;
-  for (const engine::TokenLogprob& t : top) list.append(py::make_tuple(t.token, t.logprob, py::bytes(t.bytes.data(), t.bytes.size())));
+  for (const engine::TokenLogprob& t : top)
+    list.append(py::make_tuple(t.token, t.logprob, py::bytes(t.bytes.data(), t.bytes.size())));
   return list;
 }
 

@@ -31,8 +31,10 @@ int fail(const Status& status) {
 std::string report(const Flags& f, const Measured& m) {
   if (f.json) {
     return fmt::format(
-        "{{\"prompts\":{},\"prompt_tokens\":{},\"output_tokens\":{},\"repeats\":{},\"seconds\":{:.6f},\"first_token_s\":{:.6f},"
-        "\"first_token_max_s\":{:.6f},\"prefill_tokens_per_s\":{:.3f},\"decode_tokens_per_s\":{:.3f},\"user_tokens_per_s\":{:.3f}}}\n",
+        "{{\"prompts\":{},\"prompt_tokens\":{},\"output_tokens\":{},\"repeats\":{},\"seconds\":{:.6f},\"first_token_"
+        "s\":{:.6f},"
+        "\"first_token_max_s\":{:.6f},\"prefill_tokens_per_s\":{:.3f},\"decode_tokens_per_s\":{:.3f},\"user_tokens_per_"
+        "s\":{:.3f}}}\n",
         f.prompts, f.prompt_tokens, f.output_tokens, f.repeats, m.seconds, m.first_token_s, m.first_token_max_s,
         m.prefill_tokens_per_s, m.decode_tokens_per_s, m.user_tokens_per_s);
   }
@@ -40,8 +42,8 @@ std::string report(const Flags& f, const Measured& m) {
       "{} prompts of {} tokens at once, answers of {}; medians of {} runs\n"
       "prefill  {:10.1f} prompt tokens/s    first token after {:.3f} s, the last one's after {:.3f} s\n"
       "decode   {:10.1f} answer tokens/s    {:.1f} tokens/s an answer\n",
-      f.prompts, f.prompt_tokens, f.output_tokens, f.repeats, m.prefill_tokens_per_s, m.first_token_s, m.first_token_max_s,
-      m.decode_tokens_per_s, m.user_tokens_per_s);
+      f.prompts, f.prompt_tokens, f.output_tokens, f.repeats, m.prefill_tokens_per_s, m.first_token_s,
+      m.first_token_max_s, m.decode_tokens_per_s, m.user_tokens_per_s);
 }
 
 int bench(const Flags& flags) {

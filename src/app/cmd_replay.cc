@@ -40,7 +40,8 @@ Result<engine::ReplayReport> run(const ReplayFlags& flags) {
   DI_ASSIGN_OR_RETURN(const std::string dir, find_model(flags.model));
   Interrupt interrupt;
   DI_ASSIGN_OR_RETURN(ModelParts parts, load_parts(dir, flags.run, &interrupt.flag()));
-  DI_ASSIGN_OR_RETURN(auto executor, engine::ModelExecutor::create(parts.checkpoint, std::move(parts.ops), replay.executor_options()));
+  DI_ASSIGN_OR_RETURN(auto executor,
+                      engine::ModelExecutor::create(parts.checkpoint, std::move(parts.ops), replay.executor_options()));
   DI_ASSIGN_OR_RETURN(const engine::ReplayReport report, replay.run(*executor, chrome.get(), &interrupt.flag()));
   if (chrome) DI_RETURN_IF_ERROR(chrome->close());
   return report;
@@ -49,12 +50,14 @@ Result<engine::ReplayReport> run(const ReplayFlags& flags) {
 int replay(const ReplayFlags& flags) {
   const Result<engine::ReplayReport> r = run(flags);
   if (!r.ok()) return fail(r.status());
-  std::string text = fmt::format("{} steps, {} tokens; {} of {} rows of logits equal bit for bit, the likeliest token of {} is the same\n",
-                                 r->steps, r->tokens, r->equal_rows, r->rows, r->same_likeliest);
-  if (r->skipped_steps > 0) text += fmt::format("{} steps had failed when they were traced and were not compared\n", r->skipped_steps);
+  std::string text = fmt::format(
+      "{} steps, {} tokens; {} of {} rows of logits equal bit for bit, the likeliest token of {} is the same\n",
+      r->steps, r->tokens, r->equal_rows, r->rows, r->same_likeliest);
+  if (r->skipped_steps > 0)
+    text += fmt::format("{} steps had failed when they were traced and were not compared\n", r->skipped_steps);
   if (r->first_difference >= 0) {
-    text += fmt::format("first difference in step {}; log-probabilities of drawn tokens differ by {:.3g} at most\n", r->first_difference,
-                        r->logprob_difference_max);
+    text += fmt::format("first difference in step {}; log-probabilities of drawn tokens differ by {:.3g} at most\n",
+                        r->first_difference, r->logprob_difference_max);
   }
   if (!r->same_numerics) text += "another backend than that of the trace: equal bits are not expected\n";
   text += fmt::format("forward {:.3f} s, when traced {:.3f} s\n", r->forward_s, r->traced_forward_s);

@@ -35,8 +35,10 @@ int fail(const Status& status) {
 std::vector<int> numbers(const std::string& list) {
   std::vector<int> out = {0};
   for (char c : list) {
-    if (c == ',') out.push_back(0);
-    else out.back() = out.back() * 10 + (c - '0');
+    if (c == ',')
+      out.push_back(0);
+    else
+      out.back() = out.back() * 10 + (c - '0');
   }
   return out;
 }
@@ -47,7 +49,8 @@ struct Point {
 };
 
 std::string csv(const Flags& f, const std::vector<Point>& points) {
-  std::string out = "phase,count,prompt_tokens,output_tokens,latency_s,user_tokens_per_s,throughput_tokens_per_s,repeats\n";
+  std::string out =
+      "phase,count,prompt_tokens,output_tokens,latency_s,user_tokens_per_s,throughput_tokens_per_s,repeats\n";
   for (const Point& p : points) {
     out += fmt::format("prefill,{},{},1,{:.6f},,{:.3f},{}\n", p.count, f.prompt_tokens, p.prefill.first_token_s,
                        p.prefill.prefill_tokens_per_s, f.repeats);
@@ -81,7 +84,8 @@ Chart decode_chart(const Flags& f, const std::vector<Point>& points) {
   return chart;
 }
 
-Result<std::vector<Point>> run_points(const Flags& flags, const std::vector<int>& counts, const std::atomic<bool>* stop) {
+Result<std::vector<Point>> run_points(const Flags& flags, const std::vector<int>& counts,
+                                      const std::atomic<bool>* stop) {
   const int tokens = std::max(flags.prompt_tokens + 1, flags.decode_prompt_tokens + flags.output_tokens);
   DI_ASSIGN_OR_RETURN(const auto llm, open_for_bench(flags, counts.back(), tokens, nullptr));
   std::vector<Point> points;
@@ -90,7 +94,8 @@ Result<std::vector<Point>> run_points(const Flags& flags, const std::vector<int>
   for (int count : counts) {
     Point& p = points.emplace_back();
     p.count = count;
-    const Workload reading{.prompts = count, .prompt_tokens = flags.prompt_tokens, .output_tokens = 1, .seed = seed, .full_prefill = full};
+    const Workload reading{
+        .prompts = count, .prompt_tokens = flags.prompt_tokens, .output_tokens = 1, .seed = seed, .full_prefill = full};
     const Workload writing{.prompts = count,
                            .prompt_tokens = flags.decode_prompt_tokens,
                            .output_tokens = flags.output_tokens,
@@ -100,9 +105,11 @@ Result<std::vector<Point>> run_points(const Flags& flags, const std::vector<int>
     DI_ASSIGN_OR_RETURN(p.decode, measure_median(*llm, writing, flags.repeats, stop));
     seed += 1000;
     if (flags.quiet) continue;
-    write_out(STDERR_FILENO, fmt::format("{:4} at once: prefill {:8.1f} tokens/s, {:.3f} s; decode {:8.1f} tokens/s, {:.1f} an answer\n", count,
-                                         p.prefill.prefill_tokens_per_s, p.prefill.first_token_s, p.decode.decode_tokens_per_s,
-                                         p.decode.user_tokens_per_s));
+    write_out(
+        STDERR_FILENO,
+        fmt::format("{:4} at once: prefill {:8.1f} tokens/s, {:.3f} s; decode {:8.1f} tokens/s, {:.1f} an answer\n",
+                    count, p.prefill.prefill_tokens_per_s, p.prefill.first_token_s, p.decode.decode_tokens_per_s,
+                    p.decode.user_tokens_per_s));
   }
   return points;
 }

@@ -20,7 +20,8 @@ std::string tool_set(const recipe::Request& r, bool required) {
     out += ",\"parameters\":";
     recipe::append_compact_json(out, tool.parameters);
     if (tool.syntax != recipe::CustomSyntax::kText) {
-      out += tool.syntax == recipe::CustomSyntax::kLark ? ",\"input\":{\"syntax\":\"lark\"" : ",\"input\":{\"syntax\":\"regex\"";
+      out += tool.syntax == recipe::CustomSyntax::kLark ? ",\"input\":{\"syntax\":\"lark\""
+                                                        : ",\"input\":{\"syntax\":\"regex\"";
       out += ",\"definition\":";
       recipe::append_json_string(out, tool.definition);
       out += '}';
@@ -45,13 +46,17 @@ std::optional<grammar::Constraint> tool_constraint(const recipe::Request& r, boo
 std::optional<grammar::Constraint> make_constraint(const recipe::Request& r) {
   const recipe::OutputConstraint& wanted = r.inference.constraint;
   switch (wanted.kind) {
-    case ConstraintKind::kNone: return std::nullopt;
-    case ConstraintKind::kToolCall: return tool_constraint(r, false);
-    case ConstraintKind::kToolCallRequired: return tool_constraint(r, true);
+    case ConstraintKind::kNone:
+      return std::nullopt;
+    case ConstraintKind::kToolCall:
+      return tool_constraint(r, false);
+    case ConstraintKind::kToolCallRequired:
+      return tool_constraint(r, true);
     case ConstraintKind::kJson:
       if (wanted.schema.empty()) return grammar::Constraint{.kind = grammar::ConstraintKind::kJsonObject};
       return grammar::Constraint{.kind = grammar::ConstraintKind::kJsonSchema, .source = wanted.schema};
-    case ConstraintKind::kRegex: return grammar::Constraint{.kind = grammar::ConstraintKind::kRegex, .source = wanted.schema};
+    case ConstraintKind::kRegex:
+      return grammar::Constraint{.kind = grammar::ConstraintKind::kRegex, .source = wanted.schema};
   }
   return std::nullopt;
 }

@@ -72,8 +72,8 @@ Result<std::optional<text::Tokenizer>> open_tokenizer(const LlmOptions& o, const
   return std::optional<text::Tokenizer>(std::move(tokenizer));
 }
 
-// so_args' strict mode (spec/deepinfer.md G2): an object that names its properties has no others unless it says so. What
-// allOf joins stays open, since each part names only some.
+// so_args' strict mode (spec/deepinfer.md G2): an object that names its properties has no others unless it says so.
+// What allOf joins stays open, since each part names only some.
 void close_objects(recipe::Json* schema) {
   if (schema->is_array()) {
     for (recipe::Json& part : schema->as_array()) close_objects(&part);
@@ -104,11 +104,11 @@ Result<std::unique_ptr<LLM>> LLM::open(const LlmOptions& options) {
   if (impl->tokenizer) impl->vocabulary = recipe::OutputVocabulary(*impl->tokenizer);
   DI_ASSIGN_OR_RETURN(std::unique_ptr<ops::Ops> ops, engine::make_ops(o.backend, o.threads, o.library_dir));
   if (o.context <= 0) o.context = std::min(kContextDefault, config.max_position_embeddings);
-  DI_ASSIGN_OR_RETURN(std::unique_ptr<engine::ModelExecutor> executor,
-                      engine::ModelExecutor::create(impl->checkpoint, std::move(ops),
-                                                    {.context_max = o.context,
-                                                     .sequences_max = o.sequences,
-                                                     .rows_max = std::max(o.rows, o.sequences)}));
+  DI_ASSIGN_OR_RETURN(
+      std::unique_ptr<engine::ModelExecutor> executor,
+      engine::ModelExecutor::create(
+          impl->checkpoint, std::move(ops),
+          {.context_max = o.context, .sequences_max = o.sequences, .rows_max = std::max(o.rows, o.sequences)}));
   if (o.keep > 0) o.engine.keep_extra = static_cast<int>(o.keep) - executor->info().window;
   const auto& ends = impl->checkpoint->generation().eos_token_ids;
   o.engine.end_tokens.insert(o.engine.end_tokens.end(), ends.begin(), ends.end());
@@ -209,8 +209,9 @@ Result<std::vector<float>> LLM::logits(const PromptInput& prompt, const Generate
     }
   };
   const PromptInput input(ids);
-  DI_ASSIGN_OR_RETURN(std::vector<Completion> done,
-                      generate(std::span(&input, 1), std::span(&r, 1), {.stop = control.stop, .on_progress = control.on_progress}));
+  DI_ASSIGN_OR_RETURN(
+      std::vector<Completion> done,
+      generate(std::span(&input, 1), std::span(&r, 1), {.stop = control.stop, .on_progress = control.on_progress}));
   DI_RETURN_IF_ERROR(done[0].answers[0].error);
   return rows;
 }

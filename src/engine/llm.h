@@ -6,10 +6,10 @@
 //   auto chats = llm.value()->chat({conversation}, {.max_tokens = 200});      // reasoning, content, tool calls
 //   auto rows = llm.value()->logits("Once upon a time");                      // [tokens, vocabulary]
 //
-// Link the CMake target deepinfer::deepinfer (docs/offline.md). engine/request.h says what can be asked for; `prompt` of
-// those parameters is not used. A text prompt is tokenized as Hugging Face does: spelled special tokens count, and the
-// beginning-of-sentence token comes first unless it is there. Text of strangers belongs into chat(), where it can never
-// become a special token.
+// Link the CMake target deepinfer::deepinfer (docs/offline.md). engine/request.h says what can be asked for; `prompt`
+// of those parameters is not used. A text prompt is tokenized as Hugging Face does: spelled special tokens count, and
+// the beginning-of-sentence token comes first unless it is there. Text of strangers belongs into chat(), where it can
+// never become a special token.
 //
 // Errors. A parameter out of range, or a grammar that cannot be compiled, refuses the call (kInvalidArgument, naming
 // it) before anything runs. What is wrong with one prompt (too long, an id that does not exist) is the error of that
@@ -42,18 +42,18 @@ struct Constraint;
 namespace deepinfer {
 
 struct LlmOptions {
-  std::string model;               // a checkpoint's folder
-  std::string tokenizer;           // tokenizer.json or its folder; empty: the model's folder
-  std::string backend = "fast";    // fast, fast-avx2, plain, reference, cuda
-  std::string library_dir;         // where the CUDA backend's shared object lies; empty: beside the program
-  int threads = 0;                 // of the CPU backends; 0: all cores
-  int64_t context = 0;             // tokens of prompt and answer together; 0: the model's maximum, at most 8192
-  int sequences = 16;              // answers in work at once
-  int rows = 256;                  // tokens of a step
-  int64_t keep = 0;                // prompt tokens that the decoder half reads; 0: the model's window and 12
-  bool dummy_weights = false;      // random weights in the shape of config.json, for trying out sizes
+  std::string model;             // a checkpoint's folder
+  std::string tokenizer;         // tokenizer.json or its folder; empty: the model's folder
+  std::string backend = "fast";  // fast, fast-avx2, plain, reference, cuda
+  std::string library_dir;       // where the CUDA backend's shared object lies; empty: beside the program
+  int threads = 0;               // of the CPU backends; 0: all cores
+  int64_t context = 0;           // tokens of prompt and answer together; 0: the model's maximum, at most 8192
+  int sequences = 16;            // answers in work at once
+  int rows = 256;                // tokens of a step
+  int64_t keep = 0;              // prompt tokens that the decoder half reads; 0: the model's window and 12
+  bool dummy_weights = false;    // random weights in the shape of config.json, for trying out sizes
   uint64_t dummy_seed = 0;
-  double grammar_timeout_s = 20;   // CPU time of one compile
+  double grammar_timeout_s = 20;  // CPU time of one compile
   int grammar_threads = 2;
   uint64_t grammar_cache_bytes = 1 << 30;
   engine::EngineOptions engine = {};  // end_tokens: added to by the model's own
@@ -72,8 +72,8 @@ struct PromptInput {
 
 struct Generation {
   std::string text;
-  std::vector<int32_t> token_ids;  // all that were drawn, the one that ended the answer included
-  std::vector<engine::TokenLogprob> logprobs;                   // a token each, with Request::logprobs
+  std::vector<int32_t> token_ids;              // all that were drawn, the one that ended the answer included
+  std::vector<engine::TokenLogprob> logprobs;  // a token each, with Request::logprobs
   std::vector<std::vector<engine::TokenLogprob>> top_logprobs;  // likeliest first
   std::vector<float> logits;                                    // [token_ids, vocabulary], with GenerateControl::logits
   engine::FinishReason reason = engine::FinishReason::kFailed;
@@ -84,8 +84,8 @@ struct Generation {
 
 struct Completion {
   std::vector<int32_t> prompt_ids;
-  std::vector<Generation> answers;                       // Request::n, at least one
-  std::vector<engine::PromptLogprob> prompt_logprobs;    // a prompt token each, the first without; if asked for
+  std::vector<Generation> answers;                     // Request::n, at least one
+  std::vector<engine::PromptLogprob> prompt_logprobs;  // a prompt token each, the first without; if asked for
 };
 
 struct ChatAnswer : Generation {  // `text` is the answer proper

@@ -147,8 +147,9 @@ void parse_chat(const recipe::Conversation& c, const engine::Request& r, const r
 
 Status LLM::Impl::check_parameters(std::span<const engine::Request> parameters, size_t prompts) const {
   if (parameters.size() != 1 && parameters.size() != prompts) {
-    return make_error(Code::kInvalidArgument, "There are {} sets of parameters for {} prompts; give one, or one a prompt.",
-                      parameters.size(), prompts);
+    return make_error(Code::kInvalidArgument,
+                      "There are {} sets of parameters for {} prompts; give one, or one a prompt.", parameters.size(),
+                      prompts);
   }
   for (size_t i = 0; i < parameters.size(); ++i) {
     engine::Request r = parameters[i];

@@ -31,8 +31,8 @@ Result<std::unique_ptr<ops::Ops>> make_ops(const std::string& backend, int threa
   if (backend == "plain") return ops::make_plain_ops(threads);
   if (backend == "reference") return ops::make_reference_ops(ops::ReferenceMode::kExact, threads);
   if (backend == "cuda") return ops::open_cuda_ops(0, library_dir);
-  return make_error(Code::kInvalidArgument, "There is no backend \"{}\"; there are fast, fast-avx2, plain, reference and cuda.",
-                    backend);
+  return make_error(Code::kInvalidArgument,
+                    "There is no backend \"{}\"; there are fast, fast-avx2, plain, reference and cuda.", backend);
 }
 
 Status check_tokenizer(const text::Tokenizer& tokenizer, const checkpoint::ModelConfig& config,

@@ -61,30 +61,38 @@ std::string StatsLine::take(const EngineStats& stats, const ExecutorInfo& info) 
   const StepTimes before = std::exchange(times_, stats.times);
   const double seconds = seconds_since(w.begin), steps = static_cast<double>(std::max<int64_t>(w.steps, 1));
   const auto per_second = [&](int64_t n) { return ratio(static_cast<double>(n), seconds); };
-  const auto share = [](int64_t part, int64_t whole) { return 100 * ratio(static_cast<double>(part), static_cast<double>(whole)); };
+  const auto share = [](int64_t part, int64_t whole) {
+    return 100 * ratio(static_cast<double>(part), static_cast<double>(whole));
+  };
   const auto mean = [&](int64_t n) { return ratio(static_cast<double>(n), static_cast<double>(w.ended)); };
   const std::string_view kind = w.prefill_steps == 0 ? "decode" : w.prefill_steps == w.steps ? "prefill" : "mixed";
   const sched::SchedulerStats& s = stats.scheduler;
   const int64_t used = info.blocks - s.blocks_free - s.blocks_evictable;
   std::string out = fmt::format(
-      "step {} ({}): {:.1f} steps/s, mean {:.1f} | prompt {:.1f}, answers {:.1f} tokens/s | drafts {} of {} accepted | running {}, "
-      "waiting {} | {:.1f} rows a step, {:.0f}% full | KV blocks {:.0f}% used, {:.0f}% cached; slots {:.0f}% | forward {:.0f}% with "
-      "prompts, {:.0f}% without | prompts {:.0f}% from the cache | first token mean {:.3f} s, longest {:.3f} s | ended {}: {:.0f} tokens "
+      "step {} ({}): {:.1f} steps/s, mean {:.1f} | prompt {:.1f}, answers {:.1f} tokens/s | drafts {} of {} accepted | "
+      "running {}, "
+      "waiting {} | {:.1f} rows a step, {:.0f}% full | KV blocks {:.0f}% used, {:.0f}% cached; slots {:.0f}% | forward "
+      "{:.0f}% with "
+      "prompts, {:.0f}% without | prompts {:.0f}% from the cache | first token mean {:.3f} s, longest {:.3f} s | ended "
+      "{}: {:.0f} tokens "
       "in, {:.0f} out; preempted {} | contexts {} to {}, {:.0f} keys a step\n",
       all_steps_, kind, per_second(w.steps), ratio(static_cast<double>(all_steps_), seconds_since(begin_)),
       per_second(w.prefill_rows), per_second(w.tokens), w.accepted, w.drafts, s.running, s.waiting,
-      static_cast<double>(w.rows) / steps, 100 * static_cast<double>(w.rows) / steps / info.rows_max, share(used, info.blocks),
-      share(s.blocks_evictable, info.blocks), share(info.slots - s.slots_free, info.slots),
+      static_cast<double>(w.rows) / steps, 100 * static_cast<double>(w.rows) / steps / info.rows_max,
+      share(used, info.blocks), share(s.blocks_evictable, info.blocks), share(info.slots - s.slots_free, info.slots),
       100 * ratio(w.prefill_s, w.prefill_s + w.decode_s), 100 * ratio(w.decode_s, w.prefill_s + w.decode_s),
-      share(w.cached_tokens, w.prompt_tokens), ratio(w.first_token_s, static_cast<double>(w.ended)), w.first_token_max_s, w.ended,
-      mean(w.prompt_tokens), mean(w.output_tokens), w.preemptions, w.context_max > 0 ? w.context_min : 0, w.context_max,
-      static_cast<double>(w.keys) / steps);
+      share(w.cached_tokens, w.prompt_tokens), ratio(w.first_token_s, static_cast<double>(w.ended)),
+      w.first_token_max_s, w.ended, mean(w.prompt_tokens), mean(w.output_tokens), w.preemptions,
+      w.context_max > 0 ? w.context_min : 0, w.context_max, static_cast<double>(w.keys) / steps);
   const StepTimes& t = stats.times;
   out += fmt::format("  a step in us:");
-  for (const auto& [name, time] :
-       {std::pair("plan", t.plan - before.plan), {"prepare", t.prepare - before.prepare}, {"launch", t.launch - before.launch},
-        {"forward", t.forward - before.forward}, {"sample", t.sample - before.sample}, {"commit", t.commit - before.commit},
-        {"stream", t.stream - before.stream}}) {
+  for (const auto& [name, time] : {std::pair("plan", t.plan - before.plan),
+                                   {"prepare", t.prepare - before.prepare},
+                                   {"launch", t.launch - before.launch},
+                                   {"forward", t.forward - before.forward},
+                                   {"sample", t.sample - before.sample},
+                                   {"commit", t.commit - before.commit},
+                                   {"stream", t.stream - before.stream}}) {
     out += fmt::format(" {} {:.0f} ({:.1f}%)", name, 1e6 * time / steps, 100 * ratio(time, seconds));
   }
   return out + "\n";

@@ -33,12 +33,13 @@ engine::Request greedy(int max_tokens) {
 }
 
 TEST_F(Llm, ResultsLineUpWithPromptsWhateverIsWrongWithSome) {
-  std::vector<PromptInput> prompts = {"Once upon a time", "", std::vector<int32_t>{}, std::vector<int32_t>{0, 1 << 30},
+  std::vector<PromptInput> prompts = {"Once upon a time",           "",
+                                      std::vector<int32_t>{},       std::vector<int32_t>{0, 1 << 30},
                                       std::vector<int32_t>(600, 5), "One, two, three,"};
   const engine::Request r = greedy(8);
   const auto got = llm->generate(prompts, std::span(&r, 1));
   ASSERT_TRUE(got.ok()) << got.status().message();
-  ASSERT_EQ(got->size() , prompts.size());
+  ASSERT_EQ(got->size(), prompts.size());
   for (size_t i = 0; i < prompts.size(); ++i) {
     const Generation& g = got.value()[i].answers.at(0);
     EXPECT_EQ(g.error.ok(), i == 0 || i == 5) << i;
@@ -149,7 +150,8 @@ TEST_F(Llm, ParametersAndGrammarsAreRefusedBeforeAnythingRuns) {
 TEST_F(Llm, StructuredOutput) {
   const std::pair<std::string, std::string> kinds[] = {
       {"regex", R"("[a-c]{4}")"},
-      {"json", R"("{\"type\": \"object\", \"properties\": {\"n\": {\"type\": \"integer\", \"minimum\": 0, \"maximum\": 9}}, \"required\": [\"n\"]}")"},
+      {"json",
+       R"("{\"type\": \"object\", \"properties\": {\"n\": {\"type\": \"integer\", \"minimum\": 0, \"maximum\": 9}}, \"required\": [\"n\"]}")"},
       {"ebnf", R"("root ::= \"yes\" | \"no\"")"}};
   for (const auto& [type, schema] : kinds) {
     engine::Request r;
@@ -192,7 +194,8 @@ TEST(LlmDummyWeights, RunWithoutWeights) {
                                std::filesystem::copy_options::overwrite_existing);
   }
   const auto run = [&](uint64_t seed) {
-    auto llm = LLM::open({.model = dir, .threads = 2, .context = 256, .sequences = 2, .dummy_weights = true, .dummy_seed = seed});
+    auto llm = LLM::open(
+        {.model = dir, .threads = 2, .context = 256, .sequences = 2, .dummy_weights = true, .dummy_seed = seed});
     EXPECT_TRUE(llm.ok()) << llm.status().message();
     return llm.value()->generate({"Once upon a time"}, greedy(8)).value()[0].answers[0].token_ids;
   };

@@ -56,7 +56,8 @@ class Trace : public ::testing::Test {
   }
 
   static std::unique_ptr<ModelExecutor> executor(const Replay& replay, std::unique_ptr<ops::Ops> ops) {
-    auto made = ModelExecutor::create(testing::open_checkpoint("tiny-trained"), std::move(ops), replay.executor_options());
+    auto made =
+        ModelExecutor::create(testing::open_checkpoint("tiny-trained"), std::move(ops), replay.executor_options());
     EXPECT_TRUE(made.ok()) << made.status().message();
     return std::move(made).value();
   }
@@ -88,8 +89,8 @@ TEST_F(Trace, ReplaysToTheSameBits) {
       for (const sched::MemoryOp& op : step->plan.before) kinds.insert(static_cast<int>(op.kind));
     }
   }
-  for (auto kind : {sched::MemoryOp::Kind::kCopySlot, sched::MemoryOp::Kind::kSaveWindows, sched::MemoryOp::Kind::kSaveSlot,
-                    sched::MemoryOp::Kind::kLoadSlot}) {
+  for (auto kind : {sched::MemoryOp::Kind::kCopySlot, sched::MemoryOp::Kind::kSaveWindows,
+                    sched::MemoryOp::Kind::kSaveSlot, sched::MemoryOp::Kind::kLoadSlot}) {
     EXPECT_TRUE(kinds.contains(static_cast<int>(kind))) << static_cast<int>(kind);
   }
   const auto report = run(path("steps.jsonl"), ops::make_plain_ops(1));
@@ -158,7 +159,8 @@ TEST_F(Trace, ChromeTraceIsJson) {
   std::map<std::string, int> names;
   for (const recipe::Json& event : json->as_array()) ++names[event.find("name")->as_string()];
   const auto steps = static_cast<int>(lines().size()) - 1;
-  for (const char* name : {"plan", "forward", "sample", "stream", "commit", "rows"}) EXPECT_EQ(names[name], steps) << name;
+  for (const char* name : {"plan", "forward", "sample", "stream", "commit", "rows"})
+    EXPECT_EQ(names[name], steps) << name;
 }
 
 }  // namespace

@@ -9,14 +9,18 @@ namespace deepinfer::app {
 namespace {
 
 constexpr double kWidth = 760, kHeight = 480, kLeft = 80, kRight = 24, kTop = 48, kBottom = 64;
-constexpr const char* kColours[] = {"#1f6feb", "#d1495b", "#2a9d8f", "#b5651d", "#6f42c1", "#e09f3e", "#3d405b", "#0b7285"};
+constexpr const char* kColours[] = {"#1f6feb", "#d1495b", "#2a9d8f", "#b5651d",
+                                    "#6f42c1", "#e09f3e", "#3d405b", "#0b7285"};
 
 std::string escaped(const std::string& text) {
   std::string out;
   for (char c : text) {
-    if (c == '<') out += "&lt;";
-    else if (c == '&') out += "&amp;";
-    else out += c;
+    if (c == '<')
+      out += "&lt;";
+    else if (c == '&')
+      out += "&amp;";
+    else
+      out += c;
   }
   return out;
 }
@@ -40,7 +44,8 @@ struct Axis {
 };
 
 std::string label_text(double x, double y, const char* anchor, const std::string& text, const char* more = "") {
-  return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\"{}>{}</text>\n", x, y, anchor, more, escaped(text));
+  return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\"{}>{}</text>\n", x, y, anchor, more,
+                     escaped(text));
 }
 
 }  // namespace
@@ -60,7 +65,8 @@ std::string to_svg(const Chart& chart) {
   const auto py = [&](double y) { return kHeight - kBottom - (kHeight - kTop - kBottom) * y / ys.max; };
   std::string out = fmt::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0:.0f}\" height=\"{1:.0f}\" viewBox=\"0 0 {0:.0f} {1:.0f}\" "
-      "font-family=\"sans-serif\" font-size=\"12\" fill=\"#24292f\">\n<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n",
+      "font-family=\"sans-serif\" font-size=\"12\" fill=\"#24292f\">\n<rect width=\"100%\" height=\"100%\" "
+      "fill=\"#fff\"/>\n",
       kWidth, kHeight);
   out += label_text(kWidth / 2, 26, "middle", chart.title, " font-size=\"16\"");
   for (double t = 0; t <= xs.max * 1.0001; t += xs.step) {
@@ -72,7 +78,8 @@ std::string to_svg(const Chart& chart) {
     out += label_text(px(0) - 8, py(t) + 4, "end", fmt::format("{:.6g}", t));
   }
   out += label_text(kWidth / 2, kHeight - 18, "middle", chart.x_title);
-  out += label_text(18, kHeight / 2, "middle", chart.y_title, fmt::format(" transform=\"rotate(-90 18 {:.0f})\"", kHeight / 2).c_str());
+  out += label_text(18, kHeight / 2, "middle", chart.y_title,
+                    fmt::format(" transform=\"rotate(-90 18 {:.0f})\"", kHeight / 2).c_str());
   for (size_t i = 0; i < chart.curves.size(); ++i) {
     const ChartCurve& curve = chart.curves[i];
     const char* colour = kColours[i % std::size(kColours)];
@@ -85,7 +92,8 @@ std::string to_svg(const Chart& chart) {
     }
     out += fmt::format("<path d=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"2\"/>\n", path, colour) + marks;
     const double y = kTop + 4 + 18 * static_cast<double>(i);
-    out += fmt::format("<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"12\" height=\"12\" fill=\"{}\"/>\n", kWidth - kRight - 190, y, colour);
+    out += fmt::format("<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"12\" height=\"12\" fill=\"{}\"/>\n",
+                       kWidth - kRight - 190, y, colour);
     out += label_text(kWidth - kRight - 172, y + 10, "start", curve.name);
   }
   return out + "</svg>\n";

@@ -62,7 +62,8 @@ Result<Measured> measure(LLM& llm, const Workload& load, const std::atomic<bool>
     const double decode_s = g.usage.total_s - g.usage.first_token_s;
     if (decode_s > 0) m.user_tokens_per_s += (g.usage.output_tokens - 1) / decode_s / load.prompts;
   }
-  if (m.first_token_max_s > 0) m.prefill_tokens_per_s = static_cast<double>(m.prompt_tokens - m.cached_tokens) / m.first_token_max_s;
+  if (m.first_token_max_s > 0)
+    m.prefill_tokens_per_s = static_cast<double>(m.prompt_tokens - m.cached_tokens) / m.first_token_max_s;
   const auto decoded = static_cast<double>(m.output_tokens - load.prompts);
   if (last > first && decoded > 0) m.decode_tokens_per_s = decoded / (last - first);
   return m;

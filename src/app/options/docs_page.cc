@@ -67,8 +67,8 @@ std::string row(const OptionSpec& s) {
   if (s.kind == OptionKind::kOnOff) flag += fmt::format(", `--no-{}`", s.name);
   return fmt::format("| {} | {} | {}{}{} | {} | {} | {} |\n", flag,
                      s.once ? "flag only" : fmt::format("`{}`", option_key(s)), values_text(s),
-                     s.unit.empty() ? "" : " ", s.unit, default_text(s),
-                     fmt::join(split_words(s.commands, room), ", "), s.help);
+                     s.unit.empty() ? "" : " ", s.unit, default_text(s), fmt::join(split_words(s.commands, room), ", "),
+                     s.help);
 }
 
 }  // namespace

@@ -13,11 +13,6 @@ struct LlmOptions;
 
 namespace deepinfer::app {
 
-// For CommandOptions::bind, which wants to know of every option.
-inline constexpr const char* kLlmOptionNames[] = {"backend", "threads", "context", "sequences",
-                                                  "rows",    "cache",   "cache-mb", "keep",
-                                                  "ban-tokens", "top-k-max"};
-
 Status read_llm_options(const OptionValues& values, LlmOptions* options);
 
 }  // namespace deepinfer::app

@@ -18,7 +18,8 @@ std::string range_text(const OptionSpec& s) {
   const bool integer = s.kind == OptionKind::kInteger;
   const std::string unit = s.unit.empty() ? "" : fmt::format(" ({})", s.unit);
   if (integer) {
-    return fmt::format("a whole number from {} to {}{}", static_cast<int64_t>(s.min), static_cast<int64_t>(s.max), unit);
+    return fmt::format("a whole number from {} to {}{}", static_cast<int64_t>(s.min), static_cast<int64_t>(s.max),
+                       unit);
   }
   return fmt::format("a number from {} to {}{}", s.min, s.max, unit);
 }
@@ -86,7 +87,8 @@ std::span<const std::string_view> split_words(std::string_view list, std::span<s
 std::span<const OptionSpec> option_table() {
   static const std::vector<OptionSpec> kAll = [] {
     std::vector<OptionSpec> all;
-    for (const auto part : {model_options(), engine_options(), kv_options(), sampling_options(), output_options(), bench_options(), serve_options()}) {
+    for (const auto part : {model_options(), engine_options(), kv_options(), sampling_options(), output_options(),
+                            bench_options(), serve_options()}) {
       all.insert(all.end(), part.begin(), part.end());
     }
     return all;

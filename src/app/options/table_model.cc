@@ -16,7 +16,8 @@ std::span<const OptionSpec> model_options() {
        .fallback = "fast",
        .choices = "fast fast-avx2 plain reference cuda",
        .commands = "run generate serve bench sweep replay python",
-       .help = "What computes: fast (CPU; fast-avx2 leaves AVX-512 aside), plain (CPU, any processor), reference (CPU, slow and exact), "
+       .help = "What computes: fast (CPU; fast-avx2 leaves AVX-512 aside), plain (CPU, any processor), reference (CPU, "
+               "slow and exact), "
                "or cuda (a Hopper GPU)",
        .aliases = "ACCELERATOR"},
       {.section = "model",

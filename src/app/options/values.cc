@@ -18,8 +18,8 @@ using Values = std::map<std::string, OptionValue, std::less<>>;
 constexpr std::string_view kPrefix = "DEEPINFER_";
 // Names that are no options: the configuration file's path, and what tests and tools of the source tree use.
 constexpr std::string_view kConfigVariable = "DEEPINFER_CONFIG";
-constexpr std::string_view kDeveloperNames[] = {"DEEPINFER_TEST_",   "DEEPINFER_FIXTURE_",      "DEEPINFER_SDK_TEST",
-                                                "DEEPINFER_MIRROR",  "DEEPINFER_CLEAN_MACHINE", "DEEPINFER_IN_VENV",
+constexpr std::string_view kDeveloperNames[] = {"DEEPINFER_TEST_",     "DEEPINFER_FIXTURE_",      "DEEPINFER_SDK_TEST",
+                                                "DEEPINFER_MIRROR",    "DEEPINFER_CLEAN_MACHINE", "DEEPINFER_IN_VENV",
                                                 "DEEPINFER_SOURCE_DIR"};
 
 bool has_word(std::string_view list, std::string_view word) {
@@ -167,7 +167,8 @@ Result<OptionValues> resolve_options(const OptionInputs& inputs) {
     } else if (const auto f = file.find(spec.name); f != file.end()) {
       value = f->second;
     } else if (!spec.fallback.empty() || spec.kind == OptionKind::kSwitch) {
-      value.texts = {spec.kind == OptionKind::kSwitch ? "false" : check_option(spec, std::string(spec.fallback), "").value};
+      value.texts = {spec.kind == OptionKind::kSwitch ? "false"
+                                                      : check_option(spec, std::string(spec.fallback), "").value};
     }
   }
   return out;

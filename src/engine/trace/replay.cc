@@ -15,7 +15,8 @@ using sched::MemoryOp;
 using Clock = std::chrono::steady_clock;
 
 bool saves(MemoryOp::Kind kind) {
-  return kind == MemoryOp::Kind::kSaveWindows || kind == MemoryOp::Kind::kSaveSlot || kind == MemoryOp::Kind::kSaveBlock;
+  return kind == MemoryOp::Kind::kSaveWindows || kind == MemoryOp::Kind::kSaveSlot ||
+         kind == MemoryOp::Kind::kSaveBlock;
 }
 
 size_t bytes_of(MemoryOp::Kind kind, const ExecutorInfo& info) {
@@ -41,7 +42,8 @@ class HostEntries {
   Status translate(const ExecutorInfo& info, std::vector<MemoryOp>* ops) {
     std::map<int32_t, size_t> sizes;
     for (const MemoryOp& op : *ops) {
-      if (saves(op.kind)) sizes[op.host] = std::max(sizes[op.host], static_cast<size_t>(op.offset) + bytes_of(op.kind, info));
+      if (saves(op.kind))
+        sizes[op.host] = std::max(sizes[op.host], static_cast<size_t>(op.offset) + bytes_of(op.kind, info));
     }
     for (MemoryOp& op : *ops) {
       if (op.host < 0) continue;
@@ -126,13 +128,13 @@ ModelExecutorOptions Replay::executor_options() const {
 Result<ReplayReport> Replay::run(StepExecutor& executor, StepObserver* observer, const std::atomic<bool>* stop) {
   const ExecutorInfo& now = executor.info();
   if (now.checkpoint != info_.checkpoint) {
-    return make_error(Code::kFailedPrecondition, "{} is the trace of another model (digest {}; this one has {}).", path_,
-                      info_.checkpoint.substr(0, 12), now.checkpoint.substr(0, 12));
+    return make_error(Code::kFailedPrecondition, "{} is the trace of another model (digest {}; this one has {}).",
+                      path_, info_.checkpoint.substr(0, 12), now.checkpoint.substr(0, 12));
   }
   if (now.blocks < info_.blocks || now.slots < info_.slots || now.windows_bytes != info_.windows_bytes ||
       now.layout != info_.layout) {
-    return make_error(Code::kFailedPrecondition, "This backend keeps its KV otherwise than that of {} ({}, not {}).", path_,
-                      now.layout, info_.layout);
+    return make_error(Code::kFailedPrecondition, "This backend keeps its KV otherwise than that of {} ({}, not {}).",
+                      path_, now.layout, info_.layout);
   }
   ReplayReport report{.same_numerics = now.numeric_class == info_.numeric_class};
   HostEntries host;
@@ -142,7 +144,9 @@ Result<ReplayReport> Replay::run(StepExecutor& executor, StepObserver* observer,
   for (int64_t number = 2; std::getline(file_, line); ++number) {
     if (stop->load()) return Status(Code::kCancelled, "Stopped.");
     if (file_.eof()) break;  // no newline: the process was killed while it wrote this
-    const auto bad = [&](const Status& status) { return status.with_context(fmt::format("{} line {}", path_, number)); };
+    const auto bad = [&](const Status& status) {
+      return status.with_context(fmt::format("{} line {}", path_, number));
+    };
     Result<TracedStep> parsed = parse_step_line(line);
     if (!parsed.ok()) return bad(parsed.status());
     TracedStep& step = parsed.value();

@@ -6,8 +6,8 @@
 //
 // Tokens come from the trace, so that one difference does not make all later rows different. The same backend must give
 // every row of logits bit for bit; another one is compared by its likeliest tokens and log-probabilities.
-// Errors: kInvalidArgument for a file that is no whole trace (a last line that was cut is left out), kFailedPrecondition
-// for another model or for KV that came from outside the trace (a KV tier, images).
+// Errors: kInvalidArgument for a file that is no whole trace (a last line that was cut is left out),
+// kFailedPrecondition for another model or for KV that came from outside the trace (a KV tier, images).
 #pragma once
 
 #include <atomic>
@@ -28,10 +28,10 @@ struct ReplayReport {
   int64_t rows = 0;                      // of logits
   int64_t equal_rows = 0;                // bit for bit
   int64_t same_likeliest = 0;
-  int64_t tokens = 0;                    // drawn
-  double logprob_difference_max = 0;     // of drawn tokens
-  int64_t first_difference = -1;         // step; -1: none
-  bool same_numerics = false;            // backend and summation trees are those of the trace
+  int64_t tokens = 0;                 // drawn
+  double logprob_difference_max = 0;  // of drawn tokens
+  int64_t first_difference = -1;      // step; -1: none
+  bool same_numerics = false;         // backend and summation trees are those of the trace
   double forward_s = 0, traced_forward_s = 0;
 };
 

@@ -186,7 +186,8 @@ Result<ExecutorInfo> parse_header_line(std::string_view line) {
   r.integer("windows_bytes", &i.windows_bytes);
   DI_RETURN_IF_ERROR(r.status());
   if (version != kVersion) {
-    return make_error(Code::kUnsupported, "The trace has version {}; this program reads version {}.", version, kVersion);
+    return make_error(Code::kUnsupported, "The trace has version {}; this program reads version {}.", version,
+                      kVersion);
   }
   return i;
 }
@@ -197,9 +198,9 @@ void append_step_line(const TracedStep& step, std::string* out) {
   line.set("step", p.step);
   Json sequences = Json::array(), before = Json::array(), samples = Json::array(), drawn = Json::array();
   for (const model::StepSequence& s : p.sequences) {
-    sequences.as_array().push_back(row_of({s.id, s.slot, s.first_position, s.count, static_cast<int64_t>(s.kind),
-                                           s.decoder_begin, s.window_begin, s.cached, s.outputs, s.first_token,
-                                           s.first_block, s.block_count}));
+    sequences.as_array().push_back(
+        row_of({s.id, s.slot, s.first_position, s.count, static_cast<int64_t>(s.kind), s.decoder_begin, s.window_begin,
+                s.cached, s.outputs, s.first_token, s.first_block, s.block_count}));
   }
   for (const MemoryOp& op : step.plan.before) {
     before.as_array().push_back(row_of({static_cast<int64_t>(op.kind), op.from, op.to, op.host, op.border, op.offset}));
@@ -245,8 +246,9 @@ Result<TracedStep> parse_step_line(std::string_view text) {
   r.rows("sequences", 12, [&](const std::vector<int64_t>& v) {
     model::StepSequence s;
     s.id = v[0];
-    int32_t* const fields[] = {&s.slot,   &s.first_position, &s.count,       nullptr,        &s.decoder_begin, &s.window_begin,
-                               &s.cached, &s.outputs,        &s.first_token, &s.first_block, &s.block_count};
+    int32_t* const fields[] = {&s.slot,          &s.first_position, &s.count,      nullptr,
+                               &s.decoder_begin, &s.window_begin,   &s.cached,     &s.outputs,
+                               &s.first_token,   &s.first_block,    &s.block_count};
     for (size_t i = 0; i < std::size(fields); ++i) {
       if (fields[i] != nullptr) *fields[i] = static_cast<int32_t>(v[i + 1]);
     }
@@ -260,8 +262,9 @@ Result<TracedStep> parse_step_line(std::string_view text) {
   if (root.find("image_rows") != nullptr) r.integers("image_rows", &p.image_rows);
   r.rows("before", 6, [&](const std::vector<int64_t>& v) {
     if (v[0] < 0 || v[0] > static_cast<int64_t>(MemoryOp::Kind::kSeal)) r.fail("before");
-    step.plan.before.push_back({static_cast<MemoryOp::Kind>(v[0]), static_cast<int32_t>(v[1]), static_cast<int32_t>(v[2]),
-                                static_cast<int32_t>(v[3]), static_cast<int32_t>(v[4]), v[5]});
+    step.plan.before.push_back({static_cast<MemoryOp::Kind>(v[0]), static_cast<int32_t>(v[1]),
+                                static_cast<int32_t>(v[2]), static_cast<int32_t>(v[3]), static_cast<int32_t>(v[4]),
+                                v[5]});
   });
   r.rows("samples", 5, [&](const std::vector<int64_t>& v) {
     step.plan.samples.push_back({.id = v[0],
@@ -292,14 +295,16 @@ Result<TracedStep> parse_step_line(std::string_view text) {
     for (const Json& d : digests->as_array()) {
       uint64_t value = 0;
       if (!d.is_string() ||
-          std::from_chars(d.as_string().data(), d.as_string().data() + d.as_string().size(), value, 16).ec != std::errc()) {
+          std::from_chars(d.as_string().data(), d.as_string().data() + d.as_string().size(), value, 16).ec !=
+              std::errc()) {
         r.fail("logits");
       }
       step.digests.push_back(value);
     }
   }
   DI_RETURN_IF_ERROR(r.status());
-  if (!is_consistent(p)) return Status(Code::kInvalidArgument, "its sequences name tokens or blocks that it does not hold");
+  if (!is_consistent(p))
+    return Status(Code::kInvalidArgument, "its sequences name tokens or blocks that it does not hold");
   return step;
 }
 

@@ -67,8 +67,9 @@ ChromeTrace::ChromeTrace(TraceFile file) : file_(std::move(file)) {
 }
 
 void ChromeTrace::span(std::string_view name, int thread, double begin, double end, std::string_view arguments) {
-  file_.write(fmt::format(",\n{{\"name\":\"{}\",\"ph\":\"X\",\"pid\":1,\"tid\":{},\"ts\":{:.1f},\"dur\":{:.1f},\"args\":{{{}}}}}", name,
-                          thread, begin * 1e6, std::max(0.0, end - begin) * 1e6, arguments));
+  file_.write(fmt::format(
+      ",\n{{\"name\":\"{}\",\"ph\":\"X\",\"pid\":1,\"tid\":{},\"ts\":{:.1f},\"dur\":{:.1f},\"args\":{{{}}}}}", name,
+      thread, begin * 1e6, std::max(0.0, end - begin) * 1e6, arguments));
 }
 
 void ChromeTrace::on_step(const StepRecord& r) {
@@ -76,14 +77,15 @@ void ChromeTrace::on_step(const StepRecord& r) {
   int prefill = 0, decode = 0;
   for (const model::StepSequence& s : p.sequences) (s.kind == model::RowKind::kPrefill ? prefill : decode) += s.count;
   const std::string what =
-      fmt::format("\"step\":{},\"sequences\":{},\"prefill_rows\":{},\"decode_rows\":{},\"copies\":{},\"samples\":{}", p.step,
-                  p.sequences.size(), prefill, decode, r.plan.before.size(), r.plan.samples.size());
+      fmt::format("\"step\":{},\"sequences\":{},\"prefill_rows\":{},\"decode_rows\":{},\"copies\":{},\"samples\":{}",
+                  p.step, p.sequences.size(), prefill, decode, r.plan.before.size(), r.plan.samples.size());
   span("plan", kLoop, r.at.begin, r.at.planned, what);
   span("forward", kDevice, r.at.started, r.at.ready, what);
   span("sample", kDevice, r.at.ready, r.at.sampled, what);
   span("stream", kLoop, r.at.sampled, r.at.streamed, what);
-  file_.write(fmt::format(",\n{{\"name\":\"rows\",\"ph\":\"C\",\"pid\":1,\"ts\":{:.1f},\"args\":{{\"prefill\":{},\"decode\":{}}}}}",
-                          r.at.started * 1e6, prefill, decode));
+  file_.write(fmt::format(
+      ",\n{{\"name\":\"rows\",\"ph\":\"C\",\"pid\":1,\"ts\":{:.1f},\"args\":{{\"prefill\":{},\"decode\":{}}}}}",
+      r.at.started * 1e6, prefill, decode));
 }
 
 void ChromeTrace::on_commit(double begin, double end) { span("commit", kLoop, begin, end); }

@@ -17,9 +17,7 @@ namespace {
 
 class OptionsTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    path_ = testing::TempDir() + "options_test_" + std::to_string(::getpid()) + ".toml";
-  }
+  void SetUp() override { path_ = testing::TempDir() + "options_test_" + std::to_string(::getpid()) + ".toml"; }
   void TearDown() override { std::remove(path_.c_str()); }
 
   std::string file(std::string_view text) {
@@ -78,7 +76,8 @@ TEST_F(OptionsTest, ReadsEveryKind) {
   const std::string config = file(
       "[sampling]\ntemperature = 0.25\ntop_p = 1\nseed = \"18446744073709551615\"\nstop = [\"a, b\", \"\\n\"]\n"
       "thinking = false\n[output]\njson = true\n[model]\nprefill = \"full\"\n");
-  const auto values = resolve_options({.command = "run", .config_path = config, .environment = {"DEEPINFER_QUIET=Yes"}});
+  const auto values =
+      resolve_options({.command = "run", .config_path = config, .environment = {"DEEPINFER_QUIET=Yes"}});
   ASSERT_TRUE(values.ok()) << values.status().message();
   std::optional<double> temperature, top_p;
   std::optional<uint64_t> seed;
@@ -108,9 +107,10 @@ TEST_F(OptionsTest, ReadsEveryKind) {
 }
 
 TEST_F(OptionsTest, PrintedConfigurationIsAConfiguration) {
-  const OptionInputs in{.command = "run",
-                        .flags = {{"stop", {"\"quoted\"\n", "x"}}, {"seed", {"18446744073709551615"}}, {"top-p", {"0.5"}}},
-                        .environment = {"DEEPINFER_THREADS=3"}};
+  const OptionInputs in{
+      .command = "run",
+      .flags = {{"stop", {"\"quoted\"\n", "x"}}, {"seed", {"18446744073709551615"}}, {"top-p", {"0.5"}}},
+      .environment = {"DEEPINFER_THREADS=3"}};
   const auto values = resolve_options(in);
   ASSERT_TRUE(values.ok()) << values.status().message();
   const std::string text = values.value().to_toml();
@@ -136,7 +136,8 @@ TEST_F(OptionsTest, RefusesTyposWithTheNearestName) {
   EXPECT_NE(toml("model = 5\n").find("must be a section"), std::string::npos);
   EXPECT_NE(toml("[output]\nresume = true\n").find("no key resume"), std::string::npos);
   EXPECT_NE(toml("[engine\n").find("line 1"), std::string::npos);
-  EXPECT_NE(refusal({.command = "run", .config_path = "/no/such/file.toml"}).find("/no/such/file.toml"), std::string::npos);
+  EXPECT_NE(refusal({.command = "run", .config_path = "/no/such/file.toml"}).find("/no/such/file.toml"),
+            std::string::npos);
 }
 
 TEST_F(OptionsTest, RefusesBadValuesByTheirPlace) {
@@ -144,7 +145,8 @@ TEST_F(OptionsTest, RefusesBadValuesByTheirPlace) {
     return refusal({.command = "run", .flags = {{std::move(name), {std::move(value)}}}});
   };
   EXPECT_NE(flag("threads", "0").find("--threads must be a whole number from 1 to 1024"), std::string::npos);
-  for (const char* bad : {"", "1.5", "x", "99999999999999999999", " 1", "1 ", "+1"}) EXPECT_NE(flag("threads", bad), "") << bad;
+  for (const char* bad : {"", "1.5", "x", "99999999999999999999", " 1", "1 ", "+1"})
+    EXPECT_NE(flag("threads", bad), "") << bad;
   for (const char* bad : {"nan", "-0.1", "2.1", "inf", "", "0.5x"}) EXPECT_NE(flag("temperature", bad), "") << bad;
   for (const char* bad : {"-1", "18446744073709551616", "1e3", ""}) EXPECT_NE(flag("seed", bad), "") << bad;
   EXPECT_NE(flag("backend", "quick").find("one of fast, fast-avx2, plain, reference, cuda"), std::string::npos);
@@ -163,11 +165,11 @@ TEST_F(OptionsTest, RefusesBadValuesByTheirPlace) {
 }
 
 TEST_F(OptionsTest, HonoursNamesOfTheFirstRelease) {
-  const auto values = resolve_options(
-      {.command = "run",
-       .environment = {"DEEPINFER_HF_MODEL_DIR=/models/x", "DEEPINFER_ACCELERATOR=nvidia",
-                       "DEEPINFER_YOCO_PREFILL_TRUNCATION_MODE=off", "DEEPINFER_NCCL_NUM_SMS=32",
-                       "DEEPINFER_FORCE_LOAD_BALANCE=0"}});
+  const auto values =
+      resolve_options({.command = "run",
+                       .environment = {"DEEPINFER_HF_MODEL_DIR=/models/x", "DEEPINFER_ACCELERATOR=nvidia",
+                                       "DEEPINFER_YOCO_PREFILL_TRUNCATION_MODE=off", "DEEPINFER_NCCL_NUM_SMS=32",
+                                       "DEEPINFER_FORCE_LOAD_BALANCE=0"}});
   ASSERT_TRUE(values.ok()) << values.status().message();
   EXPECT_EQ(values.value().at("model").texts.front(), "/models/x");
   EXPECT_EQ(values.value().at("backend").texts.front(), "cuda");
@@ -180,7 +182,8 @@ TEST_F(OptionsTest, HonoursNamesOfTheFirstRelease) {
             std::string::npos);
   const std::string conflict =
       refusal({.command = "run", .environment = {"DEEPINFER_HF_MODEL_DIR=/a", "DEEPINFER_MODEL=/b"}});
-  EXPECT_NE(conflict.find("DEEPINFER_HF_MODEL_DIR=/a and DEEPINFER_MODEL=/b contradict"), std::string::npos) << conflict;
+  EXPECT_NE(conflict.find("DEEPINFER_HF_MODEL_DIR=/a and DEEPINFER_MODEL=/b contradict"), std::string::npos)
+      << conflict;
   EXPECT_EQ(refusal({.command = "run", .environment = {"DEEPINFER_HF_MODEL_DIR=/a", "DEEPINFER_MODEL=/a"}}), "");
 }
 
