@@ -93,7 +93,7 @@ TEST_F(Trace, ReplaysToTheSameBits) {
                     sched::MemoryOp::Kind::kSaveSlot, sched::MemoryOp::Kind::kLoadSlot}) {
     EXPECT_TRUE(kinds.contains(static_cast<int>(kind))) << static_cast<int>(kind);
   }
-  const auto report = run(path("steps.jsonl"), ops::make_plain_ops(1));
+  const auto report = run(path("steps.jsonl"), ops::make_cpu_ops(1));
   ASSERT_TRUE(report.ok()) << report.status().message();
   EXPECT_TRUE(report->same_numerics);
   EXPECT_EQ(report->steps, static_cast<int64_t>(lines().size()) - 1);
@@ -121,7 +121,7 @@ TEST_F(Trace, FindsADifference) {
   all[5].clear();
   append_step_line(step, &all[5]);
   all[5].pop_back();
-  const auto report = run(write(all), ops::make_plain_ops(2));
+  const auto report = run(write(all), ops::make_cpu_ops(2));
   ASSERT_TRUE(report.ok()) << report.status().message();
   EXPECT_LT(report->equal_rows, report->rows);
   EXPECT_GE(report->first_difference, step.plan.step.step);
@@ -130,7 +130,7 @@ TEST_F(Trace, FindsADifference) {
 TEST_F(Trace, RefusesWhatIsNoTrace) {
   const std::vector<std::string> all = lines();
   const auto refused = [&](std::vector<std::string> changed) {
-    return run(write(changed), ops::make_plain_ops(1)).status().message();
+    return run(write(changed), ops::make_cpu_ops(1)).status().message();
   };
   EXPECT_NE(refused({"{}"}).find("no step trace"), std::string::npos);
   EXPECT_NE(refused({}).find("empty"), std::string::npos);
@@ -144,10 +144,10 @@ TEST_F(Trace, RefusesWhatIsNoTrace) {
   for (size_t at = 3; at < all[2].size(); at += all[2].size() / 15 + 1) {
     std::string line = all[2];
     line[at] = line[at] == '9' ? '-' : '9';
-    const auto report = run(write({all[0], all[1], line}), ops::make_plain_ops(1));
+    const auto report = run(write({all[0], all[1], line}), ops::make_cpu_ops(1));
     EXPECT_TRUE(!report.ok() || report->steps == 2);
   }
-  EXPECT_NE(run("/no/such/file", ops::make_plain_ops(1)).status().message().find("/no/such/file"), std::string::npos);
+  EXPECT_NE(run("/no/such/file", ops::make_cpu_ops(1)).status().message().find("/no/such/file"), std::string::npos);
 }
 
 TEST_F(Trace, ChromeTraceIsJson) {
