@@ -10,7 +10,7 @@
 namespace deepinfer::grammar {
 namespace {
 
-constexpr size_t kUniqueMax = 64;
+constexpr size_t kUniqueMax = 512;
 constexpr size_t kContainsStatesMax = 20'000;
 constexpr size_t kContainsMax = 4;
 
