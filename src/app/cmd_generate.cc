@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "app/commands.h"
+#include "app/draft_flags.h"
 #include "app/generate/job.h"
 #include "app/kv_tiers.h"
 #include "app/options/command_options.h"
@@ -35,6 +36,7 @@ struct GenerateFlags {
   std::string input, output, model, order, prefill;
   RunOptions run;
   KvFlags kv;
+  DraftFlags drafts;
   int sequences = 0, rows = 0;
   uint64_t seed = 0;
   int64_t cache_mb = 0, keep = 0;
@@ -58,9 +60,11 @@ Result<std::unique_ptr<engine::Engine>> make_engine(const GenerateFlags& flags, 
   sizes.context_max = context;
   sizes.sequences_max = flags.sequences;
   sizes.rows_max = std::max(flags.rows, flags.sequences);
+  engine::EngineOptions options;
+  add_drafts(flags.drafts, &sizes, &options);
+  DI_RETURN_IF_ERROR(read_draft_temperatures(parts.checkpoint->directory(), &options));
   DI_ASSIGN_OR_RETURN(std::unique_ptr<engine::ModelExecutor> executor,
                       engine::ModelExecutor::create(parts.checkpoint, std::move(parts.ops), sizes));
-  engine::EngineOptions options;
   const auto& ends = parts.checkpoint->generation().eos_token_ids;
   options.end_tokens.assign(ends.begin(), ends.end());
   if (options.end_tokens.empty()) options.end_tokens = {static_cast<int32_t>(parts.checkpoint->config().eos_token_id)};
@@ -136,9 +140,10 @@ int generate(GenerateFlags& flags) {
   }
   if (!result.ok()) return fail(result.status());
   if (const Status status = output.value()->close(); !status.ok()) return fail(status);
+  const std::string guesses = draft_summary(engine.value()->stats().drafts);
   engine.value().reset();  // its last steps are traced, too
   if (const Status status = watch.value()->close(); !status.ok()) return fail(status);
-  if (!flags.quiet) write_out(STDERR_FILENO, summary(result.value(), seconds()));
+  if (!flags.quiet) write_out(STDERR_FILENO, summary(result.value(), seconds()) + guesses);
   return result->failed > 0 ? kExitFailure : kExitOk;
 }
 
@@ -159,6 +164,7 @@ void setup_generate(CLI::App& app, Run* run) {
   options->bind("cache", &flags->cache);
   options->bind("cache-mb", &flags->cache_mb);
   bind_kv(*options, &flags->kv);
+  bind_drafts(*options, &flags->drafts);
   options->bind("keep", &flags->keep);
   options->bind("ban-tokens", &flags->ban_tokens);
   options->bind("top-k-max", &flags->top_k_max);

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "app/commands.h"
+#include "app/draft_flags.h"
 #include "app/kv_tiers.h"
 #include "app/options/command_options.h"
 #include "app/run/find_model.h"
@@ -31,6 +32,7 @@ struct ServeFlags {
   std::string model, model_option, host;
   RunOptions run;
   KvFlags kv;
+  DraftFlags drafts;
   int port = 0, sequences = 0, rows = 0;
   int64_t cache_mb = 0;
   bool cache = true;
@@ -64,9 +66,11 @@ Result<std::unique_ptr<engine::Engine>> make_engine(const ServeFlags& flags, Mod
   sizes.context_max = flags.run.context > 0 ? flags.run.context : std::min(kServeContextDefault, model_max);
   sizes.sequences_max = flags.sequences;
   sizes.rows_max = std::max(flags.rows, flags.sequences);
+  engine::EngineOptions options;
+  add_drafts(flags.drafts, &sizes, &options);
+  DI_RETURN_IF_ERROR(read_draft_temperatures(parts.checkpoint->directory(), &options));
   DI_ASSIGN_OR_RETURN(std::unique_ptr<engine::ModelExecutor> executor,
                       engine::ModelExecutor::create(parts.checkpoint, std::move(parts.ops), sizes));
-  engine::EngineOptions options;
   const auto& ends = parts.checkpoint->generation().eos_token_ids;
   options.end_tokens.assign(ends.begin(), ends.end());
   if (options.end_tokens.empty()) options.end_tokens = {static_cast<int32_t>(parts.checkpoint->config().eos_token_id)};
@@ -169,6 +173,7 @@ void setup_serve(CLI::App& app, Run* run) {
   options->bind("cache", &flags->cache);
   options->bind("cache-mb", &flags->cache_mb);
   bind_kv(*options, &flags->kv);
+  bind_drafts(*options, &flags->drafts);
   options->bind("host", &flags->host);
   options->bind("port", &flags->port);
   options->bind("listen", &flags->listen);

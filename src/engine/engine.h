@@ -24,6 +24,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -54,6 +55,9 @@ struct DraftOptions {
   bool model = true;       // drafts of the model's drafter
   bool text = true;        // drafts from the answer's own text
   std::vector<float> temperatures;  // of the confidence head (sched/draft_calibration.h); empty: 1
+  // Called on the engine's thread for every verified round of the model's drafter: its confidence logits, and how many
+  // drafts were verified and came true. For calibration.
+  std::function<void(std::span<const float> confidence, int verified, int accepted)> on_round;
 };
 
 struct DraftStats {

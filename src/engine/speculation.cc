@@ -67,6 +67,8 @@ void Speculation::learn_of(const StepJob& job, size_t i, Answer& a) {
     ++stats_.verified[static_cast<size_t>(j)];
     stats_.accepted[static_cast<size_t>(j)] += j < accepted;
   }
+  if (d.source == DraftSource::kModel && options_.on_round)
+    options_.on_round(std::span<const float>(d.confidence).first(static_cast<size_t>(d.count)), verified, accepted);
   if (d.source != DraftSource::kText) return;
   ++stats_.text_rounds;
   stats_.text_accepted += accepted;
@@ -100,7 +102,9 @@ void Speculation::propose(const StepJob& job, size_t i, Answer& a, sched::Schedu
     if (d.count > 0) {
       d.source = DraftSource::kModel;
       d.has_newest = true;
-      sched::draft_survival(std::span<const float>(job.draft_confidence).subspan(i * n, n), options_.temperatures,
+      const std::span<const float> confidence = std::span<const float>(job.draft_confidence).subspan(i * n, n);
+      std::ranges::copy(confidence, d.confidence.begin());
+      sched::draft_survival(confidence, options_.temperatures,
                             std::span<float>(d.newest).first(n));
       for (int j = 0; j < d.count; ++j) expected += d.newest[static_cast<size_t>(j)];
       ++stats_.rounds;

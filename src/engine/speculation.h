@@ -37,6 +37,7 @@ struct DraftState {
   std::array<int32_t, kDraftsMax> tokens = {};
   std::array<float, kDraftsMax> newest = {}, older = {};  // survivals of the last two rounds
   bool has_newest = false, has_older = false;
+  std::array<float, kDraftsMax> confidence = {};  // logits of the model's drafts
   int matched = 0;  // length class of the n-gram match
   int text_streak = 0;  // rounds in a row that the text's drafts were chosen
 };

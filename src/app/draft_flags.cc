@@ -1,0 +1,65 @@
+#include "app/draft_flags.h"
+
+#include <numeric>
+
+#include <fmt/format.h>
+
+#include "app/options/command_options.h"
+#include "base/file.h"
+#include "engine/engine.h"
+#include "engine/model_executor.h"
+#include "recipe/json.h"
+
+namespace deepinfer::app {
+
+void bind_drafts(CommandOptions& options, DraftFlags* flags) {
+  options.bind("drafts", &flags->drafts);
+  options.bind("draft-confidence", &flags->confidence);
+  options.bind("draft-text", &flags->text);
+}
+
+void add_drafts(const DraftFlags& flags, engine::ModelExecutorOptions* sizes, engine::EngineOptions* options) {
+  sizes->drafts_max = flags.drafts;
+  if (flags.drafts == 0) return;
+  options->drafts.mode = flags.confidence ? engine::DraftMode::kConfidence : engine::DraftMode::kFixed;
+  options->drafts.drafts_max = flags.drafts;
+  options->drafts.text = flags.text;
+}
+
+std::string draft_temperatures_path(const std::string& model_dir) { return model_dir + "/draft_temperatures.json"; }
+
+std::string draft_temperatures_json(const std::vector<float>& temperatures) {
+  return fmt::format("{{\"draft_temperatures\": [{:.6g}]}}\n", fmt::join(temperatures, ", "));
+}
+
+Status read_draft_temperatures(const std::string& model_dir, engine::EngineOptions* options) {
+  constexpr uint64_t kBytesMax = 1 << 16;
+  const std::string path = draft_temperatures_path(model_dir);
+  const Result<std::string> text = read_file(path, kBytesMax);
+  if (text.status().code() == Code::kNotFound) return Status();
+  if (!text.ok()) return text.status();
+  const Result<recipe::Json> json = recipe::parse_json(text.value());
+  const recipe::Json* list = json.ok() ? json.value().find("draft_temperatures") : nullptr;
+  std::vector<float> out;
+  if (list != nullptr && list->is_array()) {
+    for (const recipe::Json& t : list->as_array()) {
+      if (!t.is_number() || !(t.as_double() > 0) || t.as_double() > 1e6) break;
+      out.push_back(static_cast<float>(t.as_double()));
+    }
+    if (out.size() == list->as_array().size()) {
+      options->drafts.temperatures = std::move(out);
+      return Status();
+    }
+  }
+  return make_error(Code::kInvalidArgument,
+                    "{} is not a list of positive draft_temperatures; make it again with deepinfer calibrate, or remove it.",
+                    path);
+}
+
+std::string draft_summary(const engine::DraftStats& s) {
+  const int64_t accepted = std::accumulate(s.accepted.begin(), s.accepted.end(), int64_t{0});
+  if (s.verify_rows == 0) return {};
+  return fmt::format("guesses: {} made, {} checked, {} right\n", s.drafted, s.verify_rows, accepted);
+}
+
+}  // namespace deepinfer::app
