@@ -53,7 +53,7 @@ Status check_memory(const checkpoint::ModelConfig& config, const ops::Ops& ops, 
   if (kv + work <= room.bytes) return Status();
   return make_error(Code::kResourceExhausted,
                     "{} KV blocks and {} sequences at once need {} of memory ({} for KV, {} for work), but only {} are "
-                    "{}. Allow less context, fewer sequences or fewer blocks.",
+                    "{}. Allow less context (--context) or fewer sequences.",
                     options.pages, options.slots, format_bytes(kv + work), format_bytes(kv), format_bytes(work),
                     format_bytes(room.bytes), room.limited_by);
 }

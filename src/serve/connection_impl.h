@@ -149,7 +149,8 @@ class Connection final : public Swept, public Wire, public std::enable_shared_fr
 
   Awaitable<bool> read_head() {
     phase_ = Phase::kHead;
-    if (buffer_.size() == 0 && buffer_.capacity() > 4 * kReadBytes) buffer_ = {};
+    // A read that watch() began still writes into the buffer.
+    if (!watching_ && buffer_.size() == 0 && buffer_.capacity() > 4 * kReadBytes) buffer_ = {};
     reading_request_ = buffer_.size() > 0;
     read_deadline_ms_ = loop_.now_ms() + ms(reading_request_ ? limits().header_timeout_s : limits().idle_timeout_s);
     parser_.emplace();

@@ -221,7 +221,7 @@ class BadInputTest(unittest.TestCase):
             if result.returncode == 2:
                 self.assertRegex(errors, r"^deepinfer: [^\n]+\n$")
                 messages.append(errors)
-        self.assertTrue(any(re.search(r"needs [\d.]+ [MG]B of memory .* but only [\d.]+ [MG]B are left .*--context", m) for m in messages), messages)
+        self.assertTrue(any(re.search(r"needs? [\d.]+ [MG]B of memory .* but only [\d.]+ [MG]B are left .*--context", m) for m in messages), messages)
 
     def test_full_disk_and_reader_that_left(self):
         with open("/dev/full", "wb") as full:

@@ -253,6 +253,7 @@ TEST_F(Ssd, KillNineLosesNothingThatWasCompleted) {
   std::mt19937 random(8);
   uint32_t next = 0;
   std::vector<uint32_t> told;
+  size_t total = 0;
   for (int round = 0; round < rounds; ++round) {
     int fds[2];
     ASSERT_EQ(::pipe(fds), 0);
@@ -275,6 +276,7 @@ TEST_F(Ssd, KillNineLosesNothingThatWasCompleted) {
     const auto hear = [&] {
       if (::read(fds[0], &i, sizeof i) != sizeof i) return false;
       told.push_back(i);
+      ++total;
       next = std::max(next, i + 100);
       return true;
     };
@@ -297,7 +299,7 @@ TEST_F(Ssd, KillNineLosesNothingThatWasCompleted) {
   }
   open();
   for (const uint32_t k : told) ASSERT_EQ(get(k), Code::kOk) << k;
-  EXPECT_GT(told.size() + next, 10u);
+  EXPECT_GT(total, 10u);
 }
 
 }  // namespace

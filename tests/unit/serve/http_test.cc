@@ -92,6 +92,26 @@ class Http : public ::testing::Test {
   std::unique_ptr<Server> server_;
 };
 
+// While a handler works the connection already reads on; the buffer of a large request may not be given back meanwhile.
+TEST_F(Http, AnswersTheRequestBehindALargeOneThatWasAnsweredLate) {
+  std::vector<std::thread> late;
+  router_.add({.method = "POST", .path = "/late", .handler = [&late](const auto& x) {
+                 late.emplace_back([x, loop = &x->loop()] {
+                   std::this_thread::sleep_for(std::chrono::milliseconds(50));
+                   loop->post([x] { x->respond({.body = "\"late\""}); });
+                 });
+               }});
+  ServeLimits limits;
+  limits.header_timeout_s = 2;
+  start(limits);
+  HttpClient client(port_);
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(client.request("POST", "/late", std::string(300'000, 'x')).body, "\"late\"");
+    EXPECT_EQ(client.request("GET", "/hello").body, "\"hello\"");
+  }
+  for (std::thread& t : late) t.join();
+}
+
 TEST_F(Http, KeepsAConnectionForManyRequests) {
   start();
   HttpClient client(port_);
