@@ -17,6 +17,7 @@ packages=(
   libcurl4-openssl-dev libssl-dev  # deepinfer pull: HTTP and SHA-256; sealed reasoning; TLS of the service
   libedit-dev       # line editing of deepinfer run
   libtomlplusplus-dev  # configuration files
+  libsqlite3-dev    # files and batches of the service
   libhiredis-dev    # KV blocks in Redis
   liburing-dev      # asynchronous disk reads and writes: KV on SSD, offloaded experts
 )

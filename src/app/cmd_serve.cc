@@ -189,6 +189,7 @@ void setup_serve(CLI::App& app, Run* run) {
   options->bind("tls-key", &c.tls.key);
   options->bind("store-responses", &c.store_responses);
   options->bind("stored-mb", &flags->stored_mb);
+  options->bind("state-dir", &c.state_dir);
   options->bind("default-thinking", &c.policies.thinking);
   options->bind("sampling-policy", &flags->sampling_policy);
   options->bind("forced-tool-with-thinking", &c.policies.forced_tool_with_thinking);

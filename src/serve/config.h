@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "serve/response_store.h"
+#include "serve/state_store.h"
 
 namespace deepinfer::serve {
 
@@ -86,6 +87,8 @@ struct ServeConfig {
   std::vector<std::string> cors_origins;           // "*" for all; empty: no CORS headers
   bool store_responses = true;                     // previous_response_id and GET /v1/responses
   ResponseStore::Options responses;
+  std::string state_dir;                           // folder of files and batches; empty: there are none
+  BatchLimits batches;
   bool page = true;                                // the chat page at /
   std::string access_log;                          // file, "-" for standard error, empty for none
   LiveLimits limits;

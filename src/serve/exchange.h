@@ -95,6 +95,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   recipe::Protocol protocol = recipe::Protocol::kChat;  // whose error objects this route uses
   std::string argument;
   std::string key_name;  // of the API key
+  int32_t priority = 0;  // of its generation among those that wait, engine::Request::priority
   std::shared_ptr<void> admission;  // what admit() took; given back when the response is over
   Headers extra_headers;            // of the response, whatever it is
   ExchangeFigures figures;

@@ -166,6 +166,7 @@ class Generation final : public GenerationControl, public std::enable_shared_fro
     started_ = true;
     if (options_.started) options_.started(prepared_, shared_from_this());
     submitted_ = Clock::now();
+    prepared_.engine.priority = exchange_->priority;
     Result<std::unique_ptr<engine::Stream>> stream = service_.backend->submit(std::move(prepared_.engine));
     if (stream.status().code() == Code::kResourceExhausted) service_.metrics.limit_hit("waiting_max");
     if (!stream.ok()) return fail(api_error(stream.status()));

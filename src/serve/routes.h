@@ -12,6 +12,8 @@ void add_model_routes(Router& router, Service& service);
 void add_generation_routes(Router& router, Service& service);
 void add_response_routes(Router& router, Service& service);
 void add_tokenize_routes(Router& router, Service& service);
+void add_file_routes(Router& router, Service& service);
+void add_batch_routes(Router& router, Service& service);
 void add_openapi_routes(Router& router, Service& service);
 void add_page_routes(Router& router, Service& service);
 

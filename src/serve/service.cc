@@ -7,6 +7,7 @@
 #include <openssl/rand.h>
 
 #include "base/file.h"
+#include "serve/batch_runner.h"
 #include "serve/routes.h"
 
 namespace deepinfer::serve {
@@ -65,7 +66,7 @@ Service::Service(ServeConfig c, std::unique_ptr<Backend> b, text::Tokenizer t, r
   request_options.limits.n_max = backend->limits().samples_max;
 }
 
-Service::~Service() = default;
+Service::~Service() { stop(); }
 
 Result<std::unique_ptr<Service>> Service::create(ServeConfig config, std::unique_ptr<Backend> backend,
                                                  text::Tokenizer tokenizer) {
@@ -77,6 +78,10 @@ Result<std::unique_ptr<Service>> Service::create(ServeConfig config, std::unique
   DI_ASSIGN_OR_RETURN(std::vector<recipe::Sealer::Key> keys, seal_keys(self->config.seal_keys_file));
   DI_ASSIGN_OR_RETURN(self->sealer, recipe::Sealer::create(std::move(keys), "deepseek-v4.1"));
   self->request_options.sealer = &*self->sealer;
+  if (!self->config.state_dir.empty()) {
+    DI_ASSIGN_OR_RETURN(self->state, StateStore::open(self->config.state_dir, self->config.batches));
+    self->batches = std::make_unique<BatchRunner>(*self, *self->state);
+  }
   return self;
 }
 
@@ -87,8 +92,11 @@ void Service::add_routes(Router& router) {
   add_generation_routes(router, *this);
   add_response_routes(router, *this);
   add_tokenize_routes(router, *this);
+  add_file_routes(router, *this);
+  add_batch_routes(router, *this);
   add_openapi_routes(router, *this);
   if (config.page) add_page_routes(router, *this);
+  if (batches) batches->start(router);
 }
 
 ServerHooks Service::hooks() {
@@ -98,6 +106,7 @@ ServerHooks Service::hooks() {
 }
 
 void Service::stop() {
+  if (batches) batches->stop();
   workers.stop();
   compiler.reset();
 }

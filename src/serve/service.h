@@ -35,6 +35,8 @@
 
 namespace deepinfer::serve {
 
+class BatchRunner;
+
 class Service {
  public:
   static Result<std::unique_ptr<Service>> create(ServeConfig config, std::unique_ptr<Backend> backend,
@@ -72,6 +74,8 @@ class Service {
   std::atomic<int> generations{0};
   std::atomic<bool> draining{false};
   Workers workers;
+  std::unique_ptr<StateStore> state;     // null without a state folder
+  std::unique_ptr<BatchRunner> batches;  // as state
 
  private:
   Service(ServeConfig config, std::unique_ptr<Backend> backend, text::Tokenizer tokenizer, recipe::SpecialIds specials);

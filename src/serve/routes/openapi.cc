@@ -72,6 +72,28 @@ bool generates(const Route& r) {
 
 Json content(std::string_view type) { return object({{type, object({{"schema", Json::object()}})}}); }
 
+// Of an upload, or of a new batch.
+Json state_request_body(bool upload) {
+  const Json text = object({{"type", "string"}});
+  const Json schema =
+      upload ? object({{"type", "object"},
+                       {"required", list({"file", "purpose"})},
+                       {"properties", object({{"file", object({{"type", "string"}, {"format", "binary"}})}, {"purpose", object({{"enum", list({"batch"})}})}})}})
+             : object({{"type", "object"},
+                       {"required", list({"input_file_id", "endpoint", "completion_window"})},
+                       {"properties", object({{"input_file_id", text},
+                                              {"endpoint", text},
+                                              {"completion_window", object({{"enum", list({"24h"})}})},
+                                              {"metadata", object({{"type", list({"object", "null"})}})}})}});
+  const std::string_view type = upload ? "multipart/form-data" : kJsonType;
+  return object({{"required", true}, {"content", object({{type, object({{"schema", schema}})}})}});
+}
+
+std::string_view answer_type(const Route& r) {
+  if (r.name == "/metrics") return "text/plain";
+  return r.path.ends_with("/content") ? "application/octet-stream" : kJsonType;
+}
+
 Json operation(const Route& r) {
   Json op = Json::object();
   std::string id = r.method == "GET" ? "get" : r.method == "POST" ? "post" : "delete";
@@ -90,8 +112,10 @@ Json operation(const Route& r) {
   } else if (r.method == "POST" && r.path.ends_with("tokenize")) {
     const Json schema = object({{"schema", object({{"type", "object"}})}});
     op.set("requestBody", object({{"required", true}, {"content", object({{"application/json", schema}})}}));
+  } else if (r.method == "POST" && (r.path == "/v1/files" || r.path == "/v1/batches")) {
+    op.set("requestBody", state_request_body(r.path == "/v1/files"));
   }
-  Json ok = object({{"description", "The answer"}, {"content", content(r.name == "/metrics" ? "text/plain" : "application/json")}});
+  Json ok = object({{"description", "The answer"}, {"content", content(answer_type(r))}});
   if (generates(r)) ok.find("content")->set("text/event-stream", object({{"schema", object({{"type", "string"}})}}));
   const Json error = object({{"$ref", r.protocol == Protocol::kMessages ? "#/components/responses/MessagesError" : "#/components/responses/Error"}});
   op.set("responses", object({{"200", std::move(ok)}, {"default", error}}));
