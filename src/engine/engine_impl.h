@@ -59,6 +59,11 @@ struct Engine::Impl {
   void fail_device();
   void stream_tokens(StepJob& job);
   bool stream_token(StepJob& job, size_t i, int k, int32_t token);
+  // Events that may still come once its reader is found to be behind: of this step, of the one that runs already, and
+  // the ends.
+  size_t events_ahead(const Live& l) const {
+    return 3 * static_cast<size_t>(l.request.n) * static_cast<size_t>(1 + drafts_max);
+  }
   void fill_logprobs(const Answer& a, std::span<const float> logits, Event* event);
   void name_bytes(TokenLogprob* t) const;
   Answer* find(int64_t id) const;

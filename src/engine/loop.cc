@@ -279,7 +279,8 @@ void Engine::Impl::cancel(const StreamState& stream) {
 
 void Engine::Impl::resume_read_streams() {
   std::erase_if(paused, [this](Live* l) {
-    if (l->stream->queue.free_slots() < l->stream->queue.capacity() / 2) return false;
+    const EventQueue& queue = l->stream->queue;
+    if (queue.free_slots() < std::max(queue.capacity() / 2, events_ahead(*l))) return false;
     l->paused = false;
     l->stream->paused = false;
     for (const std::unique_ptr<Answer>& a : l->answers) scheduler->pause(a->id, false);

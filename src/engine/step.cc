@@ -186,8 +186,7 @@ bool Engine::Impl::stream_token(StepJob& job, size_t i, int k, int32_t token) {
   queue.push();
   ++stats.output_tokens;
   touched.push_back(&l);
-  const auto n = static_cast<size_t>(l.request.n);
-  if (l.paused || queue.free_slots() >= 3 * n * static_cast<size_t>(1 + drafts_max)) return !stop;
+  if (l.paused || queue.free_slots() >= events_ahead(l)) return !stop;
   l.paused = true;
   l.stream->paused = true;
   paused.push_back(&l);
