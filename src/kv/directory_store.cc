@@ -69,7 +69,7 @@ std::string DirectoryStore::path_of(const BlockKey& key) const {
   return fmt::format("{}/{}/{}.kv", dir_, hex.substr(0, 2), hex);
 }
 
-Result<size_t> DirectoryStore::get(const BlockKey& key, std::span<std::byte> into) {
+Result<size_t> DirectoryStore::get(const BlockKey& key, std::span<std::byte> into, PutInfo* info) {
   const std::string path = path_of(key);
   const File file(path, O_RDONLY);
   struct stat st = {};
@@ -87,6 +87,7 @@ Result<size_t> DirectoryStore::get(const BlockKey& key, std::span<std::byte> int
   if (size - kTrailerBytes > into.size())
     return Status(Code::kResourceExhausted, "the record is larger than the buffer");
   if (!file.read(into.first(size - kTrailerBytes), 0)) return failed(path, EIO);
+  *info = {.space = t->space, .ttl_s = static_cast<double>(t->ttl_s)};
   if (t->expires_at - now < t->ttl_s / 2) {  // lives longer because it was read; losing this costs nothing
     t->expires_at = now + t->ttl_s;
     write_trailer(*t, last);

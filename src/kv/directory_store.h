@@ -17,7 +17,7 @@ class DirectoryStore : public RemoteStore {
   explicit DirectoryStore(std::string dir) : dir_(std::move(dir)) {}
 
   std::string_view name() const override { return "directory"; }
-  Result<size_t> get(const BlockKey& key, std::span<std::byte> into) override;
+  Result<size_t> get(const BlockKey& key, std::span<std::byte> into, PutInfo* info) override;
   Status put(const BlockKey& key, std::span<const std::byte> record, const PutInfo& info) override;
   Status erase(const BlockKey& key) override;
   Status purge(uint64_t space) override;

@@ -9,8 +9,8 @@ int64_t HostTier::now() const {
   return options_.unix_time ? options_.unix_time() : static_cast<int64_t>(std::time(nullptr));
 }
 
-Tier::Ticket HostTier::complete(Status status, size_t bytes) {
-  completions_.push_back({++last_, std::move(status), bytes});
+Tier::Ticket HostTier::complete(Status status, size_t bytes, const PutInfo& info) {
+  completions_.push_back({++last_, std::move(status), bytes, info});
   return last_;
 }
 
@@ -37,7 +37,7 @@ Tier::Ticket HostTier::get(const BlockKey& key, std::span<std::byte> into) {
     r.expires_at = now() + r.ttl_s;
     records_.splice(records_.begin(), records_, at->second);
     ++stats_.hits;
-    return complete(Status(), r.bytes.size());
+    return complete(Status(), r.bytes.size(), {.space = r.space, .ttl_s = static_cast<double>(r.ttl_s)});
   }
   ++stats_.misses;
   return complete(Status(Code::kNotFound, "no such record in host memory"));

@@ -52,7 +52,7 @@ class HostTier : public Tier {
 
   int64_t now() const;
   Place drop(Place at);
-  Ticket complete(Status status, size_t bytes = 0);
+  Ticket complete(Status status, size_t bytes = 0, const PutInfo& info = {});
 
   const HostTierOptions options_;
   std::list<Record> records_;  // the most recently used first

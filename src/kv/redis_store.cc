@@ -123,15 +123,17 @@ Result<RedisStore::Reply> RedisStore::command(const std::string& name, const std
   return Status(Code::kUnavailable, "Redis Cluster redirects in circles");
 }
 
-Result<size_t> RedisStore::get(const BlockKey& key, std::span<std::byte> into) {
+Result<size_t> RedisStore::get(const BlockKey& key, std::span<std::byte> into, PutInfo* info) {
   const std::string name = name_of(key);
   DI_ASSIGN_OR_RETURN(const Reply reply, command(name, {"GET", name}));
   if (reply->type != REDIS_REPLY_STRING) return Status(Code::kNotFound, "no such record in Redis");
   const std::span<const std::byte> value = std::as_bytes(std::span(reply->str, reply->len));
-  if (!read_trailer(value)) return Status(Code::kNotFound, "the value in Redis is not one of ours");
+  const std::optional<Trailer> t = read_trailer(value);
+  if (!t) return Status(Code::kNotFound, "the value in Redis is not one of ours");
   const std::span<const std::byte> record = value.first(value.size() - kTrailerBytes);
   if (record.size() > into.size()) return Status(Code::kResourceExhausted, "the record is larger than the buffer");
   std::ranges::copy(record, into.begin());
+  *info = {.space = t->space, .ttl_s = static_cast<double>(t->ttl_s)};
   return record.size();
 }
 

@@ -31,7 +31,7 @@ class RedisStore : public RemoteStore {
   ~RedisStore() override;
 
   std::string_view name() const override { return options_.cluster ? "redis cluster" : "redis"; }
-  Result<size_t> get(const BlockKey& key, std::span<std::byte> into) override;
+  Result<size_t> get(const BlockKey& key, std::span<std::byte> into, PutInfo* info) override;
   Status put(const BlockKey& key, std::span<const std::byte> record, const PutInfo& info) override;
   Status erase(const BlockKey& key) override;
   Status purge(uint64_t space) override;

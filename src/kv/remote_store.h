@@ -20,8 +20,8 @@ class RemoteStore {
  public:
   virtual ~RemoteStore() = default;
   virtual std::string_view name() const = 0;
-  // Bytes of the record; kResourceExhausted if it is larger than `into`.
-  virtual Result<size_t> get(const BlockKey& key, std::span<std::byte> into) = 0;
+  // Bytes of the record, and what it was put with; kResourceExhausted if it is larger than `into`.
+  virtual Result<size_t> get(const BlockKey& key, std::span<std::byte> into, PutInfo* info) = 0;
   virtual Status put(const BlockKey& key, std::span<const std::byte> record, const PutInfo& info) = 0;
   virtual Status erase(const BlockKey& key) = 0;
   // Forgets all records of a space, 0: all that this program wrote there.

@@ -87,7 +87,7 @@ struct SsdTier::Impl {
   void finish_write(Op& op, const IoQueue::Done& done);
   void finish_move_read(std::unique_ptr<Op> op, const IoQueue::Done& done);
   void move_ended(const std::shared_ptr<SsdSegment>& victim);
-  void complete(Ticket ticket, Status status, size_t bytes = 0);
+  void complete(Ticket ticket, Status status, size_t bytes = 0, const PutInfo& info = {});
   void start(std::unique_ptr<Op> op, bool write, size_t bytes);
   void watch_wake();
   AlignedBuffer take_buffer(size_t bytes);
@@ -189,13 +189,13 @@ void SsdTier::Impl::give_buffer(AlignedBuffer b) {
   if (b.size() > 0 && buffers.size() < kBuffersKept) buffers.push_back(std::move(b));
 }
 
-void SsdTier::Impl::complete(Ticket ticket, Status status, size_t bytes) {
+void SsdTier::Impl::complete(Ticket ticket, Status status, size_t bytes, const PutInfo& info) {
   const std::lock_guard lock(mutex);
   if (const auto at = std::ranges::find(cancelled, ticket); at != cancelled.end()) {
     cancelled.erase(at);
     return;
   }
-  completions.push_back({ticket, std::move(status), bytes});
+  completions.push_back({ticket, std::move(status), bytes, info});
 }
 
 bool SsdTier::Impl::begin(std::unique_ptr<Op>& op) {
@@ -373,7 +373,7 @@ void SsdTier::Impl::finish_get(Op& op, const IoQueue::Done& done) {
     log->stats.read_bytes += bytes;
   }
   std::ranges::copy(record.first(bytes), op.into.begin());
-  complete(op.ticket, Status(), bytes);
+  complete(op.ticket, Status(), bytes, {.space = op.header.space, .ttl_s = static_cast<double>(op.header.ttl_s)});
 }
 
 void SsdTier::Impl::finish_write(Op& op, const IoQueue::Done& done) {

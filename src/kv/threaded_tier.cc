@@ -89,7 +89,7 @@ void ThreadedTier::Impl::run(RemoteStore& store, Job& job) {
     switch (job.kind) {
       case JobKind::kGet: {
         buffer.resize(job.into.size());
-        Result<size_t> got = store.get(job.key, buffer);
+        Result<size_t> got = store.get(job.key, buffer, &job.info);
         status = got.status();
         if (got.ok()) bytes = got.value();
         break;
@@ -110,7 +110,7 @@ void ThreadedTier::Impl::run(RemoteStore& store, Job& job) {
   }
   if (job.kind == JobKind::kGet && status.ok()) std::copy_n(buffer.begin(), bytes, job.into.begin());
   const std::lock_guard lock(mutex);
-  completions.push_back({job.ticket, std::move(status), bytes});
+  completions.push_back({job.ticket, std::move(status), bytes, job.info});
 }
 
 Tier::Ticket ThreadedTier::Impl::refuse(std::string_view why) {

@@ -40,6 +40,7 @@ class Tier {
     Ticket ticket = 0;
     Status status;
     size_t bytes = 0;  // get: bytes of the record
+    PutInfo info = {};  // get: what it was put with
   };
 
   virtual ~Tier() = default;

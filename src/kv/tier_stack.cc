@@ -6,13 +6,6 @@
 #include "kv/record.h"
 
 namespace deepinfer::kv {
-namespace {
-
-// A record found below goes up with the time of a chat; the level it came from keeps the exact one.
-constexpr PutInfo kPromoted = {};
-
-}  // namespace
-
 TierStack::TierStack(std::vector<std::shared_ptr<Tier>> levels, TierStackOptions options)
     : options_(options), levels_(std::move(levels)), stats_(levels_.size()), ours_(levels_.size()) {
   for (size_t i = 0; i < levels_.size(); ++i) stats_[i].name = levels_[i]->name();
@@ -80,7 +73,7 @@ void TierStack::get_answered(size_t level, Ticket ticket, Get& get, const Comple
     ++s.hits;
     s.read_bytes += done.bytes;
     s.read_seconds += now() - get.asked_s;
-    if (level > 0) put_to(level, get.key, get.into.first(done.bytes), kPromoted, true);
+    if (level > 0) put_to(level, get.key, get.into.first(done.bytes), done.info, true);
     return end_get(ticket, Status(), done.bytes);
   }
   if (done.status.ok()) {

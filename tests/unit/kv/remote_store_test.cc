@@ -39,7 +39,8 @@ std::vector<std::byte> record_of(uint32_t i) {
 
 Code get(RemoteStore& store, uint32_t i) {
   std::vector<std::byte> buffer(30000);
-  const Result<size_t> n = store.get(key_of(i), buffer);
+  PutInfo info;
+  const Result<size_t> n = store.get(key_of(i), buffer, &info);
   if (!n.ok()) return n.status().code();
   buffer.resize(n.value());
   EXPECT_EQ(buffer, record_of(i));
@@ -79,7 +80,8 @@ class Remote : public testing::Test {
     for (uint32_t i = 0; i < 40; ++i) EXPECT_EQ(get(store, i), Code::kOk);
     EXPECT_EQ(get(store, 99), Code::kNotFound);
     std::vector<std::byte> small(100);
-    EXPECT_EQ(store.get(key_of(1), small).status().code(), Code::kResourceExhausted);
+    PutInfo info;
+  EXPECT_EQ(store.get(key_of(1), small, &info).status().code(), Code::kResourceExhausted);
     EXPECT_TRUE(store.erase(key_of(4)).ok());
     EXPECT_TRUE(store.erase(key_of(4)).ok());
     EXPECT_EQ(get(store, 4), Code::kNotFound);

@@ -98,6 +98,23 @@ TEST(TierStack, FindsBelowAndBringsUp) {
   EXPECT_FALSE(u.get(19));
 }
 
+// A purge by tenant finds what was brought up, too.
+TEST(TierStack, WhatIsBroughtUpKeepsItsTenantAndTime) {
+  auto above = std::make_shared<HostTier>(HostTierOptions{});
+  auto below = std::make_shared<HostTier>(HostTierOptions{});
+  User(*below).put(1, {.space = 5, .ttl_s = 10});
+  TierStack stack({above, below});
+  User u(stack);
+  EXPECT_TRUE(u.get(1));
+  std::vector<std::byte> buffer(2000);
+  const Tier::Completion c = User(*above).wait(above->get(key_of(1), buffer));
+  EXPECT_TRUE(c.status.ok());
+  EXPECT_EQ(c.info.space, 5u);
+  EXPECT_EQ(c.info.ttl_s, 10);
+  above->purge(5);
+  EXPECT_EQ(above->stats().records, 0);
+}
+
 // A tier that lies, is away or never answers costs a miss of that level only.
 TEST(TierStack, ABadLevelHidesNothing) {
   for (const TierFaults& faults : {TierFaults{.flip = 1}, TierFaults{.cut = 1}, TierFaults{.error = 1},
