@@ -44,7 +44,8 @@ class Judge:
 
 
 class Beyond(Exception):
-    """The reference cannot judge this text: a name occurs twice, or a number is huge."""
+    """The reference cannot judge this text: a name occurs twice, a number is huge, or a date lies in the year 0000, which
+    RFC 3339 has and Python's calendar has not."""
 
 
 def exact_float(text):
@@ -63,8 +64,19 @@ def distinct(pairs):
     return dict(pairs)
 
 
+def strings(value):
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, (list, dict)):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from strings(item)
+
+
 def parse(text):
-    return json.loads(text, parse_float=exact_float, object_pairs_hook=distinct)
+    value = json.loads(text, parse_float=exact_float, object_pairs_hook=distinct)
+    if any(re.match(r"0000-\d\d-\d\d", s) for s in strings(value)):
+        raise Beyond
+    return value
 
 
 def for_reference(schema):
