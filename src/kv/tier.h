@@ -9,10 +9,11 @@
 // opens it with the key and tokens that it wants. A tier may lose, delay or damage records; the reader sees a miss,
 // never wrong KV.
 //
-// Contract for implementations: get and put return at once, and put has copied the record by then; every ticket completes exactly once, in any order, unless
-// it was cancelled; poll never waits; a put is visible to get only once it has completed; puts of one key: the last one
-// stays. Completion codes: ok; kNotFound (get); kResourceExhausted (full, or the record is larger than the buffer);
-// kUnavailable, kIo, kDeadlineExceeded. One thread uses a Tier object.
+// Contract for implementations: get and put return at once, and put has copied the record by then; every ticket
+// completes exactly once, in any order, unless it was cancelled; poll never waits; a put is visible to get only once
+// it has completed; puts of one key: the last one stays. Completion codes: ok; kNotFound (get); kResourceExhausted
+// (full, or the record is larger than the buffer); kUnavailable, kIo, kDeadlineExceeded. One thread uses a Tier
+// object.
 #pragma once
 
 #include <cstddef>
