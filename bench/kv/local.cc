@@ -1,0 +1,210 @@
+// Host memory beside memcpy, the SSD beside its own random reads and writes, and lookups of a long prefix.
+#include <fcntl.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <numeric>
+#include <random>
+
+#include "base/io_queue.h"
+#include "bench/kv/cases.h"
+#include "kv/block_pool.h"
+#include "kv/host_tier.h"
+#include "kv/prefix_index.h"
+#include "kv/ssd_tier.h"
+#include "kv/tier_stack.h"
+
+namespace bench::kv {
+namespace {
+
+using deepinfer::AlignedBuffer;
+using deepinfer::IoQueue;
+
+constexpr int kPrefix = 1000;
+constexpr size_t kDeviceBytes = 128 << 10;
+
+std::vector<uint64_t> shuffled(int n, unsigned seed) {
+  std::vector<uint64_t> order(static_cast<size_t>(n));
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::shuffle(order, std::mt19937(seed));
+  return order;
+}
+
+// ---- host memory ----------------------------------------------------------------------------------------------------
+
+// CPU seconds of copies between a large memory, in random order, and a few buffers.
+struct Copies {
+  Copies(int blocks, size_t bytes) : large(static_cast<size_t>(blocks), std::vector<std::byte>(bytes)), small(64, large[0]) {}
+  double seconds(const std::vector<uint64_t>& order, bool out) {
+    const double begin = thread_cpu_seconds();
+    for (size_t i = 0; i < order.size(); ++i) {
+      std::vector<std::byte>&a = large[order[i]], &b = small[i % small.size()];
+      std::memcpy(out ? b.data() : a.data(), out ? a.data() : b.data(), a.size());
+    }
+    return thread_cpu_seconds() - begin;
+  }
+  std::vector<std::vector<std::byte>> large, small;
+};
+
+double tier_seconds(Tier& tier, Copies& buffers, const std::vector<uint64_t>& order, bool out) {
+  std::array<Tier::Completion, 4> done;
+  const double begin = thread_cpu_seconds();
+  for (size_t i = 0; i < order.size(); ++i) {
+    std::vector<std::byte>& b = buffers.small[i % buffers.small.size()];
+    out ? tier.get(key_of(order[i]), b) : tier.put(key_of(order[i]), b, {.space = 1});
+    if (tier.poll(done) != 1) must(deepinfer::Status(deepinfer::Code::kInternal, "no answer"));
+    must(done[0].status);
+  }
+  return thread_cpu_seconds() - begin;
+}
+
+void host_copies(bool quick) {
+  const int blocks = quick ? 512 : 4096;
+  Records records;
+  const size_t bytes = records.bytes();
+  Copies copies(blocks, bytes);
+  for (auto& b : copies.small) std::ranges::copy(records.sealed(0), b.begin());
+  const auto host = std::make_shared<HostTier>(HostTierOptions{.bytes_max = static_cast<uint64_t>(blocks) * bytes});
+  TierStack stack({host});
+  std::array<Tier::Completion, 4> done;
+  for (int i = 0; i < blocks; ++i) {
+    host->put(key_of(static_cast<uint64_t>(i)), records.sealed(static_cast<uint64_t>(i)), {.space = 1});
+    host->poll(done);
+  }
+  std::vector<double> read, checked, written, copied_out, copied_in;
+  const double all = static_cast<double>(bytes) * blocks;
+  for (unsigned turn = 0; turn < (quick ? 1 : 7); ++turn) {
+    const std::vector<uint64_t> order = shuffled(blocks, turn);
+    copied_out.push_back(all / copies.seconds(order, true));
+    read.push_back(all / tier_seconds(*host, copies, order, true));
+    checked.push_back(all / tier_seconds(stack, copies, order, true));
+    copied_in.push_back(all / copies.seconds(order, false));
+    written.push_back(all / tier_seconds(*host, copies, order, false));
+    for (int i = 0; i < blocks; ++i) {  // whole records again
+      host->put(key_of(static_cast<uint64_t>(i)), records.sealed(static_cast<uint64_t>(i)), {.space = 1});
+      host->poll(done);
+    }
+  }
+  const auto line = [](const char* name, const std::vector<double>& v, const std::vector<double>& ceiling) {
+    report({.bench = "kv", .name = name, .value = median(v) / 1e9, .unit = "GB/s", .ceiling = median(ceiling) / 1e9,
+            .ceiling_is = "memcpy of the same blocks", .goal = 0.7, .goal_is_ratio = true});
+  };
+  line("host_get", read, copied_out);
+  line("host_get_verified", checked, copied_out);
+  line("host_put", written, copied_in);
+}
+
+void lookups(bool quick) {
+  std::vector<BlockKey> keys;
+  for (uint64_t i = 0; i < kPrefix; ++i) keys.push_back(key_of(i));
+  deepinfer::kv::BlockPool pool(kPrefix + 1);
+  PrefixIndex index(pool, {});
+  std::vector<int32_t> tokens(kPrefix * kTokens, 5);
+  int node = kNoNode;
+  for (int i = 0; i < kPrefix; ++i) {
+    const int block = pool.take();
+    node = index.insert(node, keys[static_cast<size_t>(i)], std::span<const int32_t>(tokens).first(kTokens), block, 0, 1e9);
+    pool.release(block);
+  }
+  std::vector<double> times;
+  for (int turn = 0; turn < (quick ? 5 : 101); ++turn) {
+    const double begin = thread_cpu_seconds();
+    if (index.match(keys, tokens, 1, 1e9).blocks != kPrefix) std::exit(1);
+    times.push_back((thread_cpu_seconds() - begin) * 1e3);
+  }
+  report({.bench = "kv", .name = "lookup_device_1000_blocks", .value = median(times), .unit = "ms", .goal = 1,
+          .higher_is_better = false});
+}
+
+// ---- SSD ------------------------------------------------------------------------------------------------------------
+
+// Bytes a second of 128 KiB operations past the page cache, at random places of a file, `depth` at once.
+double device_rate(IoQueue& io, int fd, std::vector<AlignedBuffer>& buffers, const std::vector<uint64_t>& order, bool write) {
+  std::vector<size_t> free(buffers.size());
+  std::iota(free.begin(), free.end(), 0);
+  std::array<IoQueue::Done, 32> done;
+  const double begin = wall_seconds();
+  for (size_t started = 0, ended = 0; ended < order.size();) {
+    for (; started < order.size() && !free.empty(); ++started) {
+      const size_t place = free.back();
+      free.pop_back();
+      const uint64_t offset = order[started] * kDeviceBytes;
+      const std::span<std::byte> b = buffers[place].first(kDeviceBytes);
+      write ? io.write(fd, b, offset, place) : io.read(fd, b, offset, place);
+    }
+    io.submit();
+    const size_t n = io.wait(done);
+    for (size_t k = 0; k < n; ++k) {
+      if (done[k].error != 0 || done[k].bytes != static_cast<int64_t>(kDeviceBytes))
+        must(deepinfer::make_error(deepinfer::Code::kIo, "the device fails: {}", std::strerror(done[k].error)));
+      free.push_back(done[k].tag);
+    }
+    ended += n;
+  }
+  return static_cast<double>(order.size() * kDeviceBytes) / (wall_seconds() - begin);
+}
+
+}  // namespace
+
+void host_memory(bool quick) {
+  host_copies(quick);
+  lookups(quick);
+}
+
+void ssd(bool quick) {
+  constexpr int kDepth = 64;
+  const int blocks = quick ? 512 : 8192;
+  const Folder folder("ssd");
+  Records records;
+  // The device's own rates: a file that is there already, as the blocks of the tier's segments are when they are read.
+  const std::string path = folder.path() + "/device";
+  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_DIRECT | O_CLOEXEC, 0600);
+  if (fd < 0) must(deepinfer::make_error(deepinfer::Code::kIo, "{} cannot be made: {}", path, std::strerror(errno)));
+  const auto io = must(IoQueue::create({.depth = kDepth}));
+  std::vector<AlignedBuffer> buffers(kDepth);
+  for (size_t i = 0; i < buffers.size(); ++i) {
+    buffers[i].resize(kDeviceBytes);
+    std::ranges::copy(records.sealed(i), buffers[i].data());
+  }
+  std::vector<uint64_t> in_order(static_cast<size_t>(blocks));
+  std::iota(in_order.begin(), in_order.end(), 0);
+  device_rate(*io, fd, buffers, in_order, true);
+
+  const auto tier = must(SsdTier::open(folder.path() + "/tier", {.bytes_max = 16ull << 30, .pending_bytes_max = 64ull << 20}));
+  std::vector<std::byte> record(records.sealed(0).begin(), records.sealed(0).end());
+  uint64_t first = 0;
+  std::vector<double> reads, writes, device_reads, device_writes;
+  const int turns = quick ? 1 : 5;
+  for (int turn = 0; turn < turns; ++turn) {
+    const std::vector<uint64_t> order = shuffled(blocks, static_cast<unsigned>(turn));
+    const uint64_t base = first;
+    device_writes.push_back(device_rate(*io, fd, buffers, order, true));
+    writes.push_back(put_rate(*tier, record, blocks, kDepth, [&](int i) { return base + static_cast<uint64_t>(i); }));
+    device_reads.push_back(device_rate(*io, fd, buffers, order, false));
+    reads.push_back(get_rate(*tier, record.size(), blocks, kDepth,
+                             [&](int i) { return base + order[static_cast<size_t>(i)]; }));
+    first += static_cast<uint64_t>(blocks);
+  }
+  std::vector<BlockKey> keys;
+  const uint64_t newest = first - static_cast<uint64_t>(blocks);
+  for (int i = 0; i < std::min(kPrefix, blocks); ++i) keys.push_back(key_of(newest + static_cast<uint64_t>(i)));
+  std::vector<double> times;
+  for (int turn = 0; turn < (quick ? 5 : 101); ++turn) {
+    const double begin = thread_cpu_seconds();
+    if (tier->count_prefix(keys) != keys.size()) std::exit(1);
+    times.push_back((thread_cpu_seconds() - begin) * 1e3);
+  }
+  ::close(fd);
+  const auto line = [](const char* name, const std::vector<double>& v, const std::vector<double>& ceiling, const char* what) {
+    report({.bench = "kv", .name = name, .value = median(v) / 1e6, .unit = "MB/s", .ceiling = median(ceiling) / 1e6,
+            .ceiling_is = what, .goal = 0.85, .goal_is_ratio = true});
+  };
+  line("ssd_get", reads, device_reads, "128 KiB random reads of the device, O_DIRECT");
+  line("ssd_put", writes, device_writes, "128 KiB random writes of the device, O_DIRECT");
+  report({.bench = "kv", .name = "lookup_ssd_1000_blocks", .value = median(times), .unit = "ms", .goal = 1,
+          .higher_is_better = false});
+}
+
+}  // namespace bench::kv

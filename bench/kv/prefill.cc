@@ -1,0 +1,177 @@
+// A prompt of which 96% are cached beside the same work cold, on a random checkpoint: from the device, from host memory
+// and from an SSD after a restart. Rows that are computed must be those of design.md 6, or the program fails.
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <random>
+#include <thread>
+
+#include "base/thread_pool.h"
+#include "bench/kv/cases.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/config.h"
+#include "checkpoint/random_checkpoint.h"
+#include "engine/engine.h"
+#include "engine/model_executor.h"
+#include "kv/host_tier.h"
+#include "kv/ssd_tier.h"
+#include "kv/tier_stack.h"
+#include "ops/cpu/cpu_ops.h"
+
+namespace bench::kv {
+namespace {
+
+namespace checkpoint = deepinfer::checkpoint;
+namespace engine = deepinfer::engine;
+namespace ops = deepinfer::ops;
+
+constexpr int kPositions = 65536, kBlock = 128;
+
+std::shared_ptr<const checkpoint::Checkpoint> random_checkpoint(const std::string& dir) {
+  checkpoint::ModelConfig config = checkpoint::tiny_config();
+  config.max_position_embeddings = kPositions;
+  must(checkpoint::write_random_checkpoint(config, dir, {.seed = 41}));
+  return std::make_shared<const checkpoint::Checkpoint>(must(checkpoint::Checkpoint::open(dir)));
+}
+
+std::vector<int32_t> random_tokens(int n, unsigned seed) {
+  std::mt19937 random(seed);
+  std::vector<int32_t> out(static_cast<size_t>(n));
+  for (int32_t& t : out) t = static_cast<int32_t>(3 + random() % 6000);
+  return out;
+}
+
+struct Answer {
+  double first_token_s = 0;
+  int cached = 0, computed = 0;
+};
+
+class Machine {
+ public:
+  // Device memory for one prompt of `tokens` and a little more.
+  Machine(std::shared_ptr<const checkpoint::Checkpoint> c, int tokens, std::shared_ptr<Tier> tier) {
+    const engine::ModelExecutorOptions sizes{
+        .context_max = tokens + kBlock, .sequences_max = 1, .blocks = tokens / kBlock + 4};
+    auto executor = must(engine::ModelExecutor::create(c, ops::make_cpu_ops(deepinfer::available_cores()), sizes));
+    engine::EngineOptions o;
+    o.tier = std::move(tier);
+    o.host_bytes_max = 2ull << 30;
+    o.tier_wait_s = 60;
+    o.tier_flush_s = 60;
+    engine_ = must(engine::Engine::create(std::move(executor), std::nullopt, o));
+  }
+
+  Answer run(std::vector<int32_t> prompt, bool cache = true) {
+    engine::Request r;
+    const auto n = static_cast<int>(prompt.size());
+    r.prompt = std::move(prompt);
+    r.max_tokens = 1;
+    r.seed = 1;
+    r.cache = cache;
+    const auto stream = must(engine_->submit(r));
+    engine::Event event;
+    while (stream->next(&event)) must(event.error);
+    // The snapshot of the windows is written behind the answer; a next turn that comes at once would miss it.
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    const engine::Usage& u = event.usage;
+    return {u.first_token_s, u.cached_tokens, n - u.cached_tokens + u.replayed_tokens};
+  }
+  engine::Engine& engine() { return *engine_; }
+
+ private:
+  std::unique_ptr<engine::Engine> engine_;
+};
+
+struct Shape {
+  int tokens = 0, cached = 0, keep = 0, replay = 0;
+  // The earlier prompt: as short as it can be and leave `cached` tokens and a snapshot of the windows behind them.
+  int earlier() const { return cached + keep; }
+  // Rows of the encoder half behind a snapshot, and without one.
+  int rows(bool snapshot) const { return tokens - cached + (snapshot ? 0 : replay); }
+  double ceiling(bool snapshot) const { return static_cast<double>(tokens + keep) / (rows(snapshot) + keep); }
+};
+
+void check_rows(const Shape& shape, const Answer& a, bool snapshot) {
+  if (a.computed == shape.rows(snapshot) && a.cached == shape.cached) return;
+  must(deepinfer::make_error(deepinfer::Code::kInternal,
+                             "{} of {} tokens were cached and {} rows computed; it should have been {} and {}", a.cached,
+                             shape.tokens, a.computed, shape.cached, shape.rows(snapshot)));
+}
+
+void report_gain(const std::string& name, const Shape& shape, const std::vector<double>& cold,
+                 const std::vector<double>& hit, bool snapshot, double goal) {
+  report({.bench = "kv",
+          .name = name,
+          .value = median(cold) / median(hit),
+          .unit = "times as fast as cold",
+          .ceiling = shape.ceiling(snapshot),
+          .ceiling_is = fmt::format("(N+KEEP)/((N-S)+KEEP) with N = {}, N-S = {}, KEEP = {}", shape.tokens,
+                                    shape.rows(snapshot), shape.keep),
+          .goal = goal});
+}
+
+void prompts(const std::shared_ptr<const checkpoint::Checkpoint>& c, const Shape& shape, const std::string& name, int turns,
+             double goal, double ssd_goal) {
+  std::vector<double> cold, missing, device, host, disk;
+  const Folder folder("prefill");
+  const auto open_ssd = [&](int turn) {
+    return std::shared_ptr<Tier>(must(SsdTier::open(folder.path() + "/" + std::to_string(turn), {.bytes_max = 4ull << 30})));
+  };
+  const auto stack = [](std::shared_ptr<Tier> t) { return std::make_shared<TierStack>(std::vector{std::move(t)}); };
+  Machine bare(c, shape.tokens, nullptr);
+  Machine tiered(c, shape.tokens, stack(std::make_shared<HostTier>(HostTierOptions{.bytes_max = 4ull << 30})));
+  for (int turn = 0; turn < turns; ++turn) {
+    const auto seed = static_cast<unsigned>(10 * turn);
+    const std::vector<int32_t> text = random_tokens(shape.tokens, seed), other = random_tokens(shape.tokens, seed + 1);
+    std::vector<int32_t> first(text.begin(), text.begin() + shape.earlier());
+    first.back() = 1;  // so that no block behind the cached ones fits
+    cold.push_back(bare.run(other).first_token_s);
+    bare.run(first);
+    Answer a = bare.run(text);
+    check_rows(shape, a, true);
+    device.push_back(a.first_token_s);
+
+    tiered.run(first);
+    missing.push_back(tiered.run(other).first_token_s);  // and takes the device's memory
+    a = tiered.run(text);
+    check_rows(shape, a, true);
+    host.push_back(a.first_token_s);
+
+    { Machine(c, shape.tokens, stack(open_ssd(turn))).run(first); }
+    Machine restarted(c, shape.tokens, stack(open_ssd(turn)));
+    restarted.run(random_tokens(kBlock, 99), false);  // what only a new process pays
+    a = restarted.run(text);
+    check_rows(shape, a, false);
+    disk.push_back(a.first_token_s);
+  }
+  report_gain("prefill_" + name + "_from_device", shape, cold, device, true, goal);
+  report_gain("prefill_" + name + "_from_host", shape, cold, host, true, goal);
+  report_gain("prefill_" + name + "_from_ssd", shape, cold, disk, false, ssd_goal);
+  report({.bench = "kv",
+          .name = "missing_prompt_" + name,
+          .value = median(missing) * 1e3,
+          .unit = "ms",
+          .ceiling = median(cold) * 1e3,
+          .ceiling_is = "the same without tiers",
+          .goal = 1.01,
+          .goal_is_ratio = true,
+          .higher_is_better = false});
+}
+
+}  // namespace
+
+void prefill(bool quick) {
+  const Folder folder("checkpoint");
+  const auto c = random_checkpoint(folder.path() + "/tiny");
+  const auto shape_of = [&](int tokens) {
+    const engine::ExecutorInfo info = Machine(c, kBlock, nullptr).engine().info();
+    const int window = info.window, layers = info.encoder_layers;
+    // At least 96%, in whole blocks.
+    const int blocks = (tokens * 96 / 100 + kBlock - 1) / kBlock;
+    return Shape{.tokens = tokens, .cached = blocks * kBlock, .keep = window + 12, .replay = window + (layers - 1) * (window - 1)};
+  };
+  prompts(c, shape_of(4096), "4k", quick ? 1 : 5, 12, 12);
+  prompts(c, shape_of(quick ? 4096 : 32768), "32k", quick ? 1 : 3, 20, 18);
+}
+
+}  // namespace bench::kv
