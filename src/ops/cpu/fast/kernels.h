@@ -36,7 +36,7 @@ inline constexpr int64_t kChunk = 64;  // columns; packed rows are padded with z
 
 constexpr int64_t packed_columns(int64_t k) { return (k + kChunk - 1) / kChunk * kChunk; }
 
-inline constexpr int64_t kStreamRows = 4;  // up to so many x rows weights are expanded in registers only
+inline constexpr int64_t kStreamRows = 8;  // up to so many x rows weights are expanded in registers only
 inline constexpr int64_t kTileRows = 6;    // x rows that meet a weight in one go otherwise
 inline constexpr int64_t kStep = 32;       // words of a row that lie together
 

@@ -192,7 +192,7 @@ template <WeightFormat F, int M, int N, class Expander>
       if constexpr (kBytes == 128)
         _mm_prefetch(reinterpret_cast<const char*>(rows[r].data + chunk * kBytes + ahead + 64), _MM_HINT_T0);
       load_chunk<F>(expander, rows[r], scales + r * scales_ld, chunk, left, a, b);
-#pragma GCC unroll 4
+#pragma GCC unroll 8
       for (int i = 0; i < M; ++i) {
         acc[r][i] = dot(acc[r][i], a, _mm512_loadu_si512(x + i * ldx + chunk * 64));
         acc[r][i] = dot(acc[r][i], b, _mm512_loadu_si512(x + i * ldx + chunk * 64 + 32));
@@ -246,7 +246,8 @@ void stream(const LinearCall& c, std::byte* scratch) {
     }
     int64_t end = j + kBlockRows - (c.row0 + j) % kBlockRows;  // of the row of FP8 blocks
     if (end > c.rows) end = c.rows;
-    for (; j + 4 <= end; j += 4) stream_rows<F, M, 4>(c, j, expander, x, ldx, scales, scales_ld);
+    constexpr int kRows = M > 6 ? 2 : 4;  // of weights; their accumulators stay in registers
+    for (; j + kRows <= end; j += kRows) stream_rows<F, M, kRows>(c, j, expander, x, ldx, scales, scales_ld);
     for (; j < end; ++j) stream_rows<F, M, 1>(c, j, expander, x, ldx, scales, scales_ld);
   }
 }
@@ -356,10 +357,14 @@ void multiply_format(const LinearCall& c, std::byte* scratch) {
     case 2: return stream<F, 2>(c, scratch);
     case 3: return stream<F, 3>(c, scratch);
     case 4: return stream<F, 4>(c, scratch);
+    case 5: return stream<F, 5>(c, scratch);
+    case 6: return stream<F, 6>(c, scratch);
+    case 7: return stream<F, 7>(c, scratch);
+    case 8: return stream<F, 8>(c, scratch);
     default: return panels<F>(c, scratch);
   }
 }
-static_assert(kStreamRows == 4);
+static_assert(kStreamRows == 8);
 
 }  // namespace
 
