@@ -92,7 +92,7 @@ class Recorder {
     m.limits.sequences_max = m.limits.outputs_max = kBatch;
     m.pages = kBatch * ops::KvLayout::pages_for(kContext);
     m.slots = kBatch;
-    model_ = must(model::Model::create(checkpoint_, ops::make_plain_ops(o.threads), m));
+    model_ = must(model::Model::create(checkpoint_, ops::make_cpu_ops(o.threads), m));
     kv_ = std::make_unique<model::KvAllocator>(m.pages, m.slots);
   }
 
