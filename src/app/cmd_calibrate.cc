@@ -27,7 +27,7 @@ namespace {
 constexpr int kSequences = 16, kContext = 4096, kTokens = 128;
 
 struct CalibrateFlags {
-  std::string model, data, output, backend;
+  std::string model, data, output, device = "auto", backend;
   int threads = 0;
 };
 
@@ -77,7 +77,8 @@ Status calibrate(const CalibrateFlags& flags, std::string* text) {
   DI_ASSIGN_OR_RETURN(const std::string dir, find_model(flags.model));
   Interrupt interrupt;
   RunOptions run;
-  if (!flags.backend.empty()) run.backend = flags.backend;
+  run.device = flags.device;
+  run.backend = flags.backend;
   run.threads = flags.threads;
   DI_ASSIGN_OR_RETURN(ModelParts parts, load_parts(dir, run, &interrupt.flag()));
   const checkpoint::ModelConfig& config = parts.checkpoint->config();
@@ -118,6 +119,7 @@ void setup_calibrate(CLI::App& app, Run* run) {
   app.add_option("model", flags->model, "Folder or name of a model")->required();
   app.add_option("data", flags->data, "Requests, one a line, as for generate")->required();
   app.add_option("-o,--output", flags->output, "Where the temperatures go; default: beside the model");
+  app.add_option("--device", flags->device, "As for run");
   app.add_option("--backend", flags->backend, "As for run");
   app.add_option("--threads", flags->threads, "As for run");
   *run = [flags] {

@@ -155,6 +155,7 @@ void setup_generate(CLI::App& app, Run* run) {
       ->required();
   app.add_option("-o,--output", flags->output, "Where the answers go, one a line")->required();
   options->bind("model", &flags->model);
+  options->bind("device", &flags->run.device);
   options->bind("backend", &flags->run.backend);
   options->bind("threads", &flags->run.threads);
   options->bind("context", &flags->run.context);

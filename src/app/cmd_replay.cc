@@ -70,6 +70,7 @@ void setup_replay(CLI::App& app, Run* run) {
   auto options = std::make_shared<CommandOptions>(app, "replay");
   app.add_option("file", flags->file, "A trace that --trace-steps wrote")->required();
   options->bind("model", &flags->model);
+  options->bind("device", &flags->run.device);
   options->bind("backend", &flags->run.backend);
   options->bind("threads", &flags->run.threads);
   options->bind("trace-chrome", &flags->trace_chrome);

@@ -190,6 +190,7 @@ void setup_run(CLI::App& app, Run* run) {
   app.add_flag("--raw", o.raw,
                "Continue the text as it is, without the chat format; special tokens may be spelled out");
   options->bind("model", &flags->model_option);
+  options->bind("device", &o.device);
   options->bind("backend", &o.backend);
   options->bind("threads", &o.threads);
   options->bind("context", &o.context);

@@ -165,6 +165,7 @@ void setup_serve(CLI::App& app, Run* run) {
   auto options = std::make_shared<CommandOptions>(app, "serve");
   serve::ServeConfig& c = flags->config;
   options->bind("model", &flags->model_option);
+  options->bind("device", &flags->run.device);
   options->bind("backend", &flags->run.backend);
   options->bind("threads", &flags->run.threads);
   options->bind("context", &flags->run.context);

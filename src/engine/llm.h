@@ -44,9 +44,10 @@ namespace deepinfer {
 struct LlmOptions {
   std::string model;             // a checkpoint's folder
   std::string tokenizer;         // tokenizer.json or its folder; empty: the model's folder
-  std::string backend = "fast";  // fast, fast-avx2, plain, reference, cuda
+  std::string device = "auto";   // cpu, cuda, cuda:N; auto: a GPU if one can be used, else the CPU
+  std::string backend;           // the CPU's kernels: fast, fast-avx2, plain, reference; empty: fast. "cuda": as a device
   std::string library_dir;       // where the CUDA backend's shared object lies; empty: beside the program
-  int threads = 0;               // of the CPU backends; 0: all cores
+  int threads = 0;               // of the CPU; 0: all cores
   int64_t context = 0;           // tokens of prompt and answer together; 0: the model's maximum, at most 8192
   int sequences = 16;            // answers in work at once
   int rows = 256;                // tokens of a step

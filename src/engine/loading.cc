@@ -6,6 +6,7 @@
 
 #include "base/thread_pool.h"
 #include "checkpoint/config.h"
+#include "engine/device_name.h"
 #include "ops/cpu/cpu_ops.h"
 #include "ops/cuda_backend.h"
 #include "text/tokenizer.h"
@@ -17,11 +18,8 @@ namespace {
 // lacks.
 int64_t padding_max(int64_t vocab_size) { return std::max<int64_t>(vocab_size / 64, 128); }
 
-}  // namespace
-
-Result<std::unique_ptr<ops::Ops>> make_ops(const std::string& backend, int threads, const std::string& library_dir) {
-  if (threads <= 0) threads = available_cores();
-  if (backend == "fast") return ops::make_cpu_ops(threads);
+Result<std::unique_ptr<ops::Ops>> make_cpu_ops(const std::string& backend, int threads) {
+  if (backend.empty() || backend == "fast") return ops::make_cpu_ops(threads);
   if (backend == "fast-avx2") {
     std::unique_ptr<ops::Ops> fast = ops::make_fast_ops(threads, "avx2");
     if (fast != nullptr) return fast;
@@ -30,9 +28,32 @@ Result<std::unique_ptr<ops::Ops>> make_ops(const std::string& backend, int threa
   }
   if (backend == "plain") return ops::make_plain_ops(threads);
   if (backend == "reference") return ops::make_reference_ops(ops::ReferenceMode::kExact, threads);
-  if (backend == "cuda") return ops::open_cuda_ops(0, library_dir);
   return make_error(Code::kInvalidArgument,
                     "There is no backend \"{}\"; there are fast, fast-avx2, plain, reference and cuda.", backend);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<ops::Ops>> make_ops(const ComputeOptions& options, std::string* note) {
+  if (const std::string error = device_error(options.device); !error.empty()) {
+    return make_error(Code::kInvalidArgument, "The device \"{}\" {}.", options.device, error);
+  }
+  const bool cuda_backend = options.backend == "cuda";
+  if (gpu_index(options.device).has_value() || cuda_backend) {
+    if (options.device == "cpu" || !(options.backend.empty() || cuda_backend)) {
+      return make_error(Code::kInvalidArgument, "The backend {} and the device {} contradict each other; leave one out.",
+                        options.backend, options.device);
+    }
+    return ops::open_cuda_ops(gpu_index(options.device).value_or(0), options.library_dir);
+  }
+  if (options.device == "auto" && options.backend.empty()) {
+    Result<std::unique_ptr<ops::Ops>> gpu = ops::open_cuda_ops(0, options.library_dir);
+    if (gpu.ok()) return gpu;
+    if (note != nullptr && gpu.status().code() != Code::kNotFound) {
+      *note = fmt::format("Computing on the CPU: {}", gpu.status().message());
+    }
+  }
+  return make_cpu_ops(options.backend, options.threads > 0 ? options.threads : available_cores());
 }
 
 Status check_tokenizer(const text::Tokenizer& tokenizer, const checkpoint::ModelConfig& config,

@@ -1,6 +1,6 @@
-// What opening a model for an engine takes beside its checkpoint: a backend by name, and a tokenizer that fits.
+// What opening a model for an engine takes beside its checkpoint: what computes, and a tokenizer that fits.
 //
-//   DI_ASSIGN_OR_RETURN(std::unique_ptr<ops::Ops> ops, make_ops("plain", 0, ""));
+//   DI_ASSIGN_OR_RETURN(std::unique_ptr<ops::Ops> ops, make_ops({.device = "cuda:1", .library_dir = program_directory()}));
 //   DI_RETURN_IF_ERROR(check_tokenizer(tokenizer, checkpoint.config(), path));
 #pragma once
 
@@ -21,8 +21,17 @@ class Tokenizer;
 
 namespace deepinfer::engine {
 
-// "fast", "fast-avx2", "plain", "reference" or "cuda" (its shared object lies in `library_dir`). threads 0: all cores.
-Result<std::unique_ptr<ops::Ops>> make_ops(const std::string& backend, int threads, const std::string& library_dir);
+// What computes.
+struct ComputeOptions {
+  std::string device = "auto";  // cpu, cuda (the first GPU), cuda:N, or auto: a GPU if one can be used, else the CPU
+  std::string backend = {};     // the CPU's kernels: fast, fast-avx2, plain, reference; empty: fast. "cuda": as a device
+  int threads = 0;              // of the CPU; 0: all cores
+  std::string library_dir = {};  // where the CUDA backend's shared object lies
+};
+
+// kInvalidArgument for names that do not exist or contradict each other; with a GPU named, what open_cuda_ops
+// (ops/cuda_backend.h) says of it. `note`, if given: set to a sentence where auto passed over a GPU.
+Result<std::unique_ptr<ops::Ops>> make_ops(const ComputeOptions& options, std::string* note = nullptr);
 
 // kInvalidArgument if tokenizer.json (at `path`, for the message) is another model's.
 Status check_tokenizer(const text::Tokenizer& tokenizer, const checkpoint::ModelConfig& config,

@@ -2,14 +2,24 @@
 
 #include <dlfcn.h>
 
+#include <filesystem>
+#include <system_error>
+
 namespace deepinfer::ops {
 
 Result<std::unique_ptr<Ops>> open_cuda_ops(int device, const std::string& directory) {
-  // Kept open for the life of the process: the backend's code lives in it.
   const std::string path = directory + "/libdeepinfer_cuda.so";
+  if (std::error_code error; !std::filesystem::exists(path, error)) {
+    return make_error(Code::kNotFound,
+                      "There is no CUDA backend here: {} is missing. Build it with the preset `cuda`, or use the CPU "
+                      "(--device cpu).",
+                      path);
+  }
+  // Kept open for the life of the process: the backend's code lives in it.
   void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
-    return make_error(Code::kUnavailable, "the CUDA backend cannot be opened ({}); build it with the preset `cuda` or use the CPU (--backend plain)", ::dlerror());
+    return make_error(Code::kUnavailable,
+                      "The CUDA backend cannot be opened ({}); build it again, or use the CPU (--device cpu).", ::dlerror());
   }
   using Make = void (*)(int, CudaBackend*);
   const auto make = reinterpret_cast<Make>(::dlsym(library, "deepinfer_make_cuda_ops"));

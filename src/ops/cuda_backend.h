@@ -3,7 +3,9 @@
 //
 //   Result<std::unique_ptr<Ops>> ops = open_cuda_ops(0, directory_of_the_program);
 //
-// kUnavailable: no shared object, no driver, no GPU; kUnsupported: a GPU of another architecture. The message says which.
+// kNotFound: no shared object, no driver or no GPU; kInvalidArgument: no GPU of that number; kUnsupported: a GPU of another
+// architecture; kUnavailable: a shared object of another program, a driver too old, or a GPU that does not answer. The message says
+// which, and what to do.
 #pragma once
 
 #include <memory>

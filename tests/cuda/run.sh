@@ -27,6 +27,7 @@ date -u +"%F %T UTC"
 nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader
 git log -1 --format="commit %h" 2>/dev/null
 tests=$build/tests/cuda
+if [ -x "$build/src/app/deepinfer" ]; then run tests/cuda/refusals.sh "$build"; fi
 run "$tests/linear_test"
 run "$tests/cuda_model_stages_test" '--gtest_filter=*FlipsAreRare*:*AgreementOf*'
 run "$tests/cuda_model_invariance_test"

@@ -20,6 +20,7 @@ double median(std::vector<double> values) {
 void bind_bench(CommandOptions& options, BenchFlags* flags) {
   LlmOptions& o = flags->llm;
   options.bind("model", &flags->model);
+  options.bind("device", &o.device);
   options.bind("backend", &o.backend);
   options.bind("threads", &o.threads);
   options.bind("context", &o.context);

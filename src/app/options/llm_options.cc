@@ -6,6 +6,7 @@
 namespace deepinfer::app {
 
 Status read_llm_options(const OptionValues& values, LlmOptions* options) {
+  values.read("device", &options->device);
   values.read("backend", &options->backend);
   values.read("threads", &options->threads);
   values.read("context", &options->context);

@@ -1,6 +1,12 @@
 #include "app/options/tables.h"
+#include "engine/device_name.h"
 
 namespace deepinfer::app {
+namespace {
+
+std::string check_device(const std::string& value) { return engine::device_error(value); }
+
+}  // namespace
 
 std::span<const OptionSpec> model_options() {
   static constexpr OptionSpec kTable[] = {
@@ -11,14 +17,20 @@ std::span<const OptionSpec> model_options() {
        .help = "Folder of a model, or the name of one that was pulled",
        .aliases = "HF_MODEL_DIR"},
       {.section = "model",
+       .name = "device",
+       .fallback = "auto",
+       .commands = "run generate serve bench sweep replay python",
+       .help = "Where the model runs: cpu, cuda (the first Hopper GPU), cuda:N (GPU N, counted from 0), or auto (a GPU if "
+               "one can be used and no backend is named, else the CPU)",
+       .check = &check_device},
+      {.section = "model",
        .name = "backend",
        .kind = OptionKind::kChoice,
-       .fallback = "fast",
+       .without = "fast on a CPU",
        .choices = "fast fast-avx2 plain reference cuda",
        .commands = "run generate serve bench sweep replay python",
-       .help = "What computes: fast (CPU; fast-avx2 leaves AVX-512 aside), plain (CPU, any processor), reference (CPU, "
-               "slow and exact), "
-               "or cuda (a Hopper GPU)",
+       .help = "A CPU's kernels: fast (fast-avx2 leaves AVX-512 aside), plain (any processor), reference (slow and "
+               "exact). cuda is another name of --device cuda",
        .aliases = "ACCELERATOR"},
       {.section = "model",
        .name = "threads",

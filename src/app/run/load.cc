@@ -10,6 +10,7 @@
 #include <mutex>
 #include <thread>
 
+#include "app/run/printer.h"
 #include "app/terminal/progress_bar.h"
 #include "base/memory.h"
 #include "checkpoint/checkpoint.h"
@@ -93,8 +94,11 @@ Result<ModelParts> load_parts(const std::string& dir, const RunOptions& options,
   const std::string tokenizer_path = dir + "/tokenizer.json";
   DI_ASSIGN_OR_RETURN(text::Tokenizer tokenizer, text::Tokenizer::load(tokenizer_path));
   DI_RETURN_IF_ERROR(engine::check_tokenizer(tokenizer, checkpoint->config(), tokenizer_path));
-  DI_ASSIGN_OR_RETURN(std::unique_ptr<ops::Ops> ops,
-                      engine::make_ops(options.backend, options.threads, engine::program_directory()));
+  std::string note;
+  DI_ASSIGN_OR_RETURN(
+      std::unique_ptr<ops::Ops> ops,
+      engine::make_ops({options.device, options.backend, options.threads, engine::program_directory()}, &note));
+  if (!note.empty()) fmt::print(stderr, "{}\n", without_controls(note));
   read_ahead(*checkpoint, bar, stop);
   if (stop->load()) return Status(Code::kCancelled, "Stopped while loading.");
   return ModelParts{std::move(checkpoint), std::move(tokenizer), std::move(ops)};

@@ -28,7 +28,8 @@ struct RunOptions {
   bool json = false;
   bool quiet = false;  // no figures at the end
   int threads = 0;     // 0: all cores
-  std::string backend = "fast";
+  std::string device = "auto";
+  std::string backend;  // empty: the device's usual one
   int64_t context = 0;  // 0: kContextDefault or the model's maximum, whichever is less
 };
 

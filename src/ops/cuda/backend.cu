@@ -1,16 +1,12 @@
-// Memory, weights, row sets and graphs of the CUDA backend.
+// Memory, row sets and graphs of the CUDA backend.
 #include "ops/cuda/backend.h"
 
 #include <algorithm>
 #include <cstring>
 
 #include "numeric/formats.h"
-#include "ops/cuda/attend.cuh"
 
 namespace deepinfer::ops::cuda {
-namespace {
-
-constexpr int kMixSlice = 256;  // channels of one partial sum of the mHC projection
 
 size_t element_bytes(Element e) {
   switch (e) {
@@ -23,10 +19,24 @@ size_t element_bytes(Element e) {
   return 1;
 }
 
-int64_t padded(int64_t k) { return (k + kChunk - 1) / kChunk * kChunk; }
-
 Status cuda_error(std::string_view what, cudaError_t e) {
-  return make_error(e == cudaErrorMemoryAllocation ? Code::kResourceExhausted : Code::kUnavailable, "the GPU could not {}: {}", what, cudaGetErrorString(e));
+  return make_error(e == cudaErrorMemoryAllocation ? Code::kResourceExhausted : Code::kUnavailable, "The GPU could not {}: {}.", what, cudaGetErrorString(e));
+}
+
+namespace {
+
+// Why CUDA counts no device.
+Status no_device(cudaError_t e) {
+  int driver = 0, runtime = 0;
+  cudaDriverGetVersion(&driver);
+  cudaRuntimeGetVersion(&runtime);
+  if (driver == 0 && e == cudaErrorInsufficientDriver) return make_error(Code::kNotFound, "This machine has no NVIDIA driver; install one for the GPU, or use the CPU (--device cpu).");
+  if (e == cudaErrorNoDevice) return make_error(Code::kNotFound, "This machine has no NVIDIA GPU that CUDA can see; use the CPU (--device cpu).");
+  if (e == cudaErrorInsufficientDriver) {
+    return make_error(Code::kUnavailable, "The NVIDIA driver is too old: it runs programs of CUDA {}.{}, and this one needs {}.{}. Update the driver, or use the CPU (--device cpu).",
+                      driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
+  }
+  return make_error(Code::kUnavailable, "The NVIDIA driver does not answer ({}); use the CPU (--device cpu).", cudaGetErrorString(e));
 }
 
 }  // namespace
@@ -41,7 +51,7 @@ Status Arena::take(size_t bytes, void** p) {
     size_t free = 0, total = 0;
     cudaMemGetInfo(&free, &total);
     if (e != cudaErrorMemoryAllocation) return cuda_error("allocate memory", e);
-    return make_error(Code::kResourceExhausted, "the GPU has {} MiB free of {} MiB, and {} MiB more are needed; use fewer pages, rows or layers on it", free >> 20, total >> 20,
+    return make_error(Code::kResourceExhausted, "The GPU has {} MiB free of {} MiB, and {} MiB more are needed: use a smaller model, context or number of sequences, or the CPU (--device cpu).", free >> 20, total >> 20,
                       bytes >> 20);
   }
   blocks_.push_back(*p);
@@ -52,15 +62,13 @@ Status Arena::take(size_t bytes, void** p) {
 
 Result<std::unique_ptr<Backend>> Backend::create(int device) {
   int count = 0;
-  if (const cudaError_t e = cudaGetDeviceCount(&count); e != cudaSuccess || count == 0) {
-    return make_error(Code::kUnavailable, "no usable NVIDIA GPU ({}); use the CPU (--backend plain)", e == cudaSuccess ? "none found" : cudaGetErrorString(e));
-  }
-  if (device < 0 || device >= count) return make_error(Code::kInvalidArgument, "there is no GPU {}; this machine has {}, numbered from 0", device, count);
+  if (const cudaError_t e = cudaGetDeviceCount(&count); e != cudaSuccess) return no_device(e);
+  if (device < 0 || device >= count) return make_error(Code::kInvalidArgument, "There is no GPU {}: this machine has {}, counted from 0.", device, count);
   cudaDeviceProp properties{};
   if (const cudaError_t e = cudaGetDeviceProperties(&properties, device); e != cudaSuccess) return cuda_error("be asked for its properties", e);
   if (properties.major != 9 || properties.minor != 0) {
-    return make_error(Code::kUnsupported, "GPU {} ({}) has compute capability {}.{}; this build has kernels for Hopper (9.0). Use the CPU (--backend plain)", device, properties.name,
-                      properties.major, properties.minor);
+    return make_error(Code::kUnsupported, "GPU {} ({}) has compute capability {}.{}, and this build has kernels for Hopper (9.0) alone; use the CPU (--device cpu).", device,
+                      properties.name, properties.major, properties.minor);
   }
   std::unique_ptr<Backend> b(new Backend());
   b->device_ = device;
@@ -136,210 +144,6 @@ uint64_t Backend::workspace_bytes(const checkpoint::ModelConfig& config, const L
   uint64_t sum = 0;
   for (const Buffer& b : plan_buffers(config, limits)) sum += b.rows * b.cols * element_bytes(b.element);
   return sum;
-}
-
-Status Backend::upload(const void* from, size_t bytes, const void** to) {
-  void* p = nullptr;
-  DI_RETURN_IF_ERROR(arena_.take(bytes, &p));
-  const cudaError_t e = cudaMemcpy(p, from, bytes, cudaMemcpyHostToDevice);
-  *to = p;
-  return e == cudaSuccess ? Status() : cuda_error("take the weights", e);
-}
-
-// A stack of equal matrices, K padded with zero columns to a multiple of 128.
-static Status stack_layout(const Matrix& m, int64_t* row_bytes, int64_t* padded_row_bytes, int64_t* scale_rows, int64_t* scale_cols, int64_t* padded_scale_cols) {
-  const int64_t kp = padded(m.cols);
-  *scale_rows = *scale_cols = *padded_scale_cols = 0;
-  switch (m.format) {
-    case WeightFormat::kBf16: *row_bytes = 2 * m.cols, *padded_row_bytes = 2 * kp; break;
-    case WeightFormat::kFp8: *row_bytes = m.cols, *padded_row_bytes = kp, *scale_rows = (m.rows + 31) / 32; break;
-    case WeightFormat::kFp4: *row_bytes = m.cols / 2, *padded_row_bytes = kp / 2, *scale_rows = m.rows; break;
-    default: return make_error(Code::kInternal, "a linear layer has a format that the CUDA backend does not multiply");
-  }
-  if (*scale_rows > 0) *scale_cols = m.cols / 32, *padded_scale_cols = kp / 32;
-  const int limit = m.format == WeightFormat::kFp8 ? 127 + 7 : 127 + 1;
-  for (int64_t i = 0; i < *scale_rows * *scale_cols; ++i) {
-    if (std::to_integer<int>(m.scale[i]) > limit) {
-      return make_error(Code::kUnsupported, "a weight scale of 2^{} is above what the CUDA backend expands exactly (2^{})", std::to_integer<int>(m.scale[i]) - 127, limit - 127);
-    }
-  }
-  return {};
-}
-
-Status Backend::upload_matrix(const Matrix& m, LinearWeights* out) {
-  *out = {};
-  return m ? upload_stack({{&m}}, out) : Status();
-}
-
-Status Backend::upload_stack(const std::vector<std::vector<const Matrix*>>& experts, LinearWeights* out) {
-  *out = {};
-  if (experts.empty() || !*experts[0][0]) return {};
-  const Matrix& first = *experts[0][0];
-  int64_t row_bytes, padded_row, scale_rows, scale_cols, padded_scale, rows = 0, all_scale_rows = 0;
-  for (const Matrix* m : experts[0]) {
-    DI_RETURN_IF_ERROR(stack_layout(*m, &row_bytes, &padded_row, &scale_rows, &scale_cols, &padded_scale));
-    rows += m->rows, all_scale_rows += scale_rows;
-  }
-  const int64_t code_stride = (rows * padded_row + 255) / 256 * 256, scale_stride = (all_scale_rows * padded_scale + 255) / 256 * 256;
-  void *codes = nullptr, *scales = nullptr;
-  DI_RETURN_IF_ERROR(arena_.take(code_stride * experts.size(), &codes));
-  DI_RETURN_IF_ERROR(arena_.take(scale_stride * experts.size(), &scales));
-  for (size_t e = 0; e < experts.size(); ++e) {
-    auto *code = static_cast<uint8_t*>(codes) + e * code_stride, *scale = static_cast<uint8_t*>(scales) + e * scale_stride;
-    for (const Matrix* m : experts[e]) {
-      DI_RETURN_IF_ERROR(stack_layout(*m, &row_bytes, &padded_row, &scale_rows, &scale_cols, &padded_scale));
-      cudaError_t error = cudaMemcpy2D(code, padded_row, m->data, row_bytes, row_bytes, m->rows, cudaMemcpyHostToDevice);
-      if (error == cudaSuccess && scale_rows > 0) error = cudaMemcpy2D(scale, padded_scale, m->scale, scale_cols, scale_cols, scale_rows, cudaMemcpyHostToDevice);
-      if (error != cudaSuccess) return cuda_error("take the weights", error);
-      code += m->rows * padded_row, scale += scale_rows * padded_scale;
-    }
-  }
-  *out = {codes, static_cast<const uint8_t*>(scales), static_cast<int>(rows), static_cast<int>(padded(first.cols)), first.format, code_stride, scale_stride};
-  return {};
-}
-
-Status Backend::upload_vector(const Matrix& m, const float** out) {
-  *out = nullptr;
-  if (!m) return {};
-  std::vector<float> v(m.rows * m.cols);
-  for (size_t i = 0; i < v.size(); ++i) {
-    if (m.format == WeightFormat::kF32) {
-      std::memcpy(&v[i], m.data + 4 * i, 4);
-    } else if (m.format == WeightFormat::kBf16) {
-      uint16_t b;
-      std::memcpy(&b, m.data + 2 * i, 2);
-      v[i] = numeric::bf16_to_float(b);
-    } else {
-      return make_error(Code::kInternal, "a vector of weights is neither F32 nor BF16");
-    }
-  }
-  return upload(v.data(), v.size() * sizeof(float), reinterpret_cast<const void**>(out));
-}
-
-Status Backend::load_layer(const LayerWeights& in, Layer* l) {
-  DI_RETURN_IF_ERROR(upload_stack({{&in.attention.wq_a, &in.attention.wkv}}, &l->wq_a_wkv));
-  l->wkv = l->wq_a_wkv;
-  const int64_t low = in.attention.wq_a.rows, k = l->wkv.k;
-  l->wkv.codes = static_cast<const uint8_t*>(l->wkv.codes) + low * k, l->wkv.scales += low / 32 * (k / 32), l->wkv.n -= static_cast<int>(low);
-  DI_RETURN_IF_ERROR(upload_matrix(in.attention.wq_b, &l->wq_b));
-  DI_RETURN_IF_ERROR(upload_matrix(in.attention.wo_a, &l->wo_a));
-  DI_RETURN_IF_ERROR(upload_matrix(in.attention.wo_b, &l->wo_b));
-  DI_RETURN_IF_ERROR(upload_matrix(in.compressor.wkv, &l->compressor_wkv));
-  DI_RETURN_IF_ERROR(upload_matrix(in.compressor.wgate, &l->compressor_wgate));
-  DI_RETURN_IF_ERROR(upload_matrix(in.indexer.wk, &l->index_wk));
-  DI_RETURN_IF_ERROR(upload_matrix(in.indexer.wq_b, &l->index_wq_b));
-  DI_RETURN_IF_ERROR(upload_matrix(in.indexer.weights_proj, &l->weights_proj));
-  DI_RETURN_IF_ERROR(upload_matrix(in.moe.gate, &l->gate));
-  std::vector<std::vector<const Matrix*>> gate_up, down;
-  for (const ExpertWeights& e : in.moe.experts) gate_up.push_back({&e.gate, &e.up}), down.push_back({&e.down});
-  DI_RETURN_IF_ERROR(upload_stack(gate_up, &l->w1_w3));
-  DI_RETURN_IF_ERROR(upload_stack(down, &l->w2));
-  DI_RETURN_IF_ERROR(upload_stack({{&in.moe.shared.gate, &in.moe.shared.up}}, &l->shared_w1_w3));
-  DI_RETURN_IF_ERROR(upload_matrix(in.moe.shared.down, &l->shared_w2));
-  DI_RETURN_IF_ERROR(upload_matrix(in.engram.wkv, &l->engram_wkv));
-  l->experts = static_cast<int>(in.moe.experts.size());
-  const std::pair<const Matrix*, const float**> vectors[] = {
-      {&in.attn_norm, &l->attn_norm},       {&in.ffn_norm, &l->ffn_norm},       {&in.attention.q_norm, &l->q_norm},
-      {&in.attention.kv_norm, &l->kv_norm}, {&in.attention.sink, &l->sink},     {&in.compressor.norm, &l->compressor_norm},
-      {&in.indexer.k_norm, &l->k_norm},     {&in.moe.bias, &l->bias},           {&in.moe.bias_vl, &l->bias_vl},
-      {&in.hc_attn.fn, &l->hc_fn[0]},       {&in.hc_attn.base, &l->hc_base[0]}, {&in.hc_attn.scale, &l->hc_scale[0]},
-      {&in.hc_ffn.fn, &l->hc_fn[1]},        {&in.hc_ffn.base, &l->hc_base[1]},  {&in.hc_ffn.scale, &l->hc_scale[1]},
-  };
-  for (const auto& [from, to] : vectors) DI_RETURN_IF_ERROR(upload_vector(*from, to));
-  if (const EngramWeights& e = in.engram; e.table) {
-    DI_RETURN_IF_ERROR(upload(e.table.data, e.table.rows * e.table.cols, reinterpret_cast<const void**>(&l->engram_codes)));
-    DI_RETURN_IF_ERROR(upload(e.table.scale, e.table.rows * e.table.cols / 32, reinterpret_cast<const void**>(&l->engram_scales)));
-    const float *q = nullptr, *k = nullptr;
-    DI_RETURN_IF_ERROR(upload_vector(e.q_weight, &q));
-    DI_RETURN_IF_ERROR(upload_vector(e.k_weight, &k));
-    const size_t n = e.q_weight.rows * e.q_weight.cols;
-    std::vector<float> a(n), b(n);
-    if (cudaMemcpy(a.data(), q, n * 4, cudaMemcpyDeviceToHost) != cudaSuccess || cudaMemcpy(b.data(), k, n * 4, cudaMemcpyDeviceToHost) != cudaSuccess) {
-      return cuda_error("return weights", cudaGetLastError());
-    }
-    for (size_t i = 0; i < n; ++i) a[i] *= b[i];
-    DI_RETURN_IF_ERROR(upload(a.data(), n * 4, reinterpret_cast<const void**>(&l->engram_qk)));
-  }
-  return {};
-}
-
-Status Backend::load(const checkpoint::ModelConfig& config, const ModelWeights& weights, const Limits& limits) {
-  c_ = config;
-  limits_ = limits;
-  layout_ = KvLayout::make(c_, KvFormat{});
-  if (c_.hc_mult != 4) return make_error(Code::kUnsupported, "the CUDA backend has kernels for hc_mult 4; this model has {}", c_.hc_mult);
-  if ((c_.head_dim != 64 && c_.head_dim != 512) || (c_.index_head_dim != 64 && c_.index_head_dim != 128) || c_.index_n_heads > 32 || c_.num_experts_per_tok > 8) {
-    return make_error(Code::kUnsupported, "the CUDA backend has kernels for head_dim 64 or 512, index_head_dim 64 or 128, at most 32 index heads and 8 experts a token; this model has {}, {}, {} and {}",
-                      c_.head_dim, c_.index_head_dim, c_.index_n_heads, c_.num_experts_per_tok);
-  }
-  if (limits_.blocks_max == 0) limits_.blocks_max = limits_.sequences_max * KvLayout::pages_for(limits_.context_max);
-  rope_ = {RopeFrequencies::make(c_, false), RopeFrequencies::make(c_, true)};
-  if (c_.head_dim == kWideDim && std::max(padded(c_.sliding_window) + padded(c_.index_topk), padded(c_.sliding_window + c_.dspark_block_size)) > kWideKeys) {
-    return make_error(Code::kUnsupported, "the CUDA backend attends to at most {} keys a row; this model has a window of {} and selects {}", kWideKeys, c_.sliding_window, c_.index_topk);
-  }
-  buffers_ = plan_buffers(c_, limits_);
-  for (Buffer& b : buffers_) DI_RETURN_IF_ERROR(arena_.take(b.rows * b.cols * element_bytes(b.element), &b.data));
-  layers_.resize(weights.layers.size());
-  for (size_t i = 0; i < layers_.size(); ++i) DI_RETURN_IF_ERROR(load_layer(weights.layers[i], &layers_[i]));
-  DI_RETURN_IF_ERROR(upload(weights.embed.data, weights.embed.rows * weights.embed.cols * 2, reinterpret_cast<const void**>(&embed_)));
-  DI_RETURN_IF_ERROR(upload_matrix(weights.head, &head_));
-  DI_RETURN_IF_ERROR(upload_vector(weights.norm, &norm_));
-  if (c_.has_drafter()) {
-    DI_RETURN_IF_ERROR(upload_matrix(weights.main_proj, &main_proj_));
-    DI_RETURN_IF_ERROR(upload_matrix(weights.markov_head, &markov_head_));
-    DI_RETURN_IF_ERROR(upload(weights.markov_embed.data, weights.markov_embed.rows * weights.markov_embed.cols * 2, reinterpret_cast<const void**>(&markov_embed_)));
-    DI_RETURN_IF_ERROR(upload_vector(weights.main_norm, &main_norm_));
-    DI_RETURN_IF_ERROR(upload_vector(weights.draft_norm, &draft_norm_));
-    DI_RETURN_IF_ERROR(upload_vector(weights.confidence, &confidence_));
-  }
-  DI_RETURN_IF_ERROR(upload(weights.token_classes.data(), weights.token_classes.size() * 4, reinterpret_cast<const void**>(&classes_)));
-  std::vector<int64_t> constants;
-  for (const checkpoint::EngramInfo& e : c_.engram) {
-    for (int64_t i = 0; i < c_.engram_max_ngram_size; ++i) constants.push_back(static_cast<int64_t>(e.multipliers[i]));
-    for (int64_t i = 0; i < c_.engram_columns(); ++i) constants.push_back(e.primes[i]);
-    for (int64_t i = 0; i < c_.engram_columns(); ++i) constants.push_back(e.offsets[i]);
-  }
-  if (!constants.empty()) DI_RETURN_IF_ERROR(upload(constants.data(), constants.size() * 8, reinterpret_cast<const void**>(&engram_constants_)));
-
-  const int64_t rows = buffers_[static_cast<int>(Role::kResidual)].rows, outputs = buffers_[static_cast<int>(Role::kLogits)].rows;
-  const int64_t most = std::max(rows, outputs), D = c_.hidden_size, heads = c_.num_attention_heads * c_.head_dim, groups = c_.o_groups * c_.o_lora_rank;
-  const int64_t taps = static_cast<int64_t>(c_.dspark_target_layer_ids.size()) * D;
-  const int64_t widest_input = std::max({D, c_.q_lora_rank, heads, groups, c_.engram_width(), taps});
-  const int64_t widest = std::max({(c_.hc_mult + 1) * D, heads, groups, c_.engram_width(), 2 * c_.head_dim, 2 * c_.moe_intermediate_size, c_.q_lora_rank + c_.head_dim});
-  const int64_t most_experts = std::max<int64_t>(c_.n_routed_experts, c_.has_drafter() ? c_.dspark_n_routed_experts : 0);
-  const int64_t pairs = rows * buffers_[static_cast<int>(Role::kExpertIds)].cols;
-  // Every expert's rows are padded to 8; no more experts than pairs have rows.
-  expert_rows_max_ = static_cast<int>(pairs + 7 * std::min(most_experts, pairs));
-  const int64_t packed_rows = std::max<int64_t>(most, 0), inter = c_.moe_intermediate_size;
-  const size_t packed = std::max({packed_bytes(packed_rows, static_cast<int>(widest_input)), packed_bytes(expert_rows_max_, static_cast<int>(D)), packed_bytes(expert_rows_max_, static_cast<int>(inter)),
-                                  static_cast<size_t>(c_.o_groups) * packed_bytes(packed_rows, static_cast<int>(c_.group_input()))});
-  const auto take = [this](size_t bytes, auto** p) { return arena_.take(bytes, reinterpret_cast<void**>(p)); };
-  DI_RETURN_IF_ERROR(take(packed, &packed_));
-  DI_RETURN_IF_ERROR(take(packed_bytes(packed_rows, static_cast<int>(D)), &in_fp8_));
-  DI_RETURN_IF_ERROR(take(packed_bytes(packed_rows, static_cast<int>(D)), &in_bf16_));
-  DI_RETURN_IF_ERROR(take(most * widest * 2, &wide_));
-  DI_RETURN_IF_ERROR(take(most * widest * 2, &narrow_));
-  DI_RETURN_IF_ERROR(take(most * ((c_.hidden_size + kMixSlice - 1) / kMixSlice) * (c_.hc_coefficients() + 1) * 4, &mix_));
-  DI_RETURN_IF_ERROR(take(most * most_experts * 4, &gate_scores_));
-  DI_RETURN_IF_ERROR(take(static_cast<size_t>(limits_.sequences_max) * c_.vocab_size * 4, &base_logits_));
-  score_columns_ = (limits_.context_max + 7) / 8 * 8;
-  score_rows_ = static_cast<int>(std::clamp<int64_t>((int64_t{256} << 20) / (2 * score_columns_), 1, rows));
-  DI_RETURN_IF_ERROR(take(score_rows_ * score_columns_ * 2, &scores_));
-  DI_RETURN_IF_ERROR(take(score_rows_ * ((score_columns_ / c_.candidate_block_size + 8) / 8 * 8) * 2, &block_scores_));
-  DI_RETURN_IF_ERROR(take(expert_rows_max_ * 4, &expert_source_));
-  DI_RETURN_IF_ERROR(take(expert_rows_max_ * 4, &expert_pair_));
-  DI_RETURN_IF_ERROR(take((pairs + most_experts) * sizeof(GroupTile), &expert_tiles_));
-  DI_RETURN_IF_ERROR(take(4 * (most_experts + 2), &expert_tile_count_));
-  DI_RETURN_IF_ERROR(take(static_cast<size_t>(expert_rows_max_) * inter * 4, &expert_gate_up_));
-
-  for (RowSet& s : sets_) {
-    const size_t ints = static_cast<size_t>(limits_.blocks_max) + rows * 5 + outputs + limits_.sequences_max * c_.engram_max_ngram_size + 64;
-    const size_t bytes = limits_.sequences_max * sizeof(SequenceRows) + ints * 4 + static_cast<size_t>(rows) * half() * 6 * 4 + 16 * 256;
-    DI_RETURN_IF_ERROR(arena_.take(bytes, reinterpret_cast<void**>(&s.device)));
-    if (cudaMallocHost(&s.staging, bytes) != cudaSuccess || cudaEventCreateWithFlags(&s.copied, cudaEventDisableTiming) != cudaSuccess) return cuda_error("pin memory of the host", cudaGetLastError());
-    std::memset(s.staging, 0, bytes);
-  }
-  return {};
 }
 
 Result<KvMemory> Backend::allocate_kv(const KvLayout& layout, int pages, int slots) {
@@ -492,7 +296,7 @@ Status Backend::synchronize() {
   if (error_ != cudaSuccess) e = error_;
   error_ = cudaSuccess;
   if (e == cudaSuccess) return {};
-  return make_error(Code::kUnavailable, "the GPU failed in the middle of a step: {}", cudaGetErrorString(e));
+  return make_error(Code::kUnavailable, "The GPU failed in the middle of a step ({}). Start the program again, on the CPU (--device cpu) if the GPU stays away.", cudaGetErrorString(e));
 }
 
 void Backend::project(const LinearWeights& w, const bf16* x, int64_t x_stride, int rows, const LinearOutput& y) {

@@ -1,6 +1,6 @@
 // The CUDA backend: ops.h on one Hopper GPU (internal to ops/cuda). Kernels of a stage stand in the file named after it:
-//   backend.cu (memory, weights, row sets, graphs), hyper.cu (mHC), attention.cu (projections, window, output), attend.cu (core),
-//   global.cu (compressor, keys), select.cu (indexer), moe.cu, engram.cu (embedding, Engram), head.cu (head, drafter)
+//   backend.cu (memory, row sets, graphs), load.cu (weights), hyper.cu (mHC, head), attention.cu (projections, window, output),
+//   attend.cu and attend_wide.cu (core), global.cu (compressor, keys), select.cu (indexer), moe.cu, engram.cu (embedding, Engram, drafter)
 //
 // All work of a step is queued on one stream; nothing waits for the device but read(), kv_read() and synchronize().
 #pragma once
@@ -20,6 +20,10 @@
 #include "ops/rope.h"
 
 namespace deepinfer::ops::cuda {
+
+size_t element_bytes(Element e);
+// "The GPU could not WHAT: ..."
+Status cuda_error(std::string_view what, cudaError_t e);
 
 // Device memory that is freed with the backend: one list of allocations.
 class Arena {
@@ -100,13 +104,13 @@ class Backend : public Ops {
 
   Backend() = default;
   std::array<Buffer, kRoles> plan_buffers(const checkpoint::ModelConfig& c, const Limits& limits) const;
-  size_t scratch_bytes(const checkpoint::ModelConfig& c, const Limits& limits) const;
   Status upload(const void* from, size_t bytes, const void** to);
   Status upload_matrix(const Matrix& m, LinearWeights* out);
   // Matrices of equal width one above the other, once an expert.
   Status upload_stack(const std::vector<std::vector<const Matrix*>>& experts, LinearWeights* out);
   Status upload_vector(const Matrix& m, const float** out);
   Status load_layer(const LayerWeights& in, Layer* out);
+  Status take_scratch();
 
   template <class T>
   T* at(Role role, int64_t row = 0) const {
