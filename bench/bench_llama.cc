@@ -129,7 +129,7 @@ int main(int argc, char** argv) {
     if (!s.ok()) return std::fprintf(stderr, "%s\n", s.to_string().c_str()), 1;
   }
   auto opened = std::make_shared<const checkpoint::Checkpoint>(must(checkpoint::Checkpoint::open(directory)));
-  const Work work = work_of(opened->config(), model::collect_weights(*opened));
+  const Work work = work_of(opened->config(), model::collect_weights(*opened, nullptr));
   model::Options o;
   o.limits.context_max = kContext;
   o.pages = ops::KvLayout::pages_for(kContext);

@@ -50,6 +50,7 @@ struct Checkpoint::Impl {
   GenerationConfig generation;
   std::vector<SafetensorsFile> files;
   std::vector<const SafetensorsFile::Tensor*> tensors;  // as chosen by the index
+  std::vector<uint32_t> file_of;                         // of each
   std::vector<TensorSpec> specs;
   std::vector<int32_t> classes;
   std::vector<std::string> warnings;
@@ -93,6 +94,12 @@ const TensorView& Checkpoint::tensor(std::string_view name) const {
   return *view;
 }
 
+Checkpoint::FileRange Checkpoint::file_range(std::string_view name) const {
+  const uint64_t bytes = tensor(name).bytes();
+  const uint32_t at = *impl_->index.find(name), file = impl_->file_of[at];
+  return {file, impl_->files[file].header_bytes() + impl_->tensors[at]->offset, bytes};
+}
+
 Status Checkpoint::Impl::open_files() {
   DI_ASSIGN_OR_RETURN(const ShardIndex shards, read_shard_index(directory));
   for (const std::string& file : shards.files) {
@@ -133,6 +140,7 @@ Status Checkpoint::Impl::index_tensors(const ShardIndex& shards) {
       }
       index.insert(name, static_cast<uint32_t>(tensors.size()));
       tensors.push_back(&t);
+      file_of.push_back(f);
     }
   }
   Problems missing;

@@ -49,6 +49,12 @@ class Checkpoint {
   const numeric::TensorView* find(std::string_view name) const;
   // The same for a name that open() has checked (any of specs() and their scales); ends the program if it is absent.
   const numeric::TensorView& tensor(std::string_view name) const;
+  // Where the bytes of such a tensor lie.
+  struct FileRange {
+    uint32_t file = 0;  // of files()
+    uint64_t offset = 0, bytes = 0;
+  };
+  FileRange file_range(std::string_view name) const;
   // What the config calls for, in definition order.
   const std::vector<TensorSpec>& specs() const;
 

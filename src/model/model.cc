@@ -174,7 +174,13 @@ Result<std::unique_ptr<Model>> Model::create(std::shared_ptr<const checkpoint::C
     return make_error(Code::kInvalidArgument, "a context of {} positions is not possible; this model has at most {}",
                       limits.context_max, config.max_position_embeddings);
   }
-  DI_RETURN_IF_ERROR(impl->ops->load(config, collect_weights(*impl->checkpoint), limits));
+  if (options.store != nullptr && !impl->ops->capabilities().offload) {
+    return make_error(Code::kUnsupported,
+                      "backend {} keeps all weights in its memory and cannot read them from the SSD (--ram); use the CPU "
+                      "backend \"fast\"",
+                      impl->ops->capabilities().backend);
+  }
+  DI_RETURN_IF_ERROR(impl->ops->load(config, collect_weights(*impl->checkpoint, options.store), limits));
   impl->layout = ops::KvLayout::make(config, impl->ops->capabilities().kv_format, options.rings);
   DI_ASSIGN_OR_RETURN(impl->memory, impl->ops->allocate_kv(impl->layout, options.pages, options.slots));
   impl->batch = std::make_unique<BatchBuilder>(config, impl->options);

@@ -25,6 +25,7 @@
 
 namespace deepinfer::checkpoint {
 class Checkpoint;
+class WeightStore;
 struct ModelConfig;
 }  // namespace deepinfer::checkpoint
 
@@ -35,6 +36,8 @@ struct Options {
   int pages = 64;  // KV pages of 128 tokens
   int slots = 1;   // state slots
   ops::KvRingSizes rings;
+  // Where the weights come from that are not in memory; null: all of them are used where the checkpoint has mapped them.
+  std::shared_ptr<checkpoint::WeightStore> store;
 };
 
 // Points of the graph at which an Observer is called.

@@ -97,6 +97,7 @@ Status Sequence::append(std::span<const int32_t> tokens, int32_t outputs, std::v
     plan_.clear();
     DI_RETURN_IF_ERROR(add_rows(plan_, part, rows, images));
     DI_RETURN_IF_ERROR(model_->forward(plan_));
+    DI_RETURN_IF_ERROR(model_->ops().synchronize());
     commit_rows(part, images);
     if (rows > 0) {
       values_.resize(rows * vocabulary);
@@ -105,7 +106,7 @@ Status Sequence::append(std::span<const int32_t> tokens, int32_t outputs, std::v
     }
     at += n;
   }
-  return model_->ops().synchronize();
+  return {};
 }
 
 Result<Draft> Sequence::draft(int32_t next_token, int32_t drafts, bool with_logits) {
@@ -131,6 +132,7 @@ Result<Draft> Sequence::draft(int32_t next_token, int32_t drafts, bool with_logi
   values_.resize(ops.buffer(Role::kConfidence).cols);
   DI_RETURN_IF_ERROR(ops.read(Role::kConfidence, 0, 1, values_));
   out.confidence.assign(values_.begin(), values_.begin() + drafts);
+  DI_RETURN_IF_ERROR(ops.synchronize());
   return out;
 }
 

@@ -2,8 +2,10 @@
 
 #include <map>
 #include <string>
+#include <utility>
 
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/store/weight_store.h"
 
 namespace deepinfer::model {
 namespace {
@@ -24,14 +26,17 @@ WeightFormat weight_format(checkpoint::Format f) {
 
 class Collector {
  public:
-  explicit Collector(const checkpoint::Checkpoint& c) {
+  Collector(const checkpoint::Checkpoint& c, const checkpoint::WeightStore* store) {
+    const auto address = [&](const std::string& name) {
+      return store != nullptr ? store->find(name) : c.tensor(name).data;
+    };
     for (const checkpoint::TensorSpec& spec : c.specs()) {
       Matrix m;
       m.format = weight_format(spec.format);
       m.cols = spec.shape.back();
       m.rows = spec.shape.size() > 1 ? spec.shape[0] : 1;
-      m.data = c.tensor(spec.name).data;
-      if (checkpoint::has_scale(spec.format)) m.scale = c.tensor(checkpoint::scale_name(spec.name)).data;
+      m.data = address(spec.name);
+      if (checkpoint::has_scale(spec.format)) m.scale = address(checkpoint::scale_name(spec.name));
       matrices_.emplace(spec.name, m);
     }
   }
@@ -76,9 +81,10 @@ class Collector {
 
 }  // namespace
 
-ops::ModelWeights collect_weights(const checkpoint::Checkpoint& checkpoint) {
+ops::ModelWeights collect_weights(const checkpoint::Checkpoint& checkpoint,
+                                  std::shared_ptr<checkpoint::WeightStore> store) {
   const checkpoint::ModelConfig& c = checkpoint.config();
-  const Collector from(checkpoint);
+  const Collector from(checkpoint, store.get());
   ops::ModelWeights w;
   w.embed = from.get("embed.weight");
   w.norm = from.get("norm.weight");
@@ -98,6 +104,7 @@ ops::ModelWeights collect_weights(const checkpoint::Checkpoint& checkpoint) {
   w.markov_head = from.get(last + "markov_head.head.weight");
   w.confidence = from.get(last + "confidence_head.proj.weight");
   w.token_classes.assign(checkpoint.engram_token_classes().begin(), checkpoint.engram_token_classes().end());
+  w.store = std::move(store);
   return w;
 }
 

@@ -129,6 +129,7 @@ struct Capabilities {
   bool row_invariant = true;  // a row's bits do not depend on batch, chunking and threads
   bool graphs = false;        // run() records and replays
   bool host_memory = false;   // buffers and KV memory may be read by the host once the stages have ended
+  bool offload = false;       // takes ModelWeights with a store; its read errors are reported by synchronize()
 };
 
 // KV memory of the device. Page 0.. and slot 0.. are at multiples of the layout's strides.

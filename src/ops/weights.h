@@ -2,12 +2,18 @@
 // copied: the addresses point into the mapped checkpoint, which outlives the backend. A backend may keep copies of its
 // own (device memory, another order inside a tile); formats stay as published.
 //
-// Tensors a layer does not have are empty (data == nullptr).
+// Tensors a layer does not have are empty (data == nullptr). So are the experts and tables that a WeightStore holds: their
+// formats and sizes are there, their bytes come through `store` when a step needs them.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
+
+namespace deepinfer::checkpoint {
+class WeightStore;
+}
 
 namespace deepinfer::ops {
 
@@ -77,6 +83,9 @@ struct ModelWeights {
   std::vector<LayerWeights> layers;  // backbone 0..n-1, then the drafter's stages
   Matrix main_proj, main_norm, draft_norm, markov_embed, markov_head, confidence;  // drafter (11.1)
   std::vector<int32_t> token_classes;  // Engram class of every token id (10.1)
+  // Null: all weights are at the addresses above. Else the experts of all layers are read through store->experts(), and
+  // the embedding and the Engram tables without an address through store->rows().
+  std::shared_ptr<checkpoint::WeightStore> store;
 };
 
 }  // namespace deepinfer::ops

@@ -10,6 +10,7 @@ std::unique_ptr<Ops> make_reference_ops(ReferenceMode mode, int threads) {
   const bool exact = mode == ReferenceMode::kExact;
   Capabilities c;
   c.backend = "reference";
+  c.offload = true;
   c.numeric_class = exact ? "reference-exact-1" : "reference-off-1";
   c.host_memory = true;
   // The open half group keeps double precision: rounded to fp32 it would make a chunk border visible.
@@ -20,6 +21,7 @@ std::unique_ptr<Ops> make_reference_ops(ReferenceMode mode, int threads) {
 std::unique_ptr<Ops> make_plain_ops(int threads) {
   Capabilities c;
   c.backend = "plain";
+  c.offload = true;
   c.numeric_class = "plain-fp32-1";
   c.host_memory = true;
   c.kv_format = {KvFormat::Records::kPacked, sizeof(float)};
@@ -31,6 +33,7 @@ std::unique_ptr<Ops> make_fast_ops(int threads, const std::string& isa) {
   if (kernels == nullptr) return nullptr;
   Capabilities c;
   c.backend = "fast";
+  c.offload = true;
   c.numeric_class = "fast-bf16-pairs-1";
   c.host_memory = true;
   c.kv_format = {KvFormat::Records::kPacked, sizeof(float)};

@@ -50,7 +50,8 @@ Status FastBackend::load(const checkpoint::ModelConfig& config, const ModelWeigh
     return make_error(Code::kResourceExhausted,
                       "the indexer's scores need more memory than is available; lower the rows or the context");
   }
-  tasks_.reserve(std::max(config.n_routed_experts, config.dspark_n_routed_experts) + 1);
+  for (std::vector<FfnTask>* list : {&tasks_, &batch_})
+    list->reserve(std::max(config.n_routed_experts, config.dspark_n_routed_experts) + 1);
   return {};
 }
 

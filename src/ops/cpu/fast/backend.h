@@ -89,9 +89,9 @@ class FastBackend final : public Backend<float> {
     int64_t first = 0;  // of its hidden rows
     bool shared = false;
   };
-  void run_ffn(const ExpertRows* routed);
-  void add_experts(const ExpertRows& rows, const std::vector<ExpertWeights>& experts);
-  void add_shared(const ExpertWeights& shared, int64_t rows);
+  void run_ffn(std::span<const FfnTask> tasks, const ExpertRows* routed);
+  void pack_experts(const ExpertRows& rows);
+  FfnTask shared_task(const ExpertWeights& shared, int64_t rows);
   void up_block(const FfnTask& task, int64_t block, const ExpertRows* routed);
   void down_block(const FfnTask& task, int64_t block, const ExpertRows* routed);
 
@@ -126,7 +126,8 @@ class FastBackend final : public Backend<float> {
   HugeMemory packed_[kBuffers];
   HugeMemory expert_in_;  // words [pairs, packed hidden_size] of experts with several rows
   HugeMemory hidden_;     // words [pairs + rows, packed intermediate size]
-  std::vector<FfnTask> tasks_;
+  std::vector<FfnTask> tasks_;   // one for each of expert_tasks_
+  std::vector<FfnTask> batch_;   // those that run together
   int shared_done_ = -1;  // layer whose shared expert ran together with the others
 };
 

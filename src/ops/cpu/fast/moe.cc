@@ -18,14 +18,13 @@ void FastBackend::route(At where) {
   parallel(n, choose, 8);
 }
 
-void FastBackend::add_experts(const ExpertRows& rows, const std::vector<ExpertWeights>& experts) {
-  group_by_expert(rows, experts.size(), static_cast<int>(buffers_[static_cast<int>(Role::kResidual)].rows));
+void FastBackend::pack_experts(const ExpertRows& rows) {
   const int64_t D = c_.hidden_size, columns = rows.ids.cols;
   const PackedRows packed =
       pack(kFirst, static_cast<const float*>(rows.input.data), rows.input.cols, rows.rows, D, Order::kFp4, true, true);
+  tasks_.clear();
   for (const ExpertTask& t : expert_tasks_) {
-    FfnTask task{
-        &experts[t.expert], {expert_in_.as<uint16_t>() + t.first * packed.ld, packed.ld, t.count}, t.first, false};
+    FfnTask task{nullptr, {expert_in_.as<uint16_t>() + t.first * packed.ld, packed.ld, t.count}, t.first, false};
     if (t.count == 1) task.x.words = packed.words + expert_order_[t.first] / columns * packed.ld;
     tasks_.push_back(task);
   }
@@ -43,10 +42,10 @@ void FastBackend::add_experts(const ExpertRows& rows, const std::vector<ExpertWe
   parallel(static_cast<int64_t>(tasks_.size()), gather, rows.rows < kBlockRows ? 1 << 20 : 1);
 }
 
-void FastBackend::add_shared(const ExpertWeights& shared, int64_t rows) {
-  const int64_t first = tasks_.empty() ? 0 : tasks_.back().first + tasks_.back().x.n;
-  tasks_.push_back(
-      {&shared, pack_for(kSecond, shared.gate, at<float>(Role::kSublayerIn), c_.hidden_size, rows), first, true});
+// Its hidden rows lie behind those of the experts.
+FastBackend::FfnTask FastBackend::shared_task(const ExpertWeights& shared, int64_t rows) {
+  const int64_t first = expert_tasks_.empty() ? 0 : expert_tasks_.back().first + expert_tasks_.back().count;
+  return {&shared, pack_for(kSecond, shared.gate, at<float>(Role::kSublayerIn), c_.hidden_size, rows), first, true};
 }
 
 // Hidden channels block * 64 .. of a task's rows, packed for the down projection.
@@ -89,28 +88,43 @@ void FastBackend::down_block(const FfnTask& task, int64_t block, const ExpertRow
   for (int64_t i = 0; i < n; ++i) std::copy_n(out + i * kBlockRows, count, output + pairs[i] * D + row0);
 }
 
-void FastBackend::run_ffn(const ExpertRows* routed) {
-  if (tasks_.empty()) return;
-  const int64_t ups = (tasks_[0].weights->gate.rows + kChunk - 1) / kChunk,
-                downs = (c_.hidden_size + kBlockRows - 1) / kBlockRows, n = static_cast<int64_t>(tasks_.size());
+void FastBackend::run_ffn(std::span<const FfnTask> tasks, const ExpertRows* routed) {
+  if (tasks.empty()) return;
+  const int64_t ups = (tasks[0].weights->gate.rows + kChunk - 1) / kChunk,
+                downs = (c_.hidden_size + kBlockRows - 1) / kBlockRows, n = static_cast<int64_t>(tasks.size());
   auto up = [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) up_block(tasks_[i / ups], i % ups, routed);
+    for (int64_t i = begin; i < end; ++i) up_block(tasks[i / ups], i % ups, routed);
   };
   parallel(n * ups, up);
   auto down = [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) down_block(tasks_[i / downs], i % downs, routed);
+    for (int64_t i = begin; i < end; ++i) down_block(tasks[i / downs], i % downs, routed);
   };
   parallel(n * downs, down);
-  tasks_.clear();
 }
 
-// The shared expert of the same rows runs in the same loops; shared_expert() then has nothing left to do.
+// The shared expert of the same rows runs in the same loops; shared_expert() then has nothing left to do. Where experts
+// are being read, it runs before they are there.
 void FastBackend::experts(At where, const ExpertRows& rows) {
   const MoeWeights& moe = w_.layers[where.layer].moe;
-  add_experts(rows, moe.experts);
+  group_by_expert(rows, moe.experts.size(), static_cast<int>(buffers_[static_cast<int>(Role::kResidual)].rows));
+  begin_experts(where.layer);
+  pack_experts(rows);
+  batch_.clear();
   const bool local = rows.input.data == buffer(Role::kSublayerIn).data && rows.rows == row_count(where.rows);
-  if (local) add_shared(moe.shared, rows.rows);
-  run_ffn(&rows);
+  if (local) batch_.push_back(shared_task(moe.shared, rows.rows));
+  if (w_.store != nullptr) {
+    run_ffn(batch_, &rows);
+    batch_.clear();
+  }
+  while (next_experts(rows)) {
+    for (int32_t t : ready_tasks_) {
+      batch_.push_back(tasks_[t]);
+      batch_.back().weights = &ready_experts_[expert_tasks_[t].expert];
+    }
+    run_ffn(batch_, &rows);
+    batch_.clear();
+  }
+  run_ffn(batch_, &rows);
   shared_done_ = local ? where.layer : -1;
 }
 
@@ -119,8 +133,9 @@ void FastBackend::shared_expert(At where) {
     shared_done_ = -1;
     return;
   }
-  add_shared(w_.layers[where.layer].moe.shared, row_count(where.rows));
-  run_ffn(nullptr);
+  expert_tasks_.clear();
+  const FfnTask task = shared_task(w_.layers[where.layer].moe.shared, row_count(where.rows));
+  run_ffn({&task, 1}, nullptr);
 }
 
 void FastBackend::combine(At where) {

@@ -9,6 +9,8 @@
 #include <thread>
 #include <type_traits>
 
+#include "checkpoint/store/weight_store.h"
+
 namespace deepinfer::ops::cpu {
 namespace {
 
@@ -146,6 +148,12 @@ Status Backend<T>::load(const checkpoint::ModelConfig& config, const ModelWeight
     expert_begin_.reserve(experts + 1);
     expert_tasks_.reserve(pairs / kExpertRows + experts + 1);
     complete_rows_.reserve(rows);
+    ready_tasks_.reserve(expert_tasks_.capacity());
+    if (w_.store != nullptr) {
+      read_experts_.resize(experts);
+      needed_experts_.reserve(experts);
+      engram_ids_.reserve(rows * c_.engram_columns());
+    }
     for (RowSet& s : sets_) {
       s.sequences.reserve(limits_.sequences_max);
       s.blocks.reserve(limits_.blocks_max);
@@ -259,6 +267,11 @@ Result<KvMemory> Backend<T>::allocate_kv(const KvLayout& layout, int pages, int 
 }
 
 template <class T>
+Status Backend<T>::synchronize() {
+  return w_.store != nullptr ? w_.store->take_error() : Status();
+}
+
+template <class T>
 void Backend<T>::kv_copy(std::byte* to, const std::byte* from, size_t bytes) {
   std::memmove(to, from, bytes);
 }
@@ -353,6 +366,8 @@ Status Backend<T>::begin(Rows which, const RowBatch& batch) {
     if (t < 0 || t >= c_.vocab_size)
       return make_error(Code::kInvalidArgument, "token {} is outside the vocabulary of {}", t, c_.vocab_size);
   }
+  if (w_.store != nullptr && w_.store->embedding_table() >= 0 && which != Rows::kDecoder)
+    w_.store->rows().request(w_.store->embedding_table(), s.tokens);
   const int64_t half = c_.qk_rope_head_dim / 2;
   for (int row = 0; row < s.rows; ++row) {
     for (int i = 0; i < 2; ++i)

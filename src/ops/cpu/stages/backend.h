@@ -55,7 +55,7 @@ class Backend : public Ops {
   Status read(Role role, int64_t first_row, int64_t rows, std::span<double> values) override;
   Status write(Role role, int64_t first_row, int64_t rows, std::span<const double> values) override;
   Status begin(Rows set, const RowBatch& batch) override;
-  Status synchronize() override { return {}; }
+  Status synchronize() override;
   int row_count(Rows set) const override { return set_of(set).rows; }
   int experts_per_row(int layer) const override;
 
@@ -142,6 +142,11 @@ class Backend : public Ops {
   }
   void collapse_and_norm(int row, const T* pre, const float* norm_weight, float* collapsed, float* out) const;
   void mix_finish(double* m, const HyperWeights& w, T* pre, T* post, T* comb) const;
+  // The experts of expert_tasks_ in the order in which their weights are there: all at once in memory, else those that
+  // the cache holds and then the others as they are read. next_experts() fills ready_tasks_ (places in expert_tasks_) and
+  // ready_experts_ (by expert), and is false when all have been run; those that cannot be read give zeros to `rows`.
+  void begin_experts(int layer);
+  bool next_experts(const ExpertRows& rows);
   // Fills expert_tasks_ and expert_order_: the pairs of each expert, at most rows_max a task.
   void group_by_expert(const ExpertRows& rows, size_t experts, int rows_max);
   // Scores of one row (in place) -> its ids and weights.
@@ -196,6 +201,12 @@ class Backend : public Ops {
   std::vector<int32_t> expert_order_;  // row * columns + column, by expert
   std::vector<int32_t> expert_begin_;
   std::vector<ExpertTask> expert_tasks_;
+  std::vector<int32_t> ready_tasks_;
+  const ExpertWeights* ready_experts_ = nullptr;
+  std::vector<ExpertWeights> read_experts_;  // with a store: the layer's, with addresses where they are there
+  std::vector<int32_t> needed_experts_;
+  int experts_layer_ = -1;  // whose experts are still to be run
+  std::vector<int32_t> engram_ids_;
   std::vector<int32_t> complete_rows_;  // of write_global
   // Vectors used in many stages, as numbers.
   struct LayerVectors {

@@ -1,6 +1,7 @@
 // Token embedding and Engram (spec/model.md 5.1, 10).
 #include <cmath>
 
+#include "checkpoint/store/weight_store.h"
 #include "ops/cpu/stages/backend.h"
 
 namespace deepinfer::ops::cpu {
@@ -9,13 +10,16 @@ template <class T>
 void Backend<T>::embed(Rows which) {
   const RowSet& set = set_of(which);
   const int64_t D = c_.hidden_size, C = c_.hc_mult;
+  Matrix read = w_.embed;  // with a store: the set's rows in order
+  const int table = w_.store != nullptr ? w_.store->embedding_table() : -1;
+  if (table >= 0) read.data = w_.store->rows().wait(table);
   auto body = [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       float* x = at<float>(Role::kResidual, i);
       if (set.image(static_cast<int>(i))) {
         std::copy_n(at<float>(Role::kImageRows, set.image_row[i]), D, x);
       } else {
-        expand_row(w_.embed, set.tokens[i], x);
+        expand_row(read, table >= 0 ? i : set.tokens[i], x);
       }
       for (int64_t s = 1; s < C; ++s) std::copy_n(x, D, x + s * D);
       T* pre = at<T>(Role::kPre, i);
@@ -56,6 +60,15 @@ void Backend<T>::engram_lookup(Rows which) {
       }
     }
   }
+  for (size_t e = 0; w_.store != nullptr && e < c_.engram.size(); ++e) {
+    if (w_.store->engram_table(e) < 0) continue;
+    engram_ids_.clear();
+    for (int i = 0; i < set.rows; ++i) {
+      const int32_t* rows = at<int32_t>(Role::kEngramRows, i) + e * columns;
+      engram_ids_.insert(engram_ids_.end(), rows, rows + columns);
+    }
+    w_.store->rows().request(w_.store->engram_table(e), engram_ids_);
+  }
 }
 
 template <class T>
@@ -65,10 +78,20 @@ void Backend<T>::engram_apply(At where) {
   const int64_t index = c_.layers[where.layer].engram, columns = c_.engram_columns(), width = c_.engram_width();
   const int64_t D = c_.hidden_size, C = c_.hc_mult, n = set.rows;
   float *e = stage_rows_.data(), *kv = wide_rows_.data();
+  const int table = w_.store != nullptr ? w_.store->engram_table(static_cast<size_t>(index)) : -1;
+  const std::byte* read = table >= 0 ? w_.store->rows().wait(table) : nullptr;
+  const auto expand = [&](int64_t place, int32_t row, float* out) {
+    if (table < 0) return expand_row(w.table, row, out);
+    Matrix one = w.table;
+    one.data = read + static_cast<size_t>(place) * w_.store->rows().stride(table);
+    one.scale = one.data + one.cols;
+    expand_row(one, 0, out);
+  };
   auto gather = [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const int32_t* rows = at<int32_t>(Role::kEngramRows, i) + index * columns;
-      for (int64_t j = 0; j < columns; ++j) expand_row(w.table, rows[j], e + i * width + j * c_.engram_head_dim);
+      for (int64_t j = 0; j < columns; ++j)
+        expand(i * columns + j, rows[j], e + i * width + j * c_.engram_head_dim);
     }
   };
   parallel(n, gather, 8);

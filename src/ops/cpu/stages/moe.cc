@@ -2,6 +2,7 @@
 #include <cmath>
 #include <limits>
 
+#include "checkpoint/store/weight_store.h"
 #include "ops/cpu/stages/backend.h"
 
 namespace deepinfer::ops::cpu {
@@ -111,6 +112,51 @@ void Backend<T>::group_by_expert(const ExpertRows& rows, size_t experts, int row
 }
 
 template <class T>
+void Backend<T>::begin_experts(int layer) {
+  experts_layer_ = layer;
+  ready_experts_ = w_.layers[layer].moe.experts.data();
+  if (w_.store == nullptr) return;
+  needed_experts_.clear();
+  for (const ExpertTask& t : expert_tasks_) {
+    if (needed_experts_.empty() || needed_experts_.back() != t.expert) needed_experts_.push_back(t.expert);
+  }
+  w_.store->experts().begin(layer, needed_experts_);
+}
+
+template <class T>
+bool Backend<T>::next_experts(const ExpertRows& rows) {
+  if (experts_layer_ < 0) return false;
+  ready_tasks_.clear();
+  if (w_.store == nullptr) {
+    for (size_t t = 0; t < expert_tasks_.size(); ++t) ready_tasks_.push_back(static_cast<int32_t>(t));
+    experts_layer_ = -1;
+    return !ready_tasks_.empty();
+  }
+  const std::span<const checkpoint::ExpertCache::Arrived> arrived = w_.store->experts().next();
+  for (const checkpoint::ExpertCache::Arrived& a : arrived) {
+    ExpertWeights& e = read_experts_[a.expert] = w_.layers[experts_layer_].moe.experts[a.expert];
+    for (int i = 0; Matrix* m : {&e.gate, &e.up, &e.down}) {
+      m->data = a.at.part[i++];
+      m->scale = a.at.part[i++];
+    }
+    const auto first = std::lower_bound(expert_tasks_.begin(), expert_tasks_.end(), a.expert,
+                                        [](const ExpertTask& t, int32_t expert) { return t.expert < expert; });
+    for (auto t = first; t != expert_tasks_.end() && t->expert == a.expert; ++t) {
+      if (!a.failed) {
+        ready_tasks_.push_back(static_cast<int32_t>(t - expert_tasks_.begin()));
+        continue;
+      }
+      auto* output = static_cast<float*>(rows.output.data);
+      for (int i = 0; i < t->count; ++i)
+        std::fill_n(output + expert_order_[t->first + i] * c_.hidden_size, c_.hidden_size, 0.0f);
+    }
+  }
+  ready_experts_ = read_experts_.data();
+  if (arrived.empty()) experts_layer_ = -1;
+  return !arrived.empty();
+}
+
+template <class T>
 void Backend<T>::experts(At where, const ExpertRows& rows) {
   const std::vector<ExpertWeights>& experts = w_.layers[where.layer].moe.experts;
   const auto* weights = static_cast<const T*>(rows.weights.data);
@@ -123,18 +169,19 @@ void Backend<T>::experts(At where, const ExpertRows& rows) {
     float* out = scratch<float>(Slot::kKeys, kExpertRows * D);
     T weight[kExpertRows];
     for (int64_t t = begin; t < end; ++t) {
-      const ExpertTask& task = expert_tasks_[t];
+      const ExpertTask& task = expert_tasks_[ready_tasks_[t]];
       for (int i = 0; i < task.count; ++i) {
         const int32_t pair = expert_order_[task.first + i];
         std::copy_n(input + pair / columns * D, D, x + i * D);
         weight[i] = weights[pair];
       }
       if (rounding_) numeric::fq8(std::span<float>(x, task.count * D));
-      ffn_rows(experts[task.expert], x, task.count, weight, out);
+      ffn_rows(ready_experts_[task.expert], x, task.count, weight, out);
       for (int i = 0; i < task.count; ++i) std::copy_n(out + i * D, D, output + expert_order_[task.first + i] * D);
     }
   };
-  parallel(static_cast<int64_t>(expert_tasks_.size()), body);
+  begin_experts(where.layer);
+  while (next_experts(rows)) parallel(static_cast<int64_t>(ready_tasks_.size()), body);
 }
 
 template <class T>

@@ -1,0 +1,157 @@
+#include "checkpoint/store/direct_reader.h"
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <exception>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+namespace deepinfer::checkpoint {
+
+Result<std::unique_ptr<DirectReader>> DirectReader::create(const Options& options) {
+  std::unique_ptr<DirectReader> r(new DirectReader);
+  const IoQueue::Options queue{.depth = options.depth};
+  DI_ASSIGN_OR_RETURN(r->io_, options.make_queue ? options.make_queue(queue) : IoQueue::create(queue));
+  r->depth_ = options.depth;
+  r->flying_.resize(static_cast<size_t>(options.depth));
+  for (int i = 0; i < options.depth; ++i) r->free_.push_back(static_cast<uint32_t>(i));
+  try {
+    r->thread_ = std::thread([reader = r.get()] { reader->work(); });
+  } catch (const std::exception& e) {
+    return make_error(Code::kResourceExhausted, "no thread for reading weights: {}", e.what());
+  }
+  return r;
+}
+
+DirectReader::~DirectReader() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+    for (std::deque<Job>& q : queues_) q.clear();
+  }
+  changed_.notify_all();
+  if (thread_.joinable()) thread_.join();
+  io_.reset();
+  for (const File& f : files_) ::close(f.fd);
+}
+
+Result<int> DirectReader::add_file(const std::string& path) {
+  File f{path};
+  f.fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT);
+  if (f.fd < 0 && errno == EINVAL) {
+    f.fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    f.direct = false;
+  }
+  if (f.fd < 0) return make_error(Code::kIo, "cannot open {}: {}", path, std::strerror(errno));
+  // What opening the checkpoint has touched of it.
+  ::posix_fadvise(f.fd, 0, 0, POSIX_FADV_DONTNEED);
+  const std::lock_guard lock(mutex_);
+  files_.push_back(std::move(f));
+  return static_cast<int>(files_.size()) - 1;
+}
+
+void DirectReader::read(Class priority, std::span<const Piece> pieces, uint64_t owner, Listener listener,
+                        void* context) {
+  {
+    const std::lock_guard lock(mutex_);
+    for (const Piece& p : pieces)
+      queues_[static_cast<int>(priority)].push_back({p, owner, listener, context, priority, 0});
+  }
+  changed_.notify_one();
+}
+
+void DirectReader::promote(uint64_t owner, const void* context) {
+  {
+    const std::lock_guard lock(mutex_);
+    std::deque<Job>& wanted = queues_[static_cast<int>(Class::kWanted)];
+    for (Job& j : wanted) {
+      if (j.owner != owner || j.context != context) continue;
+      j.priority = Class::kNeeded;
+      queues_[static_cast<int>(Class::kNeeded)].push_back(j);
+    }
+    std::erase_if(wanted, [](const Job& j) { return j.priority == Class::kNeeded; });
+  }
+  changed_.notify_one();
+}
+
+uint64_t DirectReader::bytes_read() const {
+  const std::lock_guard lock(mutex_);
+  return bytes_read_;
+}
+
+// Hands queued pieces to the I/O queue; false: the thread shall end. Sleeps while there is nothing at all to do.
+bool DirectReader::start_some() {
+  std::unique_lock lock(mutex_);
+  std::deque<Job>&needed = queues_[0], &wanted = queues_[1];
+  const auto flying = [this] { return static_cast<int>(flying_.size() - free_.size()); };
+  changed_.wait(lock, [&] { return stop_ || !needed.empty() || !wanted.empty() || flying() > 0; });
+  if (stop_) return false;
+  const int wanted_max = std::max(1, depth_ / 4);
+  while (!free_.empty()) {
+    const bool first = !needed.empty();
+    if (!first && (wanted.empty() || wanted_flying_ >= wanted_max)) break;
+    std::deque<Job>& from = first ? needed : wanted;
+    const uint32_t at = free_.back();
+    Job& job = flying_[at] = from.front();
+    const size_t rest = job.done;
+    if (!io_->read(files_[static_cast<size_t>(job.piece.file)].fd, job.piece.into.subspan(rest),
+                   job.piece.offset + rest, at))
+      break;
+    from.pop_front();
+    free_.pop_back();
+    wanted_flying_ += job.priority == Class::kWanted;
+  }
+  return true;
+}
+
+void DirectReader::finish(size_t at, const IoQueue::Done& done) {
+  Job job = flying_[at];
+  free_.push_back(static_cast<uint32_t>(at));
+  wanted_flying_ -= job.priority == Class::kWanted;
+  job.done += static_cast<size_t>(done.bytes);
+  std::string path;
+  bool direct = true;
+  {
+    const std::lock_guard lock(mutex_);
+    bytes_read_ += static_cast<uint64_t>(done.bytes);
+    const bool again = done.error == EINTR || done.error == EAGAIN;
+    const bool partial = done.error == 0 && done.bytes > 0 && job.done < job.piece.least && job.done % kIoAlignment == 0;
+    if ((again || partial) && !stop_) {
+      queues_[static_cast<int>(job.priority)].push_front(job);
+      return;
+    }
+    const File& f = files_[static_cast<size_t>(job.piece.file)];
+    path = f.path;
+    direct = f.direct;
+    if (!direct)
+      ::posix_fadvise(f.fd, static_cast<off_t>(job.piece.offset), static_cast<off_t>(job.done), POSIX_FADV_DONTNEED);
+    if (stop_) return;
+  }
+  Status status;
+  if (done.error != 0) {
+    status = make_error(Code::kIo, "Cannot read weights at byte {} of {}: {}. Check the disk and the file.",
+                        job.piece.offset, path, std::strerror(done.error));
+  } else if (job.done < job.piece.least) {
+    status = make_error(Code::kDataLoss,
+                        "{} ends at byte {}, but weights up to byte {} were there when it was opened: the file was cut. "
+                        "Fetch it again.",
+                        path, job.piece.offset + job.done, job.piece.offset + job.piece.least);
+  }
+  job.listener(job.context, job.owner, status);
+}
+
+void DirectReader::work() {
+  std::array<IoQueue::Done, 32> done;
+  while (start_some()) {
+    for (size_t i = 0, n = io_->wait(done); i < n; ++i) finish(done[i].tag, done[i]);
+  }
+  while (free_.size() < flying_.size()) {
+    const size_t n = io_->wait(done);
+    if (n == 0) break;
+    for (size_t i = 0; i < n; ++i) free_.push_back(static_cast<uint32_t>(done[i].tag));
+  }
+}
+
+}  // namespace deepinfer::checkpoint

@@ -1,0 +1,314 @@
+#include "checkpoint/store/expert_cache.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <string>
+
+namespace deepinfer::checkpoint {
+namespace {
+
+constexpr uint64_t kPieceBytes = 128 << 10;   // of one read: a disk is as fast with larger ones
+constexpr uint64_t kGapBytes = kIoAlignment;  // read along between two parts rather than begun anew
+constexpr int kWorking = 8;  // experts of a layer that are read or run at a time, whatever they displace
+constexpr int kLayersAhead = 2;
+constexpr size_t kExpectedChoices = 64;  // of a layer; a step that chose more was no decode step
+constexpr uint64_t kJudgedReads = 64;
+constexpr uint64_t kPauseSteps = 256;
+constexpr int kWarmReads = 4;  // experts at a time
+
+// Where the parts of an expert lie in its slot: parts that adjoin on disk are one run.
+struct Layout {
+  struct Run {
+    int file = 0;
+    uint64_t begin = 0, end = 0;  // bytes wanted; reads are of whole pages around them
+    uint64_t at = 0;              // of page `begin` in the slot
+  };
+  std::array<Run, ExpertAddress::kParts> runs;
+  int count = 0;
+  std::array<uint64_t, ExpertAddress::kParts> part = {};  // offset in the slot
+};
+
+uint64_t page_of(uint64_t offset) { return offset / kIoAlignment * kIoAlignment; }
+
+Layout lay_out(const ExpertCache::Places& places) {
+  std::array<int, ExpertAddress::kParts> order;
+  std::iota(order.begin(), order.end(), 0);
+  std::sort(order.begin(), order.end(), [&](int a, int b) {
+    return std::pair(places[a].file, places[a].offset) < std::pair(places[b].file, places[b].offset);
+  });
+  Layout l;
+  for (int i : order) {
+    const ExpertCache::Place& p = places[i];
+    Layout::Run* run = l.count > 0 ? &l.runs[l.count - 1] : nullptr;
+    if (run == nullptr || run->file != p.file || p.offset > run->end + kGapBytes) {
+      const uint64_t at = run == nullptr ? 0 : run->at + io_aligned(run->end) - page_of(run->begin);
+      run = &l.runs[l.count++];
+      *run = {p.file, p.offset, p.offset, at};
+    }
+    l.part[i] = run->at + p.offset - page_of(run->begin);
+    run->end = std::max(run->end, p.offset + p.bytes);
+  }
+  return l;
+}
+
+double seconds_since(std::chrono::steady_clock::time_point t) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - t).count();
+}
+
+}  // namespace
+
+Result<std::unique_ptr<ExpertCache>> ExpertCache::create(const Options& options,
+                                                         std::vector<std::vector<Places>> places,
+                                                         DirectReader* reader) {
+  std::unique_ptr<ExpertCache> c(new ExpertCache(options, reader));
+  DI_ASSIGN_OR_RETURN(c->memory_, HugeMemory::allocate(static_cast<size_t>(options.slots) * options.slot_bytes));
+  c->begin_.push_back(0);
+  for (const std::vector<Places>& layer : places) {
+    c->places_.insert(c->places_.end(), layer.begin(), layer.end());
+    c->begin_.push_back(static_cast<int32_t>(c->places_.size()));
+  }
+  for (const Place& p : c->places_.front()) c->expert_bytes_ += p.bytes;
+  c->last_.resize(places.size());
+  c->slots_.resize(static_cast<size_t>(options.slots));
+  for (int64_t s = options.slots; s-- > 0;) c->free_.push_back(static_cast<int32_t>(s));
+  c->slot_of_.assign(c->places_.size(), -1);
+  c->count_.assign(c->places_.size(), -std::numeric_limits<double>::infinity());
+  c->stats_.slots = options.slots;
+  c->stats_.experts = static_cast<int64_t>(c->places_.size());
+  return c;
+}
+
+ExpertCache::~ExpertCache() = default;
+
+void ExpertCache::touch(int32_t expert) {
+  const double t = now() / options_.half_life;
+  count_[expert] = t + std::log2(1 + std::exp2(count_[expert] - t));
+}
+
+ExpertAddress ExpertCache::address(int32_t slot) const {
+  const Layout l = lay_out(places_[slots_[slot].expert]);
+  ExpertAddress a;
+  for (int i = 0; i < ExpertAddress::kParts; ++i) a.part[i] = memory(slot) + l.part[i];
+  return a;
+}
+
+void ExpertCache::free_slot(int32_t slot) {
+  slot_of_[slots_[slot].expert] = -1;
+  slots_[slot] = {};
+  free_.push_back(slot);
+}
+
+// A free slot, or that of the least counted expert which is not needed, if its count is below `count`; else -1.
+int32_t ExpertCache::take_slot(double count) {
+  if (free_.empty()) {
+    int32_t worst = -1;
+    for (size_t s = 0; s < slots_.size(); ++s) {
+      const Slot& slot = slots_[s];
+      if (slot.state != State::kReady || slot.needed || count_[slot.expert] >= count) continue;
+      count = count_[slot.expert];
+      worst = static_cast<int32_t>(s);
+    }
+    if (worst < 0) return -1;
+    free_slot(worst);
+  }
+  const int32_t slot = free_.back();
+  free_.pop_back();
+  return slot;
+}
+
+void ExpertCache::read(int32_t slot, int32_t expert, DirectReader::Class priority) {
+  const Layout l = lay_out(places_[expert]);
+  pieces_.clear();
+  for (int r = 0; r < l.count; ++r) {
+    const Layout::Run& run = l.runs[r];
+    const uint64_t first = page_of(run.begin), last = io_aligned(run.end);
+    for (uint64_t at = first; at < last; at += kPieceBytes) {
+      const uint64_t bytes = std::min(kPieceBytes, last - at);
+      pieces_.push_back({run.file, at, {memory(slot) + run.at + (at - first), bytes}, std::min(bytes, run.end - at)});
+    }
+  }
+  Slot& s = slots_[slot];
+  s.expert = expert;
+  s.state = State::kReading;
+  s.pieces = static_cast<int32_t>(pieces_.size());
+  slot_of_[expert] = slot;
+  ++reading_;
+  reader_->read(priority, pieces_, static_cast<uint64_t>(slot), &ExpertCache::on_piece, this);
+}
+
+void ExpertCache::on_piece(void* self, uint64_t owner, const Status& status) {
+  static_cast<ExpertCache*>(self)->piece_done(static_cast<int32_t>(owner), status);
+}
+
+void ExpertCache::piece_done(int32_t slot, const Status& status) {
+  const std::lock_guard lock(mutex_);
+  Slot& s = slots_[slot];
+  if (!status.ok()) {
+    s.failed = true;
+    failure_ = status;
+  }
+  if (--s.pieces > 0) return;
+  --reading_;
+  if (s.warm) --warm_reading_;
+  if (s.failed) ++stats_.failures;
+  s.state = State::kReady;
+  if (s.needed) {
+    ready_.push_back(slot);
+  } else if (s.failed) {
+    free_slot(slot);
+  }
+  issue();
+  warm_some();
+  arrived_changed_.notify_all();
+}
+
+// Reads for what is missing. Beyond kWorking a missing expert takes only the slot of one that counts less and else waits
+// for those in work: a long prompt, which needs every expert once, leaves the often used ones where they are.
+void ExpertCache::issue() {
+  while (!missing_.empty()) {
+    const bool must = working_ < kWorking;
+    const int32_t slot = take_slot(must ? std::numeric_limits<double>::infinity() : count_[missing_.back()]);
+    if (slot < 0) return;
+    ++working_;
+    slots_[slot].needed = true;
+    ++stats_.reads;
+    read(slot, missing_.back(), DirectReader::Class::kNeeded);
+    missing_.pop_back();
+  }
+}
+
+void ExpertCache::release_given() {
+  working_ -= static_cast<int>(given_.size());
+  for (int32_t slot : given_) {
+    slots_[slot].needed = false;
+    if (slots_[slot].failed) free_slot(slot);
+  }
+  given_.clear();
+}
+
+void ExpertCache::begin(int layer, std::span<const int32_t> experts) {
+  const std::lock_guard lock(mutex_);
+  release_given();
+  for (Slot& s : slots_) s.needed = false;
+  std::swap(given_, ready_);
+  release_given();
+  missing_.clear();
+  working_ = 0;
+  layer_ = layer;
+  ++stats_.layers_run;
+  stats_.uses += experts.size();
+  outstanding_ = static_cast<int>(experts.size());
+  for (size_t i = experts.size(); i-- > 0;) {
+    const int32_t number = begin_[layer] + experts[i], slot = slot_of_[number];
+    touch(number);
+    if (slot < 0) {
+      missing_.push_back(number);
+      continue;
+    }
+    Slot& s = slots_[slot];
+    s.needed = true;
+    ++working_;
+    if (s.expected) ++stats_.expected_used;
+    s.expected = false;
+    if (s.state == State::kReady) {
+      ++stats_.hits;
+      ready_.push_back(slot);
+    } else {
+      ++stats_.late;
+      reader_->promote(static_cast<uint64_t>(slot), this);
+    }
+  }
+  issue();
+  last_[layer].assign(experts.begin(), experts.end());
+  expect_next();
+}
+
+void ExpertCache::expect_next() {
+  if (!options_.expect || !missing_.empty() || stats_.layers_run < pause_until_) return;
+  const uint64_t reads = stats_.expected_reads - judged_expected_;
+  if (reads >= kJudgedReads) {
+    if (4 * (stats_.expected_used - judged_used_) < reads) pause_until_ = stats_.layers_run + kPauseSteps * last_.size();
+    judged_expected_ = stats_.expected_reads;
+    judged_used_ = stats_.expected_used;
+  }
+  const int layers = static_cast<int>(last_.size()), reading_max = std::max(1, static_cast<int>(slots_.size() / 4));
+  for (int d = 1; d <= kLayersAhead; ++d) {
+    const int layer = (layer_ + d) % layers;
+    if (last_[layer].size() > kExpectedChoices || layer == layer_) continue;
+    for (int32_t e : last_[layer]) {
+      const int32_t number = begin_[layer] + e;
+      if (slot_of_[number] >= 0 || reading_ >= reading_max) continue;
+      const int32_t slot = take_slot(count_[number]);
+      if (slot < 0) return;
+      slots_[slot].expected = true;
+      ++stats_.expected_reads;
+      read(slot, number, DirectReader::Class::kWanted);
+    }
+  }
+}
+
+std::span<const ExpertCache::Arrived> ExpertCache::next() {
+  std::unique_lock lock(mutex_);
+  release_given();
+  issue();
+  out_.clear();
+  if (outstanding_ == 0) return {};
+  if (ready_.empty()) {
+    const auto begin = std::chrono::steady_clock::now();
+    arrived_changed_.wait(lock, [this] { return !ready_.empty(); });
+    stats_.wait_s += seconds_since(begin);
+  }
+  std::swap(given_, ready_);
+  outstanding_ -= static_cast<int>(given_.size());
+  for (int32_t slot : given_) {
+    const Slot& s = slots_[slot];
+    if (s.failed && error_.ok()) error_ = failure_;
+    out_.push_back({s.expert - begin_[layer_], s.failed, address(slot)});
+  }
+  return out_;
+}
+
+Status ExpertCache::take_error() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(error_, Status());
+}
+
+void ExpertCache::warm_up() {
+  const std::lock_guard lock(mutex_);
+  warming_ = true;
+  warm_some();
+}
+
+void ExpertCache::warm_some() {
+  const auto layers = static_cast<int64_t>(last_.size());
+  while (warming_ && warm_reading_ < kWarmReads) {
+    const int64_t layer = warm_at_ % layers, expert = warm_at_ / layers;
+    warming_ = !free_.empty() && expert < static_cast<int64_t>(places_.size());
+    if (!warming_) return;
+    ++warm_at_;
+    if (expert >= begin_[layer + 1] - begin_[layer] || slot_of_[begin_[layer] + expert] >= 0) continue;
+    const int32_t slot = take_slot(0);
+    slots_[slot].warm = true;
+    ++warm_reading_;
+    ++stats_.warm_reads;
+    read(slot, begin_[layer] + static_cast<int32_t>(expert), DirectReader::Class::kWanted);
+  }
+}
+
+void ExpertCache::settle() {
+  std::unique_lock lock(mutex_);
+  arrived_changed_.wait(lock, [this] { return reading_ == 0; });
+}
+
+ExpertStats ExpertCache::stats() const {
+  const std::lock_guard lock(mutex_);
+  ExpertStats s = stats_;
+  s.slots_used = s.slots - static_cast<int64_t>(free_.size());
+  s.needed_bytes = (s.reads + s.expected_used) * expert_bytes_;
+  return s;
+}
+
+}  // namespace deepinfer::checkpoint

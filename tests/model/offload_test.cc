@@ -1,0 +1,208 @@
+// Weights on the SSD: the same bits as with all of them in memory, whatever fits, and errors of the disk as errors.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <filesystem>
+#include <random>
+
+#include "base/file.h"
+#include "checkpoint/store/weight_store.h"
+#include "model/kv_memory.h"
+#include "model/sequence.h"
+#include "tests/model/support.h"
+#include "tests/support/temp_dir.h"
+
+namespace deepinfer {
+namespace {
+
+using checkpoint::Checkpoint;
+using checkpoint::WeightStore;
+using model::KvAllocator;
+using model::Model;
+using model::Sequence;
+using testing::Kind;
+
+constexpr int kPages = 8, kSlots = 2;
+
+// The smallest budget that plan_store accepts.
+uint64_t least_budget(const checkpoint::ModelConfig& c) {
+  uint64_t low = 0, high = uint64_t{1} << 32;
+  while (low + 1 < high) {
+    const uint64_t middle = (low + high) / 2;
+    (checkpoint::plan_store(c, {middle}).ok() ? high : low) = middle;
+  }
+  return high;
+}
+
+std::shared_ptr<WeightStore> open_store(const Checkpoint& c, WeightStore::Options options) {
+  Result<std::shared_ptr<WeightStore>> s = WeightStore::open(c, options);
+  EXPECT_TRUE(s.ok()) << s.status().to_string();
+  return s.ok() ? std::move(s).value() : nullptr;
+}
+
+std::unique_ptr<Model> make_model(std::shared_ptr<const Checkpoint> c, Kind kind, std::shared_ptr<WeightStore> store) {
+  model::Options o;
+  o.limits.rows_max = 64;
+  o.limits.outputs_max = 64;
+  o.limits.sequences_max = kSlots;
+  o.limits.context_max = 256;
+  o.pages = kPages;
+  o.slots = kSlots;
+  o.store = std::move(store);
+  Result<std::unique_ptr<Model>> m = Model::create(std::move(c), testing::make_ops(kind, 2), o);
+  EXPECT_TRUE(m.ok()) << m.status().to_string();
+  return std::move(m).value();
+}
+
+std::vector<int32_t> prompt(int n, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::vector<int32_t> out(static_cast<size_t>(n));
+  for (int32_t& t : out) t = static_cast<int32_t>(3 + random() % 6000);
+  return out;
+}
+
+// All logits of a prompt that is read in a large piece, small ones and single tokens; and of a draft round.
+Result<std::vector<float>> all_logits(Model& m, uint32_t seed = 1) {
+  KvAllocator kv(kPages, kSlots);
+  DI_ASSIGN_OR_RETURN(Sequence s, Sequence::create(m, kv));
+  const std::vector<int32_t> tokens = prompt(90, seed);
+  std::vector<float> all, part;
+  size_t at = 0;
+  for (size_t piece = 0; at < tokens.size(); ++piece) {
+    const size_t n = std::min<size_t>(piece == 0 ? 64 : piece == 1 ? 5 : 1, tokens.size() - at);
+    DI_RETURN_IF_ERROR(s.append(std::span(tokens).subspan(at, n), static_cast<int32_t>(n), &part));
+    all.insert(all.end(), part.begin(), part.end());
+    at += n;
+  }
+  DI_ASSIGN_OR_RETURN(const model::Draft d, s.draft(11, static_cast<int32_t>(m.config().dspark_block_size), true));
+  all.insert(all.end(), d.logits.begin(), d.logits.end());
+  return all;
+}
+
+class Offload : public ::testing::TestWithParam<std::tuple<const char*, Kind>> {};
+
+TEST_P(Offload, SameBitsAsInMemory) {
+  const auto& [name, kind] = GetParam();
+  if (testing::kSanitized && name != std::string("tiny-random")) GTEST_SKIP() << "sanitizer build";
+  const auto c = testing::open_checkpoint(name);
+  const Result<std::vector<float>> expected = all_logits(*make_model(c, kind, nullptr));
+  ASSERT_TRUE(expected.ok());
+  const uint64_t least = least_budget(c->config());
+  const checkpoint::StorePlan all = checkpoint::plan_store(c->config(), {uint64_t{1} << 40}).value();
+  ASSERT_EQ(all.slots, all.experts);
+  constexpr uint64_t kSpare = 8 << 20;  // room to choose residents by
+  for (const double share : {0.0, 0.3, 1.0}) {
+    const auto budget = least + static_cast<uint64_t>(share * static_cast<double>(all.total_bytes + kSpare - least));
+    for (const bool warm : {false, true}) {
+      const auto store = open_store(*c, {.ram_bytes = budget, .warm_up = warm, .expect = warm});
+      ASSERT_NE(store, nullptr);
+      EXPECT_LE(store->plan().total_bytes, budget);
+      const auto m = make_model(c, kind, store);
+      const Result<std::vector<float>> got = all_logits(*m);
+      ASSERT_TRUE(got.ok()) << got.status().to_string();
+      EXPECT_TRUE(got.value() == expected.value()) << share << " of all, warm " << warm;
+      const checkpoint::StoreStats stats = store->stats();
+      EXPECT_GT(stats.experts.uses, 0u);
+      EXPECT_LE(stats.experts.slots_used, stats.experts.slots);
+      if (share == 0.0) {
+        EXPECT_LT(store->plan().slots, store->plan().experts / 4);
+        EXPECT_LT(stats.experts.hit_rate(), 0.9);
+        EXPECT_GT(stats.rows.lookups, 0u);
+      }
+      if (share == 1.0) {
+        EXPECT_LE(stats.experts.reads + stats.experts.warm_reads, static_cast<uint64_t>(all.experts));
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, Offload,
+                         ::testing::Values(std::tuple("tiny-random", Kind::kPlain), std::tuple("tiny-random", Kind::kFast),
+                                           std::tuple("tiny-trained", Kind::kFast),
+                                           std::tuple("tiny-wide-random", Kind::kFast)));
+
+// A queue whose reads fail while `faulty` is set.
+class FaultyQueue : public IoQueue {
+ public:
+  FaultyQueue(std::unique_ptr<IoQueue> inner, const std::atomic<int>* error) : inner_(std::move(inner)), error_(error) {}
+  const char* name() const override { return inner_->name(); }
+  bool read(int fd, std::span<std::byte> into, uint64_t offset, uint64_t tag) override {
+    return inner_->read(fd, into, offset, tag);
+  }
+  bool write(int fd, std::span<const std::byte> from, uint64_t offset, uint64_t tag) override {
+    return inner_->write(fd, from, offset, tag);
+  }
+  void submit() override { inner_->submit(); }
+  size_t poll(std::span<Done> done) override { return spoil(done, inner_->poll(done)); }
+  size_t wait(std::span<Done> done) override { return spoil(done, inner_->wait(done)); }
+  int in_flight() const override { return inner_->in_flight(); }
+
+ private:
+  size_t spoil(std::span<Done> done, size_t n) const {
+    for (size_t i = 0; *error_ != 0 && i < n; ++i) done[i] = {.tag = done[i].tag, .error = *error_};
+    return n;
+  }
+  std::unique_ptr<IoQueue> inner_;
+  const std::atomic<int>* error_;
+};
+
+TEST(OffloadFaults, DiskErrorsEndStepsNotTheProgram) {
+  const auto c = testing::open_checkpoint("tiny-random");
+  const Result<std::vector<float>> expected = all_logits(*make_model(c, Kind::kFast, nullptr));
+  std::atomic<int> error{0};
+  const auto store = open_store(*c, {.ram_bytes = least_budget(c->config()),
+                                     .warm_up = false,
+                                     .make_queue = [&](const IoQueue::Options& o) -> Result<std::unique_ptr<IoQueue>> {
+                                       DI_ASSIGN_OR_RETURN(auto inner, IoQueue::create(o));
+                                       return std::unique_ptr<IoQueue>(
+                                           std::make_unique<FaultyQueue>(std::move(inner), &error));
+                                     }});
+  ASSERT_NE(store, nullptr);
+  const auto m = make_model(c, Kind::kFast, store);
+  for (int round = 0; round < 3; ++round) {
+    error = EIO;
+    const Result<std::vector<float>> failed = all_logits(*m, 2);
+    ASSERT_FALSE(failed.ok());
+    EXPECT_EQ(failed.status().code(), Code::kIo) << failed.status().to_string();
+    EXPECT_NE(failed.status().message().find("Input/output error"), std::string::npos) << failed.status().message();
+    EXPECT_NE(failed.status().message().find(".safetensors"), std::string::npos) << failed.status().message();
+    error = 0;
+    const Result<std::vector<float>> again = all_logits(*m);
+    ASSERT_TRUE(again.ok()) << again.status().to_string();
+    EXPECT_TRUE(again.value() == expected.value());
+  }
+  EXPECT_GT(store->stats().experts.failures + store->stats().rows.failures, 0u);
+}
+
+TEST(OffloadFaults, ACutFileIsAnError) {
+  testing::TempDir dir;
+  const std::string copy = dir.path() + "/model";
+  std::filesystem::copy(testing::tiny_random_dir(), copy, std::filesystem::copy_options::recursive);
+  Result<Checkpoint> opened = Checkpoint::open(copy);
+  ASSERT_TRUE(opened.ok()) << opened.status().to_string();
+  const auto c = std::make_shared<const Checkpoint>(std::move(opened).value());
+  const auto store = open_store(*c, {.ram_bytes = least_budget(c->config()), .warm_up = false});
+  ASSERT_NE(store, nullptr);
+  const auto m = make_model(c, Kind::kFast, store);
+  for (const auto& entry : std::filesystem::directory_iterator(copy)) {
+    if (entry.path().extension() == ".safetensors") std::filesystem::resize_file(entry.path(), 4096);
+  }
+  const Result<std::vector<float>> got = all_logits(*m);
+  ASSERT_FALSE(got.ok());
+  EXPECT_EQ(got.status().code(), Code::kDataLoss) << got.status().to_string();
+  EXPECT_NE(got.status().message().find("the file was cut"), std::string::npos) << got.status().message();
+}
+
+TEST(OffloadFaults, TooLittleMemorySaysHowMuch) {
+  const auto c = testing::open_checkpoint("tiny-random");
+  const uint64_t least = least_budget(c->config());
+  const Result<std::shared_ptr<WeightStore>> s = WeightStore::open(*c, {.ram_bytes = least - 1});
+  ASSERT_FALSE(s.ok());
+  EXPECT_EQ(s.status().code(), Code::kResourceExhausted);
+  EXPECT_NE(s.status().message().find("--ram"), std::string::npos) << s.status().message();
+}
+
+}  // namespace
+}  // namespace deepinfer
