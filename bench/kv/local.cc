@@ -154,7 +154,7 @@ void host_memory(bool quick) {
 }
 
 void ssd(bool quick) {
-  constexpr int kDepth = 64;
+  constexpr int kDepth = 120;
   const int blocks = quick ? 512 : 8192;
   const Folder folder("ssd");
   Records records;
@@ -172,9 +172,12 @@ void ssd(bool quick) {
   std::iota(in_order.begin(), in_order.end(), 0);
   device_rate(*io, fd, buffers, in_order, true);
 
-  const auto tier = must(SsdTier::open(folder.path() + "/tier", {.bytes_max = 16ull << 30, .pending_bytes_max = 64ull << 20}));
+  // A cache that has been full for a while: what is written takes the place of what leaves.
+  const uint64_t segment = quick ? 32ull << 20 : 256ull << 20;
+  const auto tier = must(SsdTier::open(folder.path() + "/tier", {.bytes_max = 12 * segment, .segment_bytes = segment}));
   std::vector<std::byte> record(records.sealed(0).begin(), records.sealed(0).end());
-  uint64_t first = 0;
+  uint64_t first = 13 * segment / record.size();
+  put_rate(*tier, record, static_cast<int>(first), kDepth, [](int i) { return static_cast<uint64_t>(i); });
   std::vector<double> reads, writes, device_reads, device_writes;
   const int turns = quick ? 1 : 5;
   for (int turn = 0; turn < turns; ++turn) {
@@ -186,6 +189,9 @@ void ssd(bool quick) {
     reads.push_back(get_rate(*tier, record.size(), blocks, kDepth,
                              [&](int i) { return base + order[static_cast<size_t>(i)]; }));
     first += static_cast<uint64_t>(blocks);
+    // What has been read would be moved on while the next ones are written, which is not what is measured.
+    if (turn + 1 < turns) tier->purge(0);
+    tier->flush();
   }
   std::vector<BlockKey> keys;
   const uint64_t newest = first - static_cast<uint64_t>(blocks);

@@ -31,13 +31,15 @@ bool is_remote(const std::string& store) {
 Result<std::unique_ptr<kv::SsdTier>> open_ssd(const std::string& dir) {
   struct stat st = {};
   if (::stat((dir + "/lock").c_str(), &st) != 0)
-    return make_error(Code::kNotFound, "{} is no folder of an SSD cache (--kv-ssd), nor a remote store (dir:, redis:).", dir);
+    return make_error(Code::kNotFound,
+                      "{} is no folder of an SSD cache (--kv-ssd), nor a remote store (dir:, redis:).", dir);
   return kv::SsdTier::open(dir, {.bytes_max = 1ull << 62});
 }
 
 std::string time_left(int64_t expires_at) {
   const int64_t s = expires_at - static_cast<int64_t>(std::time(nullptr));
-  return s <= 0 ? "expired" : s < 3600 ? fmt::format("{} min", s / 60) : fmt::format("{:.1f} h", static_cast<double>(s) / 3600);
+  if (s <= 0) return "expired";
+  return s < 3600 ? fmt::format("{} min", s / 60) : fmt::format("{:.1f} h", static_cast<double>(s) / 3600);
 }
 
 int list(const CacheFlags& flags) {

@@ -105,7 +105,8 @@ Status DirectoryStore::put(const BlockKey& key, std::span<const std::byte> recor
   fs::create_directories(fs::path(path).parent_path(), ignored);
   const auto ttl = static_cast<uint32_t>(std::clamp(info.ttl_s, 1.0, 4e9));
   std::array<std::byte, kTrailerBytes> last;
-  write_trailer({.space = info.space, .expires_at = std::time(nullptr) + static_cast<int64_t>(ttl), .ttl_s = ttl}, last);
+  const int64_t expires_at = std::time(nullptr) + static_cast<int64_t>(ttl);
+  write_trailer({.space = info.space, .expires_at = expires_at, .ttl_s = ttl}, last);
   int error = 0;
   {
     const File file(draft, O_WRONLY | O_CREAT | O_EXCL);
@@ -144,8 +145,8 @@ Result<int64_t> DirectoryStore::remove_unless(const Keep& keep) {
       const File file(path, O_RDONLY);
       struct stat st = {};
       if (file.fd() < 0 || ::fstat(file.fd(), &st) != 0) continue;
-      if (st.st_size >= static_cast<off_t>(kTrailerBytes) && file.read(last, st.st_size - static_cast<off_t>(kTrailerBytes)))
-        t = read_trailer(last);
+      const off_t record = st.st_size - static_cast<off_t>(kTrailerBytes);
+      if (record >= 0 && file.read(last, record)) t = read_trailer(last);
     }
     if (t && keep(*t)) continue;
     removed += ::unlink(path.c_str()) == 0;

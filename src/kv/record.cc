@@ -1,9 +1,8 @@
 #include "kv/record.h"
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 #include <cstring>
+
+#include "kv/checksum.h"
 
 namespace deepinfer::kv {
 namespace {
@@ -24,7 +23,12 @@ uint64_t get_number(const std::byte* at, int bytes) {
 
 }  // namespace
 
-uint64_t kv_checksum(std::span<const std::byte> bytes) { return XXH3_64bits(bytes.data(), bytes.size()); }
+uint64_t kv_checksum(std::span<const std::byte> bytes) {
+  static const auto widest = __builtin_cpu_supports("avx512f") ? &checksum_avx512
+                             : __builtin_cpu_supports("avx2")  ? &checksum_avx2
+                                                               : &checksum_plain;
+  return widest(bytes.data(), bytes.size());
+}
 
 size_t record_bytes(size_t tokens, size_t payload_bytes) {
   return kHeaderBytes + 4 * tokens + payload_bytes + kChecksumBytes;

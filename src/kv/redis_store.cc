@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <charconv>
 #include <cmath>
 #include <cstring>
 #include <ctime>
 
+#include "kv/redis_wire.h"
 #include "kv/stored_record.h"
 
 namespace deepinfer::kv {
@@ -21,7 +23,9 @@ timeval time_of(double seconds) {
           .tv_usec = static_cast<suseconds_t>((seconds - std::floor(seconds)) * 1e6)};
 }
 
-std::string_view text_of(const redisReply& r) { return r.str == nullptr ? std::string_view() : std::string_view(r.str, r.len); }
+std::string_view text_of(const redisReply& r) {
+  return r.str == nullptr ? std::string_view() : std::string_view(r.str, r.len);
+}
 
 }  // namespace
 
@@ -73,6 +77,25 @@ void RedisStore::disconnect(const std::string& node) {
   c.context = nullptr;
 }
 
+Status RedisStore::on_connection(const std::string& node, const std::function<bool(redisContext&)>& exchange) {
+  // A server that was restarted has closed the connection: once more with a new one.
+  for (const bool fresh : {false, true}) {
+    const bool reused = connections_[node].context != nullptr;
+    DI_ASSIGN_OR_RETURN(redisContext * context, connect(node));
+    errno = 0;
+    if (exchange(*context)) return Status();
+    const int error = errno;
+    const bool late = error == EAGAIN || error == EWOULDBLOCK;
+    disconnect(node);
+    if (late) return make_error(Code::kDeadlineExceeded, "Redis at {}: no answer in time", node);
+    if (!reused || fresh) {
+      return make_error(Code::kUnavailable, "Redis at {}: {}", node,
+                        error == 0 ? "the connection was closed" : std::strerror(error));
+    }
+  }
+  return Status(Code::kInternal, "unreachable");
+}
+
 Result<RedisStore::Reply> RedisStore::ask(const std::string& node, const std::vector<std::string_view>& words) {
   std::vector<const char*> data;
   std::vector<size_t> sizes;
@@ -80,23 +103,17 @@ Result<RedisStore::Reply> RedisStore::ask(const std::string& node, const std::ve
     data.push_back(w.data());
     sizes.push_back(w.size());
   }
-  // A server that was restarted has closed the connection: once more with a new one.
-  for (const bool fresh : {false, true}) {
-    const bool reused = connections_[node].context != nullptr;
-    DI_ASSIGN_OR_RETURN(redisContext * context, connect(node));
-    Reply reply(static_cast<redisReply*>(
-        ::redisCommandArgv(context, static_cast<int>(words.size()), data.data(), sizes.data())));
-    if (reply) return reply;
-    const bool late = context->err == REDIS_ERR_IO && (errno == EAGAIN || errno == EWOULDBLOCK);
-    const Status status = make_error(late ? Code::kDeadlineExceeded : Code::kUnavailable, "Redis at {}: {}", node,
-                                     late ? "no answer in time" : context->errstr);
-    disconnect(node);
-    if (late || !reused || fresh) return status;
-  }
-  return Status(Code::kInternal, "unreachable");
+  Reply reply;
+  DI_RETURN_IF_ERROR(on_connection(node, [&](redisContext& context) {
+    reply.reset(static_cast<redisReply*>(
+        ::redisCommandArgv(&context, static_cast<int>(words.size()), data.data(), sizes.data())));
+    if (!reply && context.err == REDIS_ERR_EOF) errno = 0;
+    return reply != nullptr;
+  }));
+  return reply;
 }
 
-Result<RedisStore::Reply> RedisStore::command(const std::string& name, const std::vector<std::string_view>& words) {
+Status RedisStore::command(const std::string& name, const Exchange& exchange) {
   const int slot = options_.cluster ? redis_slot(name) : 0;
   const auto known = slot_nodes_.find(slot);
   std::string node = options_.cluster && known != slot_nodes_.end() ? known->second : home();
@@ -104,19 +121,19 @@ Result<RedisStore::Reply> RedisStore::command(const std::string& name, const std
   for (int i = 0; i < kRedirectionsMax; ++i) {
     if (asking) DI_RETURN_IF_ERROR(ask(node, {"ASKING"}).status());
     asking = false;
-    Result<Reply> reply = ask(node, words);
-    if (!reply.ok()) {
+    const Result<std::string> answer = exchange(node);
+    if (!answer.ok()) {
       slot_nodes_.erase(slot);
-      return reply.status();
+      return answer.status();
     }
-    if (reply.value()->type != REDIS_REPLY_ERROR) return reply;
-    const std::string_view text = text_of(*reply.value());
-    const bool moved = text.starts_with("MOVED ");
-    if (!moved && !text.starts_with("ASK ")) {
-      const bool full = text.starts_with("OOM");
-      return make_error(full ? Code::kResourceExhausted : Code::kUnavailable, "Redis at {}: {}", node, text);
+    const std::string& error = answer.value();
+    if (error.empty()) return Status();
+    const bool moved = error.starts_with("MOVED ");
+    if (!moved && !error.starts_with("ASK ")) {
+      const bool full = error.starts_with("OOM");
+      return make_error(full ? Code::kResourceExhausted : Code::kUnavailable, "Redis at {}: {}", node, error);
     }
-    node = std::string(text.substr(text.rfind(' ') + 1));
+    node = error.substr(error.rfind(' ') + 1);
     if (moved) slot_nodes_[slot] = node;
     asking = !moved;
   }
@@ -125,31 +142,49 @@ Result<RedisStore::Reply> RedisStore::command(const std::string& name, const std
 
 Result<size_t> RedisStore::get(const BlockKey& key, std::span<std::byte> into, PutInfo* info) {
   const std::string name = name_of(key);
-  DI_ASSIGN_OR_RETURN(const Reply reply, command(name, {"GET", name}));
-  if (reply->type != REDIS_REPLY_STRING) return Status(Code::kNotFound, "no such record in Redis");
-  const std::span<const std::byte> value = std::as_bytes(std::span(reply->str, reply->len));
-  const std::optional<Trailer> t = read_trailer(value);
+  std::array<std::byte, kTrailerBytes> last;
+  RedisAnswer answer;
+  DI_RETURN_IF_ERROR(command(name, [&](const std::string& node) -> Result<std::string> {
+    DI_RETURN_IF_ERROR(on_connection(node, [&](redisContext& context) {
+      const std::optional<RedisAnswer> a = redis_get(context.fd, name, into, last);
+      if (a) answer = *a;
+      return a.has_value();
+    }));
+    if (answer.kind == RedisAnswer::Kind::kTooLarge) disconnect(node);
+    return answer.error;
+  }));
+  if (answer.kind == RedisAnswer::Kind::kTooLarge)
+    return Status(Code::kResourceExhausted, "the record is larger than the buffer");
+  if (answer.kind == RedisAnswer::Kind::kNone) return Status(Code::kNotFound, "no such record in Redis");
+  const std::optional<Trailer> t = read_trailer(last);
   if (!t) return Status(Code::kNotFound, "the value in Redis is not one of ours");
-  const std::span<const std::byte> record = value.first(value.size() - kTrailerBytes);
-  if (record.size() > into.size()) return Status(Code::kResourceExhausted, "the record is larger than the buffer");
-  std::ranges::copy(record, into.begin());
   *info = {.space = t->space, .ttl_s = static_cast<double>(t->ttl_s)};
-  return record.size();
+  return answer.bytes;
 }
 
 Status RedisStore::put(const BlockKey& key, std::span<const std::byte> record, const PutInfo& info) {
   const auto ttl = static_cast<uint32_t>(std::clamp(info.ttl_s, 1.0, 4e9));
-  std::string value(record.size() + kTrailerBytes, '\0');
-  std::memcpy(value.data(), record.data(), record.size());
-  write_trailer({.space = info.space, .expires_at = std::time(nullptr) + static_cast<int64_t>(ttl), .ttl_s = ttl},
-                std::as_writable_bytes(std::span(value)).last(kTrailerBytes));
-  const std::string name = name_of(key), seconds = std::to_string(ttl);
-  return command(name, {"SET", name, value, "EX", seconds}).status();
+  std::array<std::byte, kTrailerBytes> last;
+  const int64_t expires_at = std::time(nullptr) + static_cast<int64_t>(ttl);
+  write_trailer({.space = info.space, .expires_at = expires_at, .ttl_s = ttl}, last);
+  const std::string name = name_of(key);
+  return command(name, [&](const std::string& node) -> Result<std::string> {
+    std::string error;
+    DI_RETURN_IF_ERROR(on_connection(node, [&](redisContext& context) {
+      const std::optional<RedisAnswer> a = redis_set(context.fd, name, record, last, ttl);
+      if (a) error = a->error;
+      return a.has_value();
+    }));
+    return error;
+  });
 }
 
 Status RedisStore::erase(const BlockKey& key) {
   const std::string name = name_of(key);
-  return command(name, {"DEL", name}).status();
+  return command(name, [&](const std::string& node) -> Result<std::string> {
+    DI_ASSIGN_OR_RETURN(const Reply reply, ask(node, {"DEL", name}));
+    return reply->type == REDIS_REPLY_ERROR ? std::string(text_of(*reply)) : std::string();
+  });
 }
 
 Status RedisStore::ping() { return ask(home(), {"PING"}).status(); }

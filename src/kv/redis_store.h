@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -50,9 +51,13 @@ class RedisStore : public RemoteStore {
   std::string name_of(const BlockKey& key) const;
   Result<redisContext*> connect(const std::string& node);
   void disconnect(const std::string& node);
+  // One exchange with a node, over again with a new connection if the old one had been closed. The exchange is false if
+  // the connection broke, with errno.
+  Status on_connection(const std::string& node, const std::function<bool(redisContext&)>& exchange);
   Result<Reply> ask(const std::string& node, const std::vector<std::string_view>& words);
-  // Follows redirections.
-  Result<Reply> command(const std::string& name, const std::vector<std::string_view>& words);
+  // Follows redirections. The exchange gives the error that Redis answered, or none.
+  using Exchange = std::function<Result<std::string>(const std::string& node)>;
+  Status command(const std::string& name, const Exchange& exchange);
   Status purge_node(const std::string& node, uint64_t space);
   std::string home() const { return options_.host + ":" + std::to_string(options_.port); }
 

@@ -85,6 +85,7 @@ Result<FrameHeader> read_frame_header(std::span<const std::byte> from, uint32_t 
 
 std::string segment_name(uint32_t segment) { return fmt::format("{:08x}.kv", segment); }
 std::string index_name(uint32_t segment) { return fmt::format("{:08x}.idx", segment); }
+std::string spare_name(uint32_t segment) { return fmt::format("{:08x}.spare", segment); }
 
 bool parse_segment_name(const std::string& name, uint32_t* segment) {
   if (name.size() != 11 || !name.ends_with(".kv")) return false;

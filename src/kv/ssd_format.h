@@ -4,7 +4,8 @@
 // to the alignment. Little endian, as the machines are that this runs on. A header names its place (segment, offset), so
 // that bytes of an older life of the disk are never taken for frames. A segment that is full is sealed: an index file
 // beside it lists its frames, so that a start does not read the segment. The last segment is read frame by frame. A
-// record is erased by zeros over its header.
+// record is erased by zeros over its header. Files of segments that left are written again under another number, because
+// a file system writes faster where a file has been written before; what they held names another segment.
 #pragma once
 
 #include <cstddef>
@@ -39,6 +40,7 @@ Result<FrameHeader> read_frame_header(std::span<const std::byte> from, uint32_t 
 
 std::string segment_name(uint32_t segment);  // "0000002a.kv"
 std::string index_name(uint32_t segment);    // "0000002a.idx"
+std::string spare_name(uint32_t segment);    // "0000002a.spare": a file to be written again
 // The number in a segment's name; false if it is no such name.
 bool parse_segment_name(const std::string& name, uint32_t* segment);
 

@@ -20,6 +20,12 @@ namespace fs = std::filesystem;
 
 constexpr uint64_t kIndexBytesMax = 1ull << 30;
 constexpr size_t kScanBytes = 8u << 20;
+constexpr size_t kSparesMax = 1;
+
+bool has_segment(fs::path index) { return fs::exists(index.replace_extension("kv")); }
+
+// Whether so little of a full segment's file is unused that it is not worth giving back.
+bool fills_its_file(const SsdSegment& s, uint64_t segment_bytes) { return s.end >= segment_bytes / 16 * 15; }
 
 }  // namespace
 
@@ -34,6 +40,7 @@ SsdLog::~SsdLog() {
     open_->full = true;
     seal_if_done(open_);
   }
+  seal_now();
   if (lock_fd_ >= 0) ::close(lock_fd_);
 }
 
@@ -72,7 +79,12 @@ Status SsdLog::recover() {
   std::vector<uint32_t> ids;
   for (const auto& entry : fs::directory_iterator(dir_, error)) {
     uint32_t id = 0;
-    if (parse_segment_name(entry.path().filename().string(), &id)) ids.push_back(id);
+    const fs::path& path = entry.path();
+    if (parse_segment_name(path.filename().string(), &id)) {
+      ids.push_back(id);
+    } else if (path.extension() == ".spare" || (path.extension() == ".idx" && !has_segment(path))) {
+      ::unlink(path.c_str());  // left by an end in the middle of a change
+    }
   }
   if (error) return make_error(Code::kIo, "The SSD cache {} cannot be read: {}.", dir_, error.message());
   std::vector<std::pair<FrameHeader, std::shared_ptr<SsdSegment>>> frames;
@@ -110,6 +122,7 @@ Status SsdLog::recover() {
   for (const auto& [id, segment] : segments_) {
     if (!segment->sealed) seal_if_done(segment);
   }
+  seal_now();
   stats.recovered = static_cast<int64_t>(entries_.size());
   return Status();
 }
@@ -159,6 +172,7 @@ void SsdLog::insert(const std::shared_ptr<SsdSegment>& segment, const FrameHeade
 
 void SsdLog::wipe(SsdSegment& segment, const FrameHeader& header) {
   if (segment.leaving) return;
+  ++segment.version;
   if (segment.sealed) {
     ::unlink((dir_ + "/" + index_name(segment.id)).c_str());
     segment.sealed = false;  // expire() writes the index again
@@ -185,20 +199,26 @@ void SsdLog::drop(std::unordered_map<BlockKey, SsdEntry, BlockKeyHash>::iterator
   entries_.erase(at);
 }
 
+Result<int> SsdLog::make_file(const std::string& path) {
+  bool reused = false;
+  if (!spares_.empty()) {
+    reused = ::rename(spares_.back().c_str(), path.c_str()) == 0;
+    spares_.pop_back();
+  }
+  const int fd = open_file(path, O_RDWR | O_CREAT | (reused ? 0 : O_TRUNC));
+  if (fd < 0) return make_error(Code::kResourceExhausted, "{} cannot be made: {}.", path, std::strerror(errno));
+  const int error = ::posix_fallocate(fd, 0, static_cast<off_t>(options_.segment_bytes));
+  if (error == 0) return fd;
+  ::close(fd);
+  ::unlink(path.c_str());
+  return make_error(Code::kResourceExhausted, "{} cannot get its {} bytes: {}.", path, options_.segment_bytes,
+                    std::strerror(error));
+}
+
 Result<std::shared_ptr<SsdSegment>> SsdLog::new_segment() {
   auto segment = std::make_shared<SsdSegment>();
   segment->id = next_segment_;
-  const std::string path = dir_ + "/" + segment_name(segment->id);
-  segment->fd = open_file(path, O_RDWR | O_CREAT | O_TRUNC);
-  if (segment->fd < 0) {
-    return make_error(Code::kResourceExhausted, "{} cannot be made: {}.", path, std::strerror(errno));
-  }
-  const int error = ::posix_fallocate(segment->fd, 0, static_cast<off_t>(options_.segment_bytes));
-  if (error != 0) {
-    ::unlink(path.c_str());
-    return make_error(Code::kResourceExhausted, "{} cannot get its {} bytes: {}.", path, options_.segment_bytes,
-                      std::strerror(error));
-  }
+  DI_ASSIGN_OR_RETURN(segment->fd, make_file(dir_ + "/" + segment_name(segment->id)));
   ++next_segment_;
   segments_[segment->id] = segment;
   return segment;
@@ -250,12 +270,42 @@ void SsdLog::not_written(const Place& place) {
   seal_if_done(place.segment);
 }
 
-// A segment whose index cannot be written stays unsealed; the next start reads it frame by frame.
 void SsdLog::seal_if_done(const std::shared_ptr<SsdSegment>& segment) {
-  if (!segment->full || segment->sealed || segment->writing > 0 || segment->leaving) return;
-  (void)!::ftruncate(segment->fd, static_cast<off_t>(segment->end));  // what was reserved and not used
+  if (!segment->full || segment->sealed || segment->sealing || segment->writing > 0 || segment->leaving) return;
+  segment->sealing = true;
+  seals_.push_back(segment);
+}
+
+SsdLog::Seal SsdLog::take_seal() {
+  Seal seal{.segment = std::move(seals_.front())};
+  seals_.pop_front();
+  const SsdSegment& s = *seal.segment;
+  if (!fills_its_file(s, options_.segment_bytes)) (void)!::ftruncate(s.fd, static_cast<off_t>(s.end));
+  seal.path = dir_ + "/" + index_name(s.id);
+  seal.index = encode_index(live_frames(seal.segment));
+  seal.version = s.version;
+  return seal;
+}
+
+bool SsdLog::Seal::write() const {
   ::fdatasync(segment->fd);
-  segment->sealed = write_file_atomically(dir_ + "/" + index_name(segment->id), encode_index(live_frames(segment))).ok();
+  return write_file_atomically(path, index).ok();
+}
+
+// A segment whose index could not be written, or has changed meanwhile, stays unsealed: expire() tries again, and the
+// next start reads it frame by frame.
+void SsdLog::sealed(const Seal& seal, bool ok) {
+  SsdSegment& s = *seal.segment;
+  s.sealing = false;
+  s.sealed = ok && !s.leaving && s.version == seal.version;
+  if (!s.sealed) ::unlink(seal.path.c_str());
+}
+
+void SsdLog::seal_now() {
+  while (has_seals()) {
+    const Seal seal = take_seal();
+    sealed(seal, seal.write());
+  }
 }
 
 bool SsdLog::contains(const BlockKey& key, int64_t now) const {
@@ -304,7 +354,9 @@ void SsdLog::erase_space(uint64_t space) {
 uint64_t SsdLog::segment_bytes() const {
   uint64_t total = 0;
   for (const auto& [id, s] : segments_) {
-    if (!s->leaving) total += std::max(s->end, s == open_ ? options_.segment_bytes : 0);
+    if (s->leaving) continue;
+    const bool whole = s == open_ || fills_its_file(*s, options_.segment_bytes);
+    total += whole ? std::max(s->end, options_.segment_bytes) : s->end;
   }
   return total;
 }
@@ -312,12 +364,14 @@ uint64_t SsdLog::segment_bytes() const {
 std::shared_ptr<SsdSegment> SsdLog::choose_victim(int64_t now, std::vector<SsdEntry>* keep) {
   keep->clear();
   if (segment_bytes() + 2 * options_.segment_bytes <= options_.bytes_max) return nullptr;
-  std::shared_ptr<SsdSegment> victim;
+  std::vector<std::shared_ptr<SsdSegment>> full;  // the oldest first
   for (const auto& [id, s] : segments_) {
-    if (s == open_ || s->leaving || s->writing > 0) continue;
-    if (!victim || s->used_bytes < victim->used_bytes) victim = s;  // ties: the older one
+    if (s != open_ && !s->leaving && !s->sealing && s->writing == 0) full.push_back(s);
   }
-  if (!victim) return nullptr;
+  if (full.empty()) return nullptr;
+  // Of the older half, so that what is new has had its time to be read, and what was popular once goes in the end.
+  full.resize((full.size() + 1) / 2);
+  const std::shared_ptr<SsdSegment> victim = *std::ranges::min_element(full, {}, &SsdSegment::used_bytes);
   victim->leaving = true;
   for (const FrameHeader& h : live_frames(victim)) {
     const SsdEntry& e = entries_.at(h.key);
@@ -339,16 +393,22 @@ void SsdLog::remove(const std::shared_ptr<SsdSegment>& segment, int64_t now) {
     ++(segment->last_expiry <= now ? stats.expired : stats.evicted);
     drop(entries_.find(h.key));
   }
+  segment->leaving = true;
   // The index goes first: a segment without one is read frame by frame.
   ::unlink((dir_ + "/" + index_name(segment->id)).c_str());
-  ::unlink((dir_ + "/" + segment_name(segment->id)).c_str());
+  const std::string path = dir_ + "/" + segment_name(segment->id), spare = dir_ + "/" + spare_name(segment->id);
+  if (spares_.size() < kSparesMax && ::rename(path.c_str(), spare.c_str()) == 0) {
+    spares_.push_back(spare);
+  } else {
+    ::unlink(path.c_str());
+  }
   segments_.erase(segment->id);
 }
 
 void SsdLog::expire(int64_t now) {
   std::vector<std::shared_ptr<SsdSegment>> dead;
   for (const auto& [id, s] : segments_) {
-    const bool still = s != open_ && !s->leaving && s->writing == 0;
+    const bool still = s != open_ && !s->leaving && !s->sealing && s->writing == 0;
     if (still && (s->live_bytes == 0 || s->last_expiry <= now)) dead.push_back(s);
   }
   for (const std::shared_ptr<SsdSegment>& s : dead) remove(s, now);

@@ -8,6 +8,7 @@
 // The owner holds a lock around all calls but open().
 #pragma once
 
+#include <deque>
 #include <map>
 #include <memory>
 #include <span>
@@ -31,6 +32,8 @@ struct SsdSegment {
   uint64_t live_bytes = 0, used_bytes = 0;
   int64_t last_expiry = 0;
   bool full = false, sealed = false, leaving = false;
+  bool sealing = false;    // its index is being written
+  uint64_t version = 0;    // rises when one of its records is erased
 };
 
 struct SsdEntry {
@@ -44,6 +47,13 @@ class SsdLog {
   struct Place {
     std::shared_ptr<SsdSegment> segment;
     uint64_t offset = 0;
+  };
+  // The index of a full segment, to be written to disk without the lock, since that waits for the device.
+  struct Seal {
+    std::shared_ptr<SsdSegment> segment;
+    std::string path, index;
+    uint64_t version = 0;
+    bool write() const;
   };
 
   static Result<std::unique_ptr<SsdLog>> open(const std::string& dir, const SsdTierOptions& options);
@@ -67,6 +77,10 @@ class SsdLog {
   // Removes segments without anything alive, and seals again those that records were erased of.
   void expire(int64_t now);
 
+  bool has_seals() const { return !seals_.empty(); }
+  Seal take_seal();
+  void sealed(const Seal& seal, bool ok);
+
   uint64_t segment_bytes() const;
   int segment_count() const { return static_cast<int>(segments_.size()); }
   const std::unordered_map<BlockKey, SsdEntry, BlockKeyHash>& entries() const { return entries_; }
@@ -78,7 +92,9 @@ class SsdLog {
   Status recover();
   std::vector<FrameHeader> scan(SsdSegment& segment);
   Result<std::shared_ptr<SsdSegment>> new_segment();
+  Result<int> make_file(const std::string& path);
   void seal_if_done(const std::shared_ptr<SsdSegment>& segment);
+  void seal_now();
   void drop(std::unordered_map<BlockKey, SsdEntry, BlockKeyHash>::iterator at);
   void insert(const std::shared_ptr<SsdSegment>& segment, const FrameHeader& header);
   // So that no later start finds the frame again.
@@ -95,6 +111,8 @@ class SsdLog {
   std::shared_ptr<SsdSegment> open_;
   std::unordered_map<BlockKey, SsdEntry, BlockKeyHash> entries_;
   std::unordered_map<uint64_t, uint64_t> erased_before_;  // space -> sequence
+  std::deque<std::shared_ptr<SsdSegment>> seals_;
+  std::vector<std::string> spares_;  // files of segments that left, to be written again
   AlignedBuffer zeros_{kIoAlignment};
 };
 

@@ -22,7 +22,9 @@ namespace {
 
 constexpr uint64_t kWakeTag = 0;
 constexpr int64_t kFullPauseS = 1, kExpirePauseS = 60;
-constexpr size_t kBuffersKept = 64;
+constexpr size_t kBuffersKept = 256;
+
+constexpr std::string_view kNoSpace = "no space on the device of the SSD cache";
 
 enum class OpKind : uint8_t { kGet, kPut, kErase, kPurge, kMoveRead, kMoveWrite };
 
@@ -48,7 +50,12 @@ uint64_t space_of(std::string_view tenant) {
 
 struct SsdTier::Impl {
   Impl(const SsdTierOptions& o, std::unique_ptr<SsdLog> l, std::unique_ptr<IoQueue> q, int wake)
-      : options(o), log(std::move(l)), io(std::move(q)), wake_fd(wake), thread([this] { loop(); }) {}
+      : options(o),
+        log(std::move(l)),
+        io(std::move(q)),
+        wake_fd(wake),
+        thread([this] { loop(); }),
+        sealer([this] { seal(); }) {}
   ~Impl() {
     {
       const std::lock_guard lock(mutex);
@@ -56,12 +63,16 @@ struct SsdTier::Impl {
     }
     wake();
     thread.join();
+    seals_ready.notify_all();
+    sealer.join();
     wake();  // the read that waits for it must end before the queue can
     io.reset();
     ::close(wake_fd);
   }
 
-  int64_t unix_time() const { return options.unix_time ? options.unix_time() : static_cast<int64_t>(std::time(nullptr)); }
+  int64_t unix_time() const {
+    return options.unix_time ? options.unix_time() : static_cast<int64_t>(std::time(nullptr));
+  }
   void wake() const {
     const uint64_t one = 1;
     (void)!::write(wake_fd, &one, sizeof one);
@@ -75,6 +86,7 @@ struct SsdTier::Impl {
     return t;
   }
 
+  void seal();  // the sealer's
   // The worker's.
   void loop();
   void begin_ready();
@@ -99,10 +111,11 @@ struct SsdTier::Impl {
   const int wake_fd;
 
   mutable std::mutex mutex;
-  std::condition_variable idle;
+  std::condition_variable idle, seals_ready;
   std::deque<std::unique_ptr<Op>> commands;
   std::deque<Completion> completions;
   std::vector<Ticket> cancelled;  // gets whose completion is dropped
+  std::vector<AlignedBuffer> buffers;  // to be used again
   Ticket last_ticket = 0;
   uint64_t pending_bytes = 0;   // of puts
   int unstarted = 0;            // operations of callers
@@ -113,14 +126,26 @@ struct SsdTier::Impl {
   std::deque<std::unique_ptr<Op>> ready;
   std::vector<std::unique_ptr<Op>> running;  // tag - 1 is the place
   std::vector<size_t> free_places;
-  std::vector<AlignedBuffer> buffers;
   size_t busy = 0;
   uint64_t wake_value = 0;
   bool wake_watched = false;
   int64_t full_until = 0, next_expiry = 0;
   std::vector<std::pair<std::shared_ptr<SsdSegment>, int>> moves;  // victims and their moves in work
-  std::thread thread;  // last: it uses all others
+  std::thread thread, sealer;  // last: they use all others
 };
+
+void SsdTier::Impl::seal() {
+  std::unique_lock lock(mutex);
+  while (true) {
+    seals_ready.wait(lock, [this] { return ending || log->has_seals(); });
+    if (!log->has_seals()) return;
+    const SsdLog::Seal seal = log->take_seal();
+    lock.unlock();
+    const bool ok = seal.write();
+    lock.lock();
+    log->sealed(seal, ok);
+  }
+}
 
 void SsdTier::Impl::loop() {
   std::array<IoQueue::Done, 32> done;
@@ -132,6 +157,7 @@ void SsdTier::Impl::loop() {
         log->expire(now);
         next_expiry = now + kExpirePauseS;
       }
+      if (log->has_seals()) seals_ready.notify_one();
       if (ending && ready.empty() && busy == 0) break;
       waiting = true;
     }
@@ -177,15 +203,19 @@ void SsdTier::Impl::watch_wake() {
 
 AlignedBuffer SsdTier::Impl::take_buffer(size_t bytes) {
   AlignedBuffer b;
-  if (!buffers.empty()) {
-    b = std::move(buffers.back());
-    buffers.pop_back();
+  {
+    const std::lock_guard lock(mutex);
+    if (!buffers.empty()) {
+      b = std::move(buffers.back());
+      buffers.pop_back();
+    }
   }
   b.resize(bytes);
   return b;
 }
 
 void SsdTier::Impl::give_buffer(AlignedBuffer b) {
+  const std::lock_guard lock(mutex);
   if (b.size() > 0 && buffers.size() < kBuffersKept) buffers.push_back(std::move(b));
 }
 
@@ -281,7 +311,7 @@ void SsdTier::Impl::begin_put(std::unique_ptr<Op>& op) {
     const std::lock_guard lock(mutex);
     ++log->stats.puts;
     if (now < full_until || options.faults.fails(FaultPoint::kSsdFull)) {
-      status = Status(Code::kResourceExhausted, "no space on the device of the SSD cache");
+      status = Status(Code::kResourceExhausted, std::string(kNoSpace));
     } else if (Result<SsdLog::Place> place = log->append(&op->header); place.ok()) {
       op->place = std::move(place).value();
     } else {
@@ -300,7 +330,8 @@ void SsdTier::Impl::begin_put(std::unique_ptr<Op>& op) {
   make_room();
   write_frame_header(op->header, op->buffer.first(kFrameHeaderBytes));
   size_t bytes = frame_bytes(op->header.bytes);
-  if (options.faults.fails(FaultPoint::kSsdTorn)) bytes = std::max(kIoAlignment, bytes / 2 / kIoAlignment * kIoAlignment);
+  if (options.faults.fails(FaultPoint::kSsdTorn))
+    bytes = std::max(kIoAlignment, bytes / 2 / kIoAlignment * kIoAlignment);
   start(std::move(op), true, bytes);
 }
 
@@ -356,12 +387,13 @@ void SsdTier::Impl::finish_get(Op& op, const IoQueue::Done& done) {
       const std::lock_guard lock(mutex);
       ++log->stats.errors;
     }
-    return complete(op.ticket, failed ? make_error(Code::kIo, "reading the SSD cache failed: {}", std::strerror(done.error))
-                                      : Status(Code::kNotFound, "the record has left meanwhile"));
+    if (!failed) return complete(op.ticket, Status(Code::kNotFound, "the record has left meanwhile"));
+    return complete(op.ticket, make_error(Code::kIo, "reading the SSD cache failed: {}", std::strerror(done.error)));
   }
   if (faults.fails(FaultPoint::kSsdFlip)) record[bytes / 2] ^= std::byte{4};
   if (faults.fails(FaultPoint::kSsdShort)) bytes /= 2;
-  bytes = std::min(bytes, static_cast<size_t>(std::max<int64_t>(0, done.bytes - static_cast<int64_t>(kFrameHeaderBytes))));
+  const int64_t came = std::max<int64_t>(0, done.bytes - static_cast<int64_t>(kFrameHeaderBytes));
+  bytes = std::min(bytes, static_cast<size_t>(came));
   const std::lock_guard copying(copy_mutex);
   {
     const std::lock_guard lock(mutex);
@@ -395,9 +427,9 @@ void SsdTier::Impl::finish_write(Op& op, const IoQueue::Done& done) {
     }
   }
   if (move) return move_ended(op.victim);
-  complete(op.ticket, ok                      ? Status()
-                      : done.error == ENOSPC ? Status(Code::kResourceExhausted, "no space on the device of the SSD cache")
-                                              : make_error(Code::kIo, "writing the SSD cache failed: {}", std::strerror(done.error)));
+  if (ok) return complete(op.ticket, Status());
+  if (done.error == ENOSPC) return complete(op.ticket, Status(Code::kResourceExhausted, std::string(kNoSpace)));
+  complete(op.ticket, make_error(Code::kIo, "writing the SSD cache failed: {}", std::strerror(done.error)));
 }
 
 void SsdTier::Impl::finish_move_read(std::unique_ptr<Op> op, const IoQueue::Done& done) {
@@ -462,7 +494,7 @@ Tier::Ticket SsdTier::put(const BlockKey& key, std::span<const std::byte> record
   op->key = key;
   op->info = info;
   op->header.bytes = record.size();
-  op->buffer.resize(frame_bytes(record.size()));
+  op->buffer = impl_->take_buffer(frame_bytes(record.size()));
   std::byte* to = op->buffer.data() + kFrameHeaderBytes;
   std::ranges::copy(record, to);
   std::memset(to + record.size(), 0, frame_bytes(record.size()) - kFrameHeaderBytes - record.size());

@@ -25,7 +25,11 @@ uint64_t checksum_of(const Packed& p) {
 }  // namespace
 
 void write_trailer(const Trailer& trailer, std::span<std::byte> to) {
-  Packed p{.magic = {}, .ttl_s = trailer.ttl_s, .space = trailer.space, .expires_at = trailer.expires_at, .checksum = 0};
+  Packed p{.magic = {},
+           .ttl_s = trailer.ttl_s,
+           .space = trailer.space,
+           .expires_at = trailer.expires_at,
+           .checksum = 0};
   std::memcpy(p.magic, kMagic, sizeof p.magic);
   p.checksum = checksum_of(p);
   std::memcpy(to.data(), &p, sizeof p);

@@ -3,6 +3,7 @@
 
 #include <random>
 
+#include "kv/checksum.h"
 #include "kv/record.h"
 #include "kv/sequence_state.h"
 
@@ -32,6 +33,23 @@ TEST(Record, ComesBackAndEveryFlippedBitIsFound) {
   EXPECT_FALSE(open_record(record, key, other).ok());
   EXPECT_FALSE(open_record(record, key, std::span(tokens).first(3)).ok());
   EXPECT_FALSE(open_record(record, BlockKey{}, tokens).ok());
+}
+
+// Stores are read by machines with other instructions than those that wrote them.
+TEST(Record, ChecksumsAreEqualWhateverTheInstructions) {
+  std::mt19937 rng(2);
+  std::vector<uint8_t> bytes(5000);
+  for (uint8_t& b : bytes) b = static_cast<uint8_t>(rng());
+  for (size_t n = 0; n <= bytes.size(); n += n < 300 ? 1 : 97) {
+    const uint64_t plain = checksum_plain(bytes.data(), n);
+    EXPECT_EQ(kv_checksum(std::as_bytes(std::span(bytes)).first(n)), plain) << n;
+    if (__builtin_cpu_supports("avx2")) {
+      EXPECT_EQ(checksum_avx2(bytes.data(), n), plain) << n;
+    }
+    if (__builtin_cpu_supports("avx512f")) {
+      EXPECT_EQ(checksum_avx512(bytes.data(), n), plain) << n;
+    }
+  }
 }
 
 SequenceState sample_state(std::mt19937& rng) {

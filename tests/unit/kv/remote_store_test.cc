@@ -81,7 +81,7 @@ class Remote : public testing::Test {
     EXPECT_EQ(get(store, 99), Code::kNotFound);
     std::vector<std::byte> small(100);
     PutInfo info;
-  EXPECT_EQ(store.get(key_of(1), small, &info).status().code(), Code::kResourceExhausted);
+    EXPECT_EQ(store.get(key_of(1), small, &info).status().code(), Code::kResourceExhausted);
     EXPECT_TRUE(store.erase(key_of(4)).ok());
     EXPECT_TRUE(store.erase(key_of(4)).ok());
     EXPECT_EQ(get(store, 4), Code::kNotFound);
@@ -102,8 +102,8 @@ class Remote : public testing::Test {
 TEST(RemoteStores, UrlsAreChecked) {
   for (const char* good : {"redis://127.0.0.1:6379", "redis://host/prefix", "redis+cluster://a:1/p", "dir:/tmp"})
     EXPECT_TRUE(open_remote_store(good).ok()) << good;
-  for (const char* bad : {"", "redis://", "redis://:6379", "redis://a:0", "redis://a:70000", "redis://a:1x", "dir:", "dir:x",
-                          "rados://pool", "http://a"})
+  for (const char* bad : {"", "redis://", "redis://:6379", "redis://a:0", "redis://a:70000", "redis://a:1x", "dir:",
+                          "dir:x", "rados://pool", "http://a"})
     EXPECT_EQ(open_remote_store(bad).status().code(), Code::kInvalidArgument) << bad;
 }
 
