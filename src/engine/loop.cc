@@ -91,6 +91,7 @@ Engine::Impl::Impl(std::unique_ptr<StepExecutor> e, std::unique_ptr<sched::Sched
   limits.samples_max = std::min(options.samples_max, executor->info().sequences_max);
   limits.has_text = tokenizer.has_value();
   scheduler->set_cost(options.step_cost);
+  scheduler->set_feeds_drafter(speculation.enabled());
   if (options.tier) tier = std::make_unique<TierLink>(options.tier, executor->info(), options.tier_timeout_s);
 }
 

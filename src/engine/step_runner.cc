@@ -205,7 +205,7 @@ void StepRunner::draft(StepJob& job) {
     draft_plan_.sequences.push_back({.id = row.id,
                                      .slot = s.slot,
                                      .position = row.position + static_cast<int32_t>(job.token_count[i]) - 2,
-                                     .decoder_begin = s.decoder_begin,
+                                     .decoder_begin = std::max(s.decoder_begin, s.draft_begin),
                                      .token = job.drawn[i]});
     likeliest = likeliest && a->draws_likeliest();
   }

@@ -17,8 +17,9 @@ namespace {
 
 // Kinds of ops::GraphKey.
 constexpr uint8_t kForwardGraph = 0;
-constexpr uint8_t kDraftGraph = 1;
-constexpr uint8_t kDraftStepGraph = 2;  // + draft position
+constexpr uint8_t kPlainForwardGraph = 1;  // the drafter's rings are left alone
+constexpr uint8_t kDraftGraph = 2;
+constexpr uint8_t kDraftStepGraph = 3;  // + draft position
 
 }  // namespace
 
@@ -40,8 +41,11 @@ struct Model::Impl {
   void attention(At at, bool compress) const;
   void feed_forward(At at) const;
   void leave_and_enter(At leave, Sublayer left, At enter, Sublayer entered) const;
-  void run_layers(int first, int last, Rows rows, bool compress_first) const;
-  void step(bool all_rows_decode, bool any_row_decodes) const;
+  struct StepForm {
+    bool all_rows_decode = false, any_row_decodes = false, feeds_drafter = false;
+  };
+  void run_layers(int first, int last, Rows rows, bool compress_first, bool taps) const;
+  void step(const StepForm& form) const;
   void draft_block() const;
 };
 
@@ -88,7 +92,7 @@ void Model::Impl::feed_forward(At at) const {
 
 // Layers first .. last - 1 on one row set (5.1, 5.2). compress_first: layer `first` writes global KV although it is the
 // decoder's.
-void Model::Impl::run_layers(int first, int last, Rows rows, bool compress_first) const {
+void Model::Impl::run_layers(int first, int last, Rows rows, bool compress_first, bool taps) const {
   bool entered = false;
   for (int l = first; l < last; ++l) {
     const LayerInfo& layer = config().layers[l];
@@ -97,13 +101,13 @@ void Model::Impl::run_layers(int first, int last, Rows rows, bool compress_first
       ops->engram_apply(at);
       note(l, Stage::kEngram, rows);
     }
-    if (layer.dspark_tap >= 0) ops->tap(at, layer.dspark_tap);
+    if (taps && layer.dspark_tap >= 0) ops->tap(at, layer.dspark_tap);
     if (!entered) ops->hc_enter(at, Sublayer::kAttention);
     attention(at, layer.owns_kv() && (!layer.decoder_half || compress_first));
     leave_and_enter(at, Sublayer::kAttention, at, Sublayer::kFfn);
     feed_forward(at);
     const LayerInfo* next = l + 1 < last ? &config().layers[l + 1] : nullptr;
-    entered = next != nullptr && next->engram < 0 && next->dspark_tap < 0;
+    entered = next != nullptr && next->engram < 0 && !(taps && next->dspark_tap >= 0);
     if (entered) {
       leave_and_enter(at, Sublayer::kFfn, {l + 1, rows}, Sublayer::kAttention);
     } else {
@@ -113,22 +117,22 @@ void Model::Impl::run_layers(int first, int last, Rows rows, bool compress_first
   }
 }
 
-void Model::Impl::step(bool all_rows_decode, bool any_row_decodes) const {
+void Model::Impl::step(const StepForm& form) const {
   const int d = config().decoder_start;
   ops->embed(Rows::kEncoder);
   note(-1, Stage::kEmbedding, Rows::kEncoder);
   ops->engram_lookup(Rows::kEncoder);
-  run_layers(0, d, Rows::kEncoder, false);
-  if (!all_rows_decode) {  // the decoder's global KV comes from all rows, everything else of it from the tail (15.3)
+  run_layers(0, d, Rows::kEncoder, false, form.feeds_drafter);
+  if (!form.all_rows_decode) {  // the decoder's global KV comes from all rows, everything else of it from the tail (15.3)
     const At at{d, Rows::kEncoder};
     ops->hc_collapse(at);
     ops->attention_project(at, ops::kProjectCompressor);
     ops->write_global(at);
-    if (!any_row_decodes) return;
+    if (!form.any_row_decodes) return;
     ops->keep_decoder_rows();
   }
-  run_layers(d, layers(), Rows::kDecoder, all_rows_decode);
-  if (config().has_drafter()) {
+  run_layers(d, layers(), Rows::kDecoder, form.all_rows_decode, form.feeds_drafter);
+  if (form.feeds_drafter) {
     note(-1, Stage::kTaps, Rows::kDecoder);
     ops->fill_draft_rings(Rows::kDecoder);
   }
@@ -204,8 +208,9 @@ Status Model::forward(const StepPlan& plan) {
   bool decode_only = true;
   for (const StepSequence& s : plan.sequences) decode_only = decode_only && s.kind != RowKind::kPrefill;
   // What is recorded holds for any plan of that many decode rows: which rows they are is in the arrays.
-  const ops::GraphKey key{kForwardGraph, all && decode_only ? encoder.rows : 0};
-  m.ops->run(key, [&m, all, any = decoder.rows > 0] { m.step(all, any); });
+  const bool feeds = plan.feeds_drafter && m.config().has_drafter();
+  const ops::GraphKey key{feeds ? kForwardGraph : kPlainForwardGraph, all && decode_only ? encoder.rows : 0};
+  m.ops->run(key, [&m, form = Impl::StepForm{all, decoder.rows > 0, feeds}] { m.step(form); });
   return {};
 }
 

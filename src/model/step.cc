@@ -3,6 +3,7 @@
 namespace deepinfer::model {
 
 void StepPlan::clear() {
+  feeds_drafter = true;
   sequences.clear();
   tokens.clear();
   history.clear();

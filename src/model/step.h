@@ -23,6 +23,7 @@ struct StepSequence {
   int32_t count = 0;
   RowKind kind = RowKind::kDecode;
   int32_t decoder_begin = 0;  // fixed at admission (design.md 6): rows below run the encoder half only
+  int32_t draft_begin = 0;    // the drafter's rings hold nothing below, these rows counted in; not used by forward()
   int32_t window_begin = 0;   // encoder windows hold nothing below: the first replayed row after a prefix hit, else 0
   int32_t cached = 0;       // global KV of tokens below came from a cache and is never written; a multiple of the page
   int32_t outputs = 0;      // logits of the last `outputs` rows; those must be at or behind decoder_begin
@@ -36,6 +37,7 @@ struct StepSequence {
 // position.
 struct StepPlan {
   int64_t step = 0;
+  bool feeds_drafter = true;  // its rows enter the drafter's rings; without a drafter at work that is time for nothing
   std::vector<StepSequence> sequences;
   std::vector<int32_t> tokens;
   std::vector<int32_t> history;
@@ -53,8 +55,8 @@ struct StepPlan {
 struct DraftSequence {
   int64_t id = 0;
   int32_t slot = 0;
-  int32_t position = 0;  // last committed position
-  int32_t decoder_begin = 0;
+  int32_t position = 0;       // last committed position
+  int32_t decoder_begin = 0;  // the rings hold nothing below
   int32_t token = 0;  // token at position + 1, or a device reference
 };
 

@@ -232,7 +232,7 @@ void Scheduler::Impl::start_rows(Sequence& s, int hit) {
   }
   s.state.cached = plan.cached;
   s.state.window_begin = plan.window_begin;
-  s.planned = s.written = s.state.computed = plan.start;
+  s.planned = s.written = s.draft_begin = s.state.computed = plan.start;
   s.progress.hit = plan.kind;
   s.progress.replayed_rows += plan.replayed();
   stats.replayed_rows += plan.replayed();

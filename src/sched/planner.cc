@@ -46,6 +46,7 @@ const Plan& Scheduler::Impl::make_plan(double now) {
   ++open_count;
   p.clear();
   p.plan.step.step = plan_count++;
+  p.plan.step.feeds_drafter = feeds_drafter;
   p.plan.before.swap(pending);
   logits_used = 0;
   planning = true;
@@ -194,7 +195,9 @@ void Scheduler::Impl::add_rows(Sequence& s, int count, int outputs, model::RowKi
   step.slot = s.slot;
   step.first_position = s.planned;
   step.kind = kind;
+  s.draft_begin = feeds_drafter ? std::min(s.draft_begin, s.planned) : s.planned + count;
   step.decoder_begin = s.state.decoder_begin;
+  step.draft_begin = s.draft_begin;
   step.window_begin = s.state.window_begin;
   step.cached = s.state.cached;
   step.outputs = outputs;
@@ -251,6 +254,7 @@ Sequence* Scheduler::Impl::fork(Sequence& parent, int sample) {
   s.slot = slots.take();
   pending.push_back({.kind = MemoryOp::Kind::kCopySlot, .from = parent.slot, .to = s.slot});
   s.planned = parent.planned;
+  s.draft_begin = parent.draft_begin;
   s.written = parent.written;
   s.loaded_begin = parent.loaded_begin;
   s.loaded_end = parent.loaded_end;

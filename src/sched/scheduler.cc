@@ -260,6 +260,8 @@ void Scheduler::set_stepwise(int64_t id, bool stepwise) {
   if (Sequence* s = impl_->find(id)) s->stepwise = stepwise;
 }
 
+void Scheduler::set_feeds_drafter(bool feeds) { impl_->feeds_drafter = feeds; }
+
 void Scheduler::set_cost(const StepCost& cost) { impl_->cost = cost; }
 const Plan& Scheduler::plan(double now_s) { return impl_->make_plan(now_s); }
 void Scheduler::fill_drawn(std::span<const int32_t> drawn) {

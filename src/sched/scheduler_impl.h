@@ -74,6 +74,7 @@ struct Sequence {
 
   // Rows.
   int32_t planned = 0;               // position of the next row to plan
+  int32_t draft_begin = 0;           // the drafter's rings hold [draft_begin, planned)
   int32_t written = 0;               // end of the rows ever planned into the slot's rings
   int32_t refs = 0;                  // rows and draws in open plans
   int32_t ahead = 0;                 // draws in open plans: each gives at least one token
@@ -189,6 +190,7 @@ struct Scheduler::Impl {
   const SchedulerConfig config;
   const kv::WindowShape shape;
   StepCost cost;
+  bool feeds_drafter = true;
   kv::BlockPool blocks, slots;
   kv::PrefixIndex index;
   kv::HostStore host;

@@ -144,6 +144,31 @@ TEST(Steps, DraftRowsAreVerifiedAndRolledBack) {
   EXPECT_EQ(d.ended[id], EndReason::kMaxTokens);
 }
 
+// The rings hold rows from the last plan that fed them after one that did not.
+TEST(Steps, DraftRingsBeginWhereTheyWereFed) {
+  SchedulerConfig c = small_config();
+  c.drafts_max = 3;
+  Driver d(c);
+  const int64_t id = d.submit({.prompt = prompt_of(10), .max_tokens = 20});
+  d.step();
+  EXPECT_TRUE(d.last.step.feeds_drafter);
+  EXPECT_EQ(d.rows_of(id)->draft_begin, 0);
+  d.s->set_feeds_drafter(false);
+  d.step();
+  EXPECT_FALSE(d.last.step.feeds_drafter);
+  EXPECT_EQ(d.rows_of(id)->draft_begin, 11) << "behind the row that was not fed";
+  ASSERT_TRUE(d.s->set_drafts(id, std::vector<int32_t>{5, 5, 5}).ok());
+  d.step();
+  EXPECT_EQ(d.rows_of(id)->draft_begin, 15);
+  d.s->set_feeds_drafter(true);
+  d.step();
+  EXPECT_EQ(d.rows_of(id)->draft_begin, 12) << "rejected rows run again";
+  d.step();
+  EXPECT_EQ(d.rows_of(id)->draft_begin, 12);
+  d.s->cancel(id);
+  d.drain();
+}
+
 TEST(Steps, DraftsDoNotCrowdOutPrompts) {
   SchedulerConfig c = small_config();
   c.drafts_max = 3;

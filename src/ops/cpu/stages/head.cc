@@ -2,6 +2,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "ops/cpu/sampler.h"
 #include "ops/cpu/stages/backend.h"
 
 namespace deepinfer::ops::cpu {
@@ -99,9 +100,8 @@ template <class T>
 void Backend<T>::draft_argmax(int index) {
   const RowSet& set = set_of(Rows::kDraft);
   for (size_t s = 0; s < set.sequences.size(); ++s) {
-    const float* logits = at<float>(Role::kLogits, s);
-    at<int32_t>(Role::kDraftTokens, s)[index + 1] =
-        static_cast<int32_t>(std::max_element(logits, logits + c_.vocab_size) - logits);
+    const std::span<const float> logits(at<float>(Role::kLogits, s), static_cast<size_t>(c_.vocab_size));
+    at<int32_t>(Role::kDraftTokens, s)[index + 1] = std::max(0, Sampler::likeliest(logits));
   }
 }
 
