@@ -18,6 +18,7 @@ packages=(
   libedit-dev       # line editing of deepinfer run
   libtomlplusplus-dev  # configuration files
   libsqlite3-dev    # files and batches of the service
+  libjpeg-dev libpng-dev libwebp-dev libgif-dev  # images in requests
   libhiredis-dev    # KV blocks in Redis
   liburing-dev      # asynchronous disk reads and writes: KV on SSD, offloaded experts
 )

@@ -40,7 +40,7 @@ struct ServeFlags {
   serve::ServeConfig config;
   serve::ServeLimits limits;
   std::string sampling_policy, usage_chunk;
-  int64_t header_kb = 0, body_mb = 0, stored_mb = 0;
+  int64_t header_kb = 0, body_mb = 0, stored_mb = 0, image_mb = 0;
 
   void apply_limits() {
     limits.header_bytes_max = static_cast<size_t>(header_kb) << 10;
@@ -132,6 +132,7 @@ int serve_model(ServeFlags& flags, CommandOptions& options) {
   flags.config.policies.deepseek_sampling = flags.sampling_policy == "deepseek";
   flags.config.policies.separate_usage = flags.usage_chunk == "separate";
   flags.config.responses.bytes_max = static_cast<size_t>(flags.stored_mb) << 20;
+  flags.config.images.bytes_max = static_cast<size_t>(flags.image_mb) << 20;
   const Result<std::string> dir = find_model(flags.model);
   if (!dir.ok()) return fail(dir.status());
   flags.config.bundled_model = is_bundled_model(dir.value());
@@ -191,6 +192,11 @@ void setup_serve(CLI::App& app, Run* run) {
   options->bind("store-responses", &c.store_responses);
   options->bind("stored-mb", &flags->stored_mb);
   options->bind("state-dir", &c.state_dir);
+  options->bind("image-fetch", &c.images.fetch);
+  options->bind("image-allow-host", &c.images.rules.allow_hosts);
+  options->bind("image-timeout", &c.images.timeout_s);
+  options->bind("image-mb", &flags->image_mb);
+  options->bind("image-side", &c.images.side_max);
   options->bind("default-thinking", &c.policies.thinking);
   options->bind("sampling-policy", &flags->sampling_policy);
   options->bind("forced-tool-with-thinking", &c.policies.forced_tool_with_thinking);

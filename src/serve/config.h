@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "serve/images/options.h"
 #include "serve/response_store.h"
 #include "serve/state_store.h"
 
@@ -89,6 +90,7 @@ struct ServeConfig {
   ResponseStore::Options responses;
   std::string state_dir;                           // folder of files and batches; empty: there are none
   BatchLimits batches;
+  ImageOptions images;                                   // what may be read for a request, and from where
   bool page = true;                                // the chat page at /
   std::string access_log;                          // file, "-" for standard error, empty for none
   LiveLimits limits;

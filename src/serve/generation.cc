@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "serve/image_check.h"
 #include "serve/service.h"
 
 namespace deepinfer::serve {
@@ -73,6 +74,7 @@ class Generation final : public GenerationControl, public std::enable_shared_fro
   void cancel() {
     if (over_) return;
     over_ = true;
+    images_.reset();
     job_.reset();
     stream_.reset();  // cancels
     exchange_->figures.finish = "cancelled";
@@ -114,6 +116,7 @@ class Generation final : public GenerationControl, public std::enable_shared_fro
     exchange_->body() = std::string();
     exchange_->figures.rule = prepared_.request.rule;
     if (!prepared_.request.rule.empty()) exchange_->extra_headers.emplace_back("x-deepinfer-rule", prepared_.request.rule);
+    if (!prepared_.images.empty()) return check_images();
     const auto tenant = service_.find_tenant(prepared_.scope);
     if (tenant) {
       prepared_.engine.tenant = *tenant;
@@ -127,6 +130,13 @@ class Generation final : public GenerationControl, public std::enable_shared_fro
       self->exchange_->loop().post([self] { self->guard([&] { self->compile(); }); });
     });
     if (!queued) fail({.status = 503, .message = "Too many requests are waiting. Try again later.", .type = "server_error", .code = "overloaded"});
+  }
+
+  void check_images() {
+    images_ = serve::check_images(service_, exchange_->loop(), std::move(prepared_.images), [self = shared_from_this()](const recipe::ApiError& error) {
+      self->guard([&] { self->fail(error); });
+    });
+    if (!images_) fail(too_many_images());
   }
 
   void compile() {
@@ -314,6 +324,7 @@ class Generation final : public GenerationControl, public std::enable_shared_fro
   Clock::time_point submitted_ = received_, first_token_ = received_, last_token_ = received_;
   Prepared prepared_;
   std::optional<recipe::ApiError> prepare_error_;
+  std::unique_ptr<ImageCheck> images_;
   std::unique_ptr<grammar::CompileJob> job_;
   std::unique_ptr<engine::Stream> stream_;
   std::unique_ptr<recipe::ApiStream> answer_;

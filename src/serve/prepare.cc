@@ -35,11 +35,10 @@ std::optional<ApiError> prepare_prompt(const Service& service, std::string_view 
   p.scope = owner;
   if (!p.request.user_id.empty()) p.scope.append("\n").append(p.request.user_id);
   const recipe::Prompt prompt = recipe::render_request(p.request);
-  if (!prompt.images.empty()) {
-    const recipe::ImageRef& at = prompt.images.front();
-    return ApiError{.message = "This model takes no images: its checkpoint has no vision tower.",
-                    .param = p.request.conversation.messages[at.message].content.images[at.image].path};
+  for (const recipe::ImageRef& at : prompt.images) {
+    p.images.push_back(std::move(p.request.conversation.messages[at.message].content.images[at.image]));
   }
+  if (!p.images.empty()) return std::nullopt;
   Result<recipe::EncodedPrompt> encoded = service.encoder.encode(prompt, p.scope);
   if (!encoded.ok()) return internal_error(encoded.status());
   p.engine.prompt = std::move(encoded.value().ids);
@@ -50,6 +49,7 @@ std::optional<ApiError> prepare(const Service& service, recipe::Protocol protoco
                                 std::string_view owner, Prepared& p) {
   if (auto error = parse(service, protocol, body, owner, p.request)) return error;
   if (auto error = prepare_prompt(service, owner, p)) return error;
+  if (!p.images.empty()) return std::nullopt;
   int64_t max_tokens = 0;
   const auto prompt_tokens = static_cast<int64_t>(p.engine.prompt.size());
   if (auto error = recipe::resolve_max_tokens(p.request, prompt_tokens, service.backend->limits().context_max, max_tokens)) {

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "engine/request.h"
 #include "grammar/constraint.h"
@@ -24,10 +25,12 @@ struct Prepared {
   std::string scope;  // of the caches; empty: the common one
   engine::Request engine;
   recipe::ApiStreamOptions answer;
+  std::vector<recipe::Image> images;              // in the prompt's order; where there are any, nothing below `scope` is set
   std::optional<grammar::Constraint> constraint;  // to be compiled into engine.grammar
 };
 
-// `owner` keeps the caches of different API keys apart where it is not empty.
+// A request with images is prepared as far as them: they are to be checked (serve/image_check.h), and then refused while
+// no model here can see. `owner` keeps the caches of different API keys apart where it is not empty.
 std::optional<recipe::ApiError> prepare(const Service& service, recipe::Protocol protocol, std::string_view body,
                                         std::string_view owner, Prepared& out);
 

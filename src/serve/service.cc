@@ -8,6 +8,7 @@
 
 #include "base/file.h"
 #include "serve/batch_runner.h"
+#include "serve/images/loader.h"
 #include "serve/routes.h"
 
 namespace deepinfer::serve {
@@ -64,6 +65,8 @@ Service::Service(ServeConfig c, std::unique_ptr<Backend> b, text::Tokenizer t, r
   request_options.drop_billing_line = p.drop_billing_line;
   request_options.limits.body_bytes_max = config.limits->body_bytes_max;
   request_options.limits.n_max = backend->limits().samples_max;
+  request_options.limits.image_bytes_max = config.images.bytes_max;
+  images = std::make_unique<ImageLoader>(config.images, [this](const ImageOutcome& outcome) { metrics.image_read(outcome); });
 }
 
 Service::~Service() { stop(); }
@@ -107,6 +110,7 @@ ServerHooks Service::hooks() {
 
 void Service::stop() {
   if (batches) batches->stop();
+  images->stop();
   workers.stop();
   compiler.reset();
 }

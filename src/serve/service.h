@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "base/workers.h"
 #include "grammar/compiler.h"
 #include "recipe/output_vocabulary.h"
 #include "recipe/request.h"
@@ -30,12 +31,12 @@
 #include "serve/router.h"
 #include "serve/server.h"
 #include "serve/service_metrics.h"
-#include "serve/workers.h"
 #include "text/tokenizer.h"
 
 namespace deepinfer::serve {
 
 class BatchRunner;
+class ImageLoader;
 
 class Service {
  public:
@@ -74,6 +75,7 @@ class Service {
   std::atomic<int> generations{0};
   std::atomic<bool> draining{false};
   Workers workers;
+  std::unique_ptr<ImageLoader> images;
   std::unique_ptr<StateStore> state;     // null without a state folder
   std::unique_ptr<BatchRunner> batches;  // as state
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "serve/host.h"
+#include "serve/images/loader.h"
 
 namespace deepinfer::serve {
 namespace {
@@ -109,6 +110,13 @@ void ServiceMetrics::finished(const Finished& f) {
 
 void ServiceMetrics::limit_hit(std::string_view limit) {
   metrics_.counter("deepinfer_limits_hit_total", "Requests refused or ended by a limit, by its name.", {{"limit", std::string(limit)}}).add();
+}
+
+void ServiceMetrics::image_read(const ImageOutcome& o) {
+  metrics_.counter("deepinfer_images_total", "Images of requests, by where they came from and what was wrong with them.",
+                   {{"source", o.fetched ? "url" : "inline"}, {"result", std::string(o.code)}})
+      .add();
+  if (!o.limit.empty()) limit_hit(o.limit);
 }
 
 void ServiceMetrics::set_stored_responses(size_t count, size_t bytes) {

@@ -17,6 +17,7 @@
 namespace deepinfer::serve {
 
 struct Finished;
+struct ImageOutcome;
 
 class ServiceMetrics {
  public:
@@ -24,6 +25,7 @@ class ServiceMetrics {
 
   void finished(const Finished& f);
   void limit_hit(std::string_view limit);
+  void image_read(const ImageOutcome& outcome);
   void update(const engine::EngineStats& stats, int blocks);
   void set_connections(int open) { connections_.set(open); }
   void set_stored_responses(size_t count, size_t bytes);

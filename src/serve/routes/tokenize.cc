@@ -4,6 +4,7 @@
 #include "recipe/json.h"
 #include "recipe/logprobs.h"
 #include "serve/generation.h"
+#include "serve/image_check.h"
 #include "serve/prepare.h"
 #include "serve/routes.h"
 #include "serve/service.h"
@@ -15,35 +16,50 @@ using recipe::Json;
 
 constexpr size_t kInlineBytes = 32 << 10;
 
-// Runs work(x) here, or for large bodies on a worker, and its answer on the loop.
-void compute(Service& service, const std::shared_ptr<Exchange>& x, std::function<Response(Exchange&)> work) {
-  if (x->body().size() <= kInlineBytes) return x->respond(work(*x));
-  const bool queued = service.workers.submit([x, work = std::move(work)] {
-    auto response = std::make_shared<Response>(work(*x));
-    x->loop().post([x, response] { x->respond(std::move(*response)); });
+// A response, or images that are to be checked before the request is refused for having them.
+struct Computed {
+  Response response;
+  std::vector<recipe::Image> images = {};
+};
+
+void answer(Service& service, const std::shared_ptr<Exchange>& x, Computed computed) {
+  if (computed.images.empty()) return x->respond(std::move(computed.response));
+  std::shared_ptr<ImageCheck> check =
+      check_images(service, x->loop(), std::move(computed.images), [x](const recipe::ApiError& error) { respond_api_error(*x, error); });
+  if (!check) return respond_api_error(*x, too_many_images());
+  x->on_gone = [check = std::move(check)]() mutable { check.reset(); };
+}
+
+// Runs work(x) here, or for large bodies on a worker, and answers on the loop.
+void compute(Service& service, const std::shared_ptr<Exchange>& x, std::function<Computed(Exchange&)> work) {
+  if (x->body().size() <= kInlineBytes) return answer(service, x, work(*x));
+  const bool queued = service.workers.submit([&service, x, work = std::move(work)] {
+    auto computed = std::make_shared<Computed>(work(*x));
+    x->loop().post([&service, x, computed] { answer(service, x, std::move(*computed)); });
   });
   if (!queued) respond_api_error(*x, {.status = 503, .message = "Too many large requests are waiting. Try again later.", .type = "server_error", .code = "overloaded"});
 }
 
-Response error_response(const Exchange& x, const recipe::ApiError& error) {
-  return {.status = error.status, .body = recipe::error_body(x.protocol, error, x.request_id)};
+Computed error_response(const Exchange& x, const recipe::ApiError& error) {
+  return {.response = {.status = error.status, .body = recipe::error_body(x.protocol, error, x.request_id)}};
 }
 
-Response bad_request(const Exchange& x, std::string message, std::string param) {
+Computed bad_request(const Exchange& x, std::string message, std::string param) {
   return error_response(x, {.message = std::move(message), .param = std::move(param)});
 }
 
 // The chat form: the prompt that /v1/chat/completions would give.
-Response tokenize_chat(const Service& service, Exchange& x) {
+Computed tokenize_chat(const Service& service, Exchange& x) {
   Prepared p;
   if (auto error = recipe::parse_request(recipe::Protocol::kChat, x.body(), service.request_options, p.request)) return error_response(x, *error);
   if (auto error = prepare_prompt(service, x.key_name, p)) return error_response(x, *error);
+  if (!p.images.empty()) return {.response = {}, .images = std::move(p.images)};
   std::string out = fmt::format("{{\"count\":{},\"max_model_len\":{},\"tokens\":[{}]", p.engine.prompt.size(),
                                 service.backend->limits().context_max, fmt::join(p.engine.prompt, ","));
-  return {.body = out + ",\"prompt\":" + recipe::to_compact_json(recipe::render_request(p.request).text) + "}"};
+  return {.response = {.body = out + ",\"prompt\":" + recipe::to_compact_json(recipe::render_request(p.request).text) + "}"}};
 }
 
-Response tokenize(const Service& service, Exchange& x) {
+Computed tokenize(const Service& service, Exchange& x) {
   Result<Json> body = recipe::parse_json(x.body(), {.bytes_max = service.config.limits->body_bytes_max});
   if (!body.ok()) return bad_request(x, "invalid JSON request: " + body.status().message(), "");
   if (body->find("messages") != nullptr) return tokenize_chat(service, x);
@@ -61,10 +77,10 @@ Response tokenize(const Service& service, Exchange& x) {
     for (const text::TokenRange& r : encoding.ranges) out += fmt::format("{}[{},{}]", out.back() == '[' ? "" : ",", r.begin, r.end);
     out += "]";
   }
-  return {.body = out + "}"};
+  return {.response = {.body = out + "}"}};
 }
 
-Response detokenize(const Service& service, Exchange& x) {
+Computed detokenize(const Service& service, Exchange& x) {
   Result<Json> body = recipe::parse_json(x.body(), {.bytes_max = service.config.limits->body_bytes_max});
   if (!body.ok()) return bad_request(x, "invalid JSON request: " + body.status().message(), "");
   const Json* tokens = body->find("tokens");
@@ -80,20 +96,21 @@ Response detokenize(const Service& service, Exchange& x) {
   }
   std::string out = "{\"prompt\":";
   recipe::append_json_string(out, recipe::printable(bytes));
-  return {.body = out + "}"};
+  return {.response = {.body = out + "}"}};
 }
 
-Response count_tokens(const Service& service, Exchange& x) {
+Computed count_tokens(const Service& service, Exchange& x) {
   Prepared p;
   if (auto error = recipe::parse_request(recipe::Protocol::kMessages, x.body(), service.request_options, p.request)) return error_response(x, *error);
   if (auto error = prepare_prompt(service, x.key_name, p)) return error_response(x, *error);
-  return {.body = fmt::format("{{\"input_tokens\":{}}}", p.engine.prompt.size())};
+  if (!p.images.empty()) return {.response = {}, .images = std::move(p.images)};
+  return {.response = {.body = fmt::format("{{\"input_tokens\":{}}}", p.engine.prompt.size())}};
 }
 
 }  // namespace
 
 void add_tokenize_routes(Router& router, Service& service) {
-  const auto add = [&](const char* path, recipe::Protocol protocol, Response (*work)(const Service&, Exchange&)) {
+  const auto add = [&](const char* path, recipe::Protocol protocol, Computed (*work)(const Service&, Exchange&)) {
     router.add({.method = "POST", .path = path, .protocol = protocol, .handler = [&service, work](const std::shared_ptr<Exchange>& x) {
                   compute(service, x, [&service, work](Exchange& e) { return work(service, e); });
                 }});

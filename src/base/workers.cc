@@ -1,6 +1,6 @@
-#include "serve/workers.h"
+#include "base/workers.h"
 
-namespace deepinfer::serve {
+namespace deepinfer {
 
 Workers::Workers(int threads, size_t queue_max) : queue_max_(queue_max) {
   for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { work(); });
@@ -44,4 +44,4 @@ void Workers::work() {
   }
 }
 
-}  // namespace deepinfer::serve
+}  // namespace deepinfer

@@ -1,6 +1,6 @@
-// A few threads for what would hold up an I/O thread: large bodies, long prompts, waits for the engine.
+// A few threads for work that would hold up the thread that asks for it.
 //
-//   Workers workers(2, 1024);
+//   Workers workers(2, 1024);                                   // threads, jobs that may wait
 //   if (!workers.submit([=] { ... })) respond_overloaded();     // false: the queue is full
 //
 // Jobs run in order, several at a time. The destructor is stop().
@@ -13,7 +13,7 @@
 #include <thread>
 #include <vector>
 
-namespace deepinfer::serve {
+namespace deepinfer {
 
 class Workers {
  public:
@@ -34,4 +34,4 @@ class Workers {
   std::vector<std::thread> threads_;
 };
 
-}  // namespace deepinfer::serve
+}  // namespace deepinfer
