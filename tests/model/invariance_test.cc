@@ -1,10 +1,12 @@
 // A row's bits do not depend on how a prompt is cut, on what else is in the step, or on the number of threads.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <random>
 
 #include "model/kv_memory.h"
 #include "model/sequence.h"
+#include "numeric/formats.h"
 #include "ops/cpu/cpu_ops.h"
 #include "tests/model/support.h"
 #include "tests/support/golden/golden_file.h"
@@ -96,6 +98,43 @@ TEST_P(Invariance, ChunkingOfTheDecoderTail) {
   for (const std::vector<int>& sizes : std::vector<std::vector<int>>{{1}, {9}, {70, 1, 1, 100}, {72, 3}}) {
     EXPECT_TRUE(in_pieces(*m, tokens, sizes, kBegin, &other) == whole) << "pieces of " << sizes[0];
     EXPECT_TRUE(other.logits == draft.logits);
+  }
+}
+
+// The decoder's global KV comes from hc_collapse where a step has rows below decoder_begin, from hc_enter where not. One
+// rounding more or less shows in few rows: these prompts have some.
+TEST_P(Invariance, TailWithAndWithoutRowsBelowIt) {
+  const auto m = make(2);
+  constexpr int kBegin = 85;
+  for (uint32_t seed : {1, 30, 32}) {
+    const std::vector<int32_t> tokens = prompt(129, seed);
+    const std::vector<float> whole = in_pieces(*m, tokens, {129}, kBegin);
+    EXPECT_TRUE(in_pieces(*m, tokens, {kBegin, 129}, kBegin) == whole) << "prompt " << seed;
+  }
+}
+
+TEST_P(Invariance, CollapseIsTheFirstPartOfEntering) {
+  const auto m = make(2);
+  ops::Ops& ops = m->ops();
+  in_pieces(*m, prompt(kTokens, 1), {kTokens});
+  const ops::At at{m->config().decoder_start, ops::Rows::kEncoder};
+  const auto values = [&](Role role) {
+    return std::vector<double>(static_cast<size_t>(kTokens * ops.buffer(role).cols));
+  };
+  std::vector<double> residual = values(Role::kResidual), pre = values(Role::kPre), collapsed = values(Role::kSublayerIn),
+                      entered = collapsed;
+  std::mt19937 random(3);
+  std::normal_distribution<float> normal;
+  for (int i = 0; i < 20; ++i) {
+    for (double& v : residual) v = numeric::round_bf16(normal(random));
+    for (double& v : pre) v = std::abs(normal(random));
+    ASSERT_TRUE(ops.write(Role::kResidual, 0, kTokens, residual).ok());
+    ASSERT_TRUE(ops.write(Role::kPre, 0, kTokens, pre).ok());
+    ops.hc_collapse(at);
+    ASSERT_TRUE(ops.read(Role::kSublayerIn, 0, kTokens, collapsed).ok());
+    ops.hc_enter(at, ops::Sublayer::kAttention);
+    ASSERT_TRUE(ops.read(Role::kSublayerIn, 0, kTokens, entered).ok());
+    ASSERT_TRUE(collapsed == entered) << "round " << i;
   }
 }
 

@@ -40,6 +40,7 @@ class FastBackend final : public Backend<float> {
   void hc_enter(At at, Sublayer which) override;
   void hc_leave(At at, Sublayer which) override;
   void hc_leave_enter(At leave, Sublayer left, At enter, Sublayer entered) override;
+  void hc_collapse(At at) override;
   void attention_project(At at, uint32_t parts) override;
   void select(At at) override;
   void attend(At at) override;

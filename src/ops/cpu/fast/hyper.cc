@@ -56,4 +56,18 @@ void FastBackend::hc_leave_enter(At leave, Sublayer, At enter, Sublayer entered)
   pass_rows(leave.rows, true, &enter, entered);
 }
 
+// The first part of entering, with its arithmetic: a row of the decoder's first layer gets its input here in a step with
+// prompt rows, and from hc_enter in a step without.
+void FastBackend::hc_collapse(At where) {
+  const float* norm_weight = vectors_[where.layer].attn_norm.data();
+  auto body = [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      float* out = at<float>(Role::kSublayerIn, i);
+      k_.collapse_norm(at<float>(Role::kResidual, i), at<float>(Role::kPre, i), c_.hc_mult, c_.hidden_size, norm_weight,
+                       static_cast<float>(c_.rms_norm_eps), out, out);
+    }
+  };
+  parallel(row_count(where.rows), body, 8);
+}
+
 }  // namespace deepinfer::ops::cpu::fast
