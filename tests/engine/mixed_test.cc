@@ -45,36 +45,41 @@ std::vector<Case> mixed_cases(int count) {
     if (i % 11 == 4) r.full_prefill = true;
     if (i % 13 == 6) c.cancel_after = 3;
     if (i % 9 == 2) c.slow_reader = true;
+    r.logprobs = i % 4 != 2;
     cases.push_back(std::move(c));
   }
   return cases;
 }
 
 // The oracle's answers, once for all variants.
-const std::vector<int32_t>& answer_alone(const std::string& model, const Case& c, int number, int sample) {
+const testing::AloneAnswer& answer_alone(const std::string& model, const Case& c, int number, int sample) {
   static std::map<std::string, std::unique_ptr<testing::Alone>> models;
-  static std::map<std::tuple<std::string, int, int>, std::vector<int32_t>> known;
+  static std::map<std::tuple<std::string, int, int>, testing::AloneAnswer> known;
   std::unique_ptr<testing::Alone>& alone = models[model];
   if (!alone) alone = std::make_unique<testing::Alone>(model);
-  std::vector<int32_t>& tokens = known[{model, number, sample}];
-  if (tokens.empty()) tokens = alone->answer(c.request, sample);
-  return tokens;
+  testing::AloneAnswer& answer = known[{model, number, sample}];
+  if (answer.tokens.empty()) answer = alone->answer(c.request, sample);
+  return answer;
 }
 
 void check_case(const std::string& model, const Case& c, const std::vector<Collected>& got, int number) {
   for (int s = 0; s < c.request.n; ++s) {
     SCOPED_TRACE(::testing::Message() << "request " << number << ", answer " << s);
-    std::vector<int32_t> want = answer_alone(model, c, number, s);
+    testing::AloneAnswer want = answer_alone(model, c, number, s);
     EXPECT_EQ(got[s].ends, 1);
     if (got[s].reason == FinishReason::kCancelled) {
       ASSERT_GE(c.cancel_after, 0);
-      ASSERT_LE(got[s].tokens.size(), want.size());
-      want.resize(got[s].tokens.size());
+      ASSERT_LE(got[s].tokens.size(), want.tokens.size());
+      want.tokens.resize(got[s].tokens.size());
+      want.logprobs.resize(got[s].tokens.size());
     } else {
       EXPECT_TRUE(got[s].reason == FinishReason::kMaxTokens || got[s].reason == FinishReason::kStopToken)
           << engine::finish_reason_name(got[s].reason) << " " << got[s].error.message();
     }
-    EXPECT_EQ(got[s].tokens, want);
+    EXPECT_EQ(got[s].tokens, want.tokens);
+    if (c.request.logprobs) {
+      EXPECT_EQ(got[s].logprobs, want.logprobs);  // exactly
+    }
     EXPECT_EQ(got[s].usage.output_tokens, static_cast<int>(got[s].tokens.size()));
   }
 }
@@ -123,6 +128,12 @@ std::vector<Variant> variants() {
   add_drafts("drafts_fixed_5", {.mode = DraftMode::kFixed, .text = false}, "tiny-trained", 14);
   add_drafts("drafts_by_confidence", {.mode = DraftMode::kConfidence}, "tiny-trained", 14);
   add_drafts("drafts_from_text", {.mode = DraftMode::kFixed, .model = false}, "tiny-trained", 14);
+  Variant unsteady;
+  unsteady.name = "fewer_blocks_unsteady";
+  unsteady.setup.blocks = 9;
+  unsteady.setup.unsteady = true;
+  unsteady.count = 40;
+  v.push_back(unsteady);
   for (Variant& variant : v) variant.setup.options.queue_events = 8;
   return v;
 }
@@ -164,7 +175,7 @@ TEST_P(Mixed, EqualsAlone) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Engine, Mixed, ::testing::Range(0, 10),
+INSTANTIATE_TEST_SUITE_P(Engine, Mixed, ::testing::Range(0, 11),
                          [](const auto& info) { return std::string(variants()[info.param].name); });
 
 }  // namespace

@@ -22,6 +22,7 @@ Request make_request(int i) {
   r.seed = static_cast<uint64_t>(i) * 77 + 1;
   r.max_tokens = kOutput + 1;
   r.ignore_end = true;
+  r.logprobs = true;
   r.cache = i % 2 == 0;
   if (i % 3 == 0) r.sampling.temperature = 0;
   if (i % 3 == 1) r.sampling.top_p = 0.9;
@@ -47,14 +48,12 @@ class Drill {
   std::map<std::pair<int64_t, int32_t>, int> done_;
 };
 
-const std::vector<std::vector<int32_t>>& undisturbed() {
-  static const std::vector<std::vector<int32_t>> answers = [] {
-    std::vector<std::vector<int32_t>> out;
-    const auto engine = testing::make_engine({});
-    for (int i = 0; i < kRequests; ++i) out.push_back(testing::run(*engine, make_request(i))[0].tokens);
-    return out;
-  }();
-  return answers;
+const testing::AloneAnswer& alone(int i) {
+  static testing::Alone model("tiny-random");
+  static std::map<int, testing::AloneAnswer> answers;
+  const auto [answer, added] = answers.try_emplace(i);
+  if (added) answer->second = model.answer(make_request(i), 0);
+  return answer->second;
 }
 
 void run(bool spill) {
@@ -70,7 +69,8 @@ void run(bool spill) {
   for (int i = 0; i < kRequests; ++i) {
     SCOPED_TRACE(i);
     const Collected got = testing::collect(*streams[static_cast<size_t>(i)], 1)[0];
-    EXPECT_EQ(got.tokens, undisturbed()[static_cast<size_t>(i)]);
+    EXPECT_EQ(got.tokens, alone(i).tokens);
+    EXPECT_EQ(got.logprobs, alone(i).logprobs);  // exactly
     preempted += got.usage.preemptions;
   }
   EXPECT_TRUE(engine->check_accounting().ok()) << engine->check_accounting().message();
@@ -78,13 +78,6 @@ void run(bool spill) {
   EXPECT_EQ(preempted, drill->count());
   EXPECT_GE(preempted, all_tests() ? kRequests * kOutput : kOutput / (spill ? 1 : 6));
   EXPECT_EQ(stats.scheduler.spilled, spill ? preempted : 0);
-}
-
-// The undisturbed answers are those of one sequence alone.
-TEST(Preemption, ReferenceIsAlone) {
-  testing::Alone alone("tiny-random");
-  for (int i = 0; i < (testing::kSanitized ? 2 : kRequests); ++i)
-    EXPECT_EQ(undisturbed()[static_cast<size_t>(i)], alone.answer(make_request(i), 0)) << i;
 }
 
 TEST(Preemption, SpilledAtEveryOutputPosition) { run(true); }

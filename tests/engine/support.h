@@ -14,6 +14,7 @@
 #include "engine/model_executor.h"
 #include "engine/single_sequence.h"
 #include "ops/cpu/cpu_ops.h"
+#include "tests/engine/unsteady_executor.h"
 #include "tests/model/support.h"
 
 namespace deepinfer::testing {
@@ -26,6 +27,7 @@ struct EngineSetup {
   bool plain = false;  // the plain backend instead of the fast one
   int sequences = 16, blocks = 0, rows = 256, threads = 2;
   bool snapshots = true;
+  bool unsteady = false;  // UnsteadyExecutor in between
   engine::EngineOptions options;
 };
 
@@ -47,7 +49,9 @@ inline std::unique_ptr<engine::Engine> make_engine(const EngineSetup& setup) {
                                                                    : options.drafts.drafts_max,
                                                  .snapshots = setup.snapshots});
   EXPECT_TRUE(executor.ok()) << executor.status().message();
-  auto made = engine::Engine::create(std::move(executor).value(), std::move(tokenizer), options);
+  std::unique_ptr<engine::StepExecutor> device = std::move(executor).value();
+  if (setup.unsteady) device = std::make_unique<UnsteadyExecutor>(std::move(device));
+  auto made = engine::Engine::create(std::move(device), std::move(tokenizer), options);
   EXPECT_TRUE(made.ok()) << made.status().message();
   return std::move(made).value();
 }
@@ -95,16 +99,21 @@ inline std::vector<int32_t> random_prompt(int n, uint32_t seed) {
   return out;
 }
 
+struct AloneAnswer {
+  std::vector<int32_t> tokens;
+  std::vector<double> logprobs;  // sums over whole rows: any other bit of any logit shows in them
+};
+
 // One sequence alone, without an engine.
 class Alone {
  public:
   explicit Alone(const std::string& model)
       : checkpoint_(open_checkpoint(model)),
         model_(engine::SingleSequence::create(checkpoint_, ops::make_cpu_ops(2), kContext).value()),
-        generator_(*model_) {}
+        generator_(model_) {}
 
-  std::vector<int32_t> answer(const engine::Request& r, int sample) {
-    std::vector<int32_t> out;
+  AloneAnswer answer(const engine::Request& r, int sample) {
+    AloneAnswer out;
     engine::GenerateRequest g{.prompt = r.prompt,
                               .sampling = r.sampling,
                               .seed = *r.seed,
@@ -114,8 +123,9 @@ class Alone {
     const auto result = generator_.generate(
         g,
         [&](int32_t t) {
-          out.push_back(t);
-          return t != checkpoint_->config().eos_token_id;
+          out.tokens.push_back(t);
+          out.logprobs.push_back(engine::LogSoftmax(model_.newest).of(t));
+          return r.ignore_end || t != checkpoint_->config().eos_token_id;
         },
         nullptr);
     EXPECT_TRUE(result.ok()) << result.status().message();
@@ -123,8 +133,29 @@ class Alone {
   }
 
  private:
+  // Keeps the newest row of logits.
+  class Model : public engine::SequenceModel {
+   public:
+    explicit Model(std::unique_ptr<engine::SequenceModel> model) : model_(std::move(model)) {}
+    int64_t vocab_size() const override { return model_->vocab_size(); }
+    int64_t context_max() const override { return model_->context_max(); }
+    int64_t rows_max() const override { return model_->rows_max(); }
+    int64_t keep() const override { return model_->keep(); }
+    Status forward(std::span<const int32_t> tokens, int64_t position, int64_t decoder_begin,
+                   std::span<float> logits) override {
+      DI_RETURN_IF_ERROR(model_->forward(tokens, position, decoder_begin, logits));
+      if (!logits.empty()) newest.assign(logits.begin(), logits.end());
+      return Status();
+    }
+
+    std::vector<float> newest;
+
+   private:
+    const std::unique_ptr<engine::SequenceModel> model_;
+  };
+
   std::shared_ptr<const checkpoint::Checkpoint> checkpoint_;
-  std::unique_ptr<engine::SequenceModel> model_;
+  Model model_;
   engine::Generator generator_;
 };
 

@@ -34,6 +34,7 @@ std::unique_ptr<engine::Engine> engine_on(std::shared_ptr<kv::Tier> tier, double
   s.sequences = 4;
   s.options.tier = std::move(tier);
   s.options.tier_wait_s = wait_s;
+  s.options.tier_flush_s = 0.3;  // what these tiers have not answered by then they never will
   return testing::make_engine(s);
 }
 
