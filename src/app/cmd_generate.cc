@@ -60,6 +60,7 @@ Result<std::unique_ptr<engine::Engine>> make_engine(const GenerateFlags& flags, 
   sizes.context_max = context;
   sizes.sequences_max = flags.sequences;
   sizes.rows_max = std::max(flags.rows, flags.sequences);
+  DI_ASSIGN_OR_RETURN(sizes.ram_bytes, ram_bytes(flags.run));
   engine::EngineOptions options;
   add_drafts(flags.drafts, &sizes, &options);
   DI_RETURN_IF_ERROR(read_draft_temperatures(parts.checkpoint->directory(), &options));
@@ -158,6 +159,7 @@ void setup_generate(CLI::App& app, Run* run) {
   options->bind("device", &flags->run.device);
   options->bind("backend", &flags->run.backend);
   options->bind("threads", &flags->run.threads);
+  options->bind("ram", &flags->run.ram);
   options->bind("context", &flags->run.context);
   options->bind("prefill", &flags->prefill);
   options->bind("sequences", &flags->sequences);

@@ -120,7 +120,8 @@ recipe::Conversation make_conversation(const RunOptions& o) {
   return c;
 }
 
-int answer_once(Session& session, const RunOptions& o, const std::string& prompt, const ReportContext& context,
+int answer_once(engine::EngineGenerator& generator, Session& session, const RunOptions& o, const std::string& prompt,
+                const ReportContext& context,
                 const Interrupt& interrupt) {
   recipe::Conversation c = make_conversation(o);
   c.messages.push_back({.role = recipe::Role::kUser, .content = {.text = prompt}});
@@ -142,6 +143,10 @@ int answer_once(Session& session, const RunOptions& o, const std::string& prompt
     write_out(STDERR_FILENO,
               fmt::format("{}; loaded in {:.2f} s, first token after {:.2f} s more, seed {}\n", totals.to_string(),
                           context.load_s, answer.value().figures.prefill_s, context.seed));
+    if (const auto weights = generator.stats().weights) {
+      const engine::GenerateResult& f = answer.value().figures;
+      write_out(STDERR_FILENO, checkpoint::to_string(*weights, f.prompt_tokens + f.output_tokens) + "\n");
+    }
   }
   return answer.value().cancelled ? kExitInterrupted : kExitOk;
 }
@@ -167,7 +172,7 @@ int run_model(Flags& flags) {
   Session session(*model.generator, model.tokenizer, make_settings(o, *model.checkpoint));
   const std::chrono::duration<double> load_time = std::chrono::steady_clock::now() - begin;
   if (!chat) {
-    return answer_once(session, o, *o.prompt,
+    return answer_once(*model.generator, session, o, *o.prompt,
                        {.model = dir.value(), .seed = session.settings().seed, .load_s = load_time.count()}, interrupt);
   }
   const std::string state = state_dir();
@@ -193,6 +198,7 @@ void setup_run(CLI::App& app, Run* run) {
   options->bind("device", &o.device);
   options->bind("backend", &o.backend);
   options->bind("threads", &o.threads);
+  options->bind("ram", &o.ram);
   options->bind("context", &o.context);
   options->bind("prefill", &flags->prefill);
   options->bind("temperature", &o.temperature);

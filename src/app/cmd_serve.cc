@@ -66,6 +66,7 @@ Result<std::unique_ptr<engine::Engine>> make_engine(const ServeFlags& flags, Mod
   sizes.context_max = flags.run.context > 0 ? flags.run.context : std::min(kServeContextDefault, model_max);
   sizes.sequences_max = flags.sequences;
   sizes.rows_max = std::max(flags.rows, flags.sequences);
+  DI_ASSIGN_OR_RETURN(sizes.ram_bytes, ram_bytes(flags.run));
   engine::EngineOptions options;
   add_drafts(flags.drafts, &sizes, &options);
   DI_RETURN_IF_ERROR(read_draft_temperatures(parts.checkpoint->directory(), &options));
@@ -169,6 +170,7 @@ void setup_serve(CLI::App& app, Run* run) {
   options->bind("device", &flags->run.device);
   options->bind("backend", &flags->run.backend);
   options->bind("threads", &flags->run.threads);
+  options->bind("ram", &flags->run.ram);
   options->bind("context", &flags->run.context);
   options->bind("sequences", &flags->sequences);
   options->bind("rows", &flags->rows);

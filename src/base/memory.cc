@@ -80,4 +80,6 @@ MemoryRoom available_memory() {
   return room;
 }
 
+uint64_t own_memory() { return value_of("/proc/self/status", "RssAnon:") * 1024; }
+
 }  // namespace deepinfer

@@ -19,4 +19,7 @@ struct MemoryRoom {
 
 MemoryRoom available_memory();
 
+// Memory of this process that is no file's and not shared; 0 if the system does not say.
+uint64_t own_memory();
+
 }  // namespace deepinfer

@@ -73,6 +73,7 @@ EngineStats Engine::stats() {
     s.drafts = impl_->speculation.stats();
     s.live = impl_->live_count;
   });
+  s.weights = impl_->executor->weight_stats();
   return s;
 }
 

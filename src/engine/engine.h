@@ -117,6 +117,7 @@ struct EngineStats {
   StepTimes times;
   TierStats tier;
   DraftStats drafts;
+  std::optional<checkpoint::StoreStats> weights;  // where some of them are on the SSD
   int64_t steps = 0;  // with rows
   int64_t failed_steps = 0;
   int64_t output_tokens = 0;

@@ -60,13 +60,15 @@ class Bell {
 }  // namespace
 
 Result<std::unique_ptr<EngineGenerator>> EngineGenerator::create(
-    std::shared_ptr<const checkpoint::Checkpoint> checkpoint, std::unique_ptr<ops::Ops> ops, int64_t context) {
+    std::shared_ptr<const checkpoint::Checkpoint> checkpoint, std::unique_ptr<ops::Ops> ops, int64_t context,
+    uint64_t ram_bytes) {
   const auto blocks = static_cast<int>((context + kv::kBlockTokens - 1) / kv::kBlockTokens) + kSpareBlocks;
   DI_ASSIGN_OR_RETURN(
       std::unique_ptr<ModelExecutor> executor,
       ModelExecutor::create(
           std::move(checkpoint), std::move(ops),
-          {.context_max = context, .sequences_max = 1, .rows_max = kRowsMax, .outputs_max = 1, .blocks = blocks}));
+          {.context_max = context, .sequences_max = 1, .rows_max = kRowsMax, .outputs_max = 1, .blocks = blocks,
+           .ram_bytes = ram_bytes}));
   EngineOptions options;
   options.keep_extra = ModelExecutor::kBacktrack;
   DI_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, Engine::create(std::move(executor), std::nullopt, options));

@@ -7,17 +7,20 @@
 //   the next forward()
 //
 // Errors. forward() refuses a plan before anything of it has run; logits() reports what failed while it ran. A row's
-// bits may depend on its sequence only. One thread uses an executor, but for info().
+// bits may depend on its sequence only. One thread uses an executor, but for info() and
+// weight_stats().
 // forward() may return before the step has run; logits() waits for it.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 
 #include "base/status.h"
+#include "checkpoint/store/store_stats.h"
 #include "kv/host_store.h"
 #include "model/step.h"
 #include "sched/plan.h"
@@ -51,6 +54,8 @@ class StepExecutor {
  public:
   virtual ~StepExecutor() = default;
   virtual const ExecutorInfo& info() const = 0;
+  // What weights on the SSD have cost so far; none where all are in memory. Any thread.
+  virtual std::optional<checkpoint::StoreStats> weight_stats() const { return std::nullopt; }
   // Runs the copies in order; kSeal seals the host entry.
   virtual Status copy(std::span<const sched::MemoryOp> ops, kv::HostStore& host) = 0;
   virtual Status forward(const model::StepPlan& plan) = 0;

@@ -109,7 +109,8 @@ Result<std::unique_ptr<LLM>> LLM::open(const LlmOptions& options) {
       std::unique_ptr<engine::ModelExecutor> executor,
       engine::ModelExecutor::create(
           impl->checkpoint, std::move(ops),
-          {.context_max = o.context, .sequences_max = o.sequences, .rows_max = std::max(o.rows, o.sequences)}));
+          {.context_max = o.context, .sequences_max = o.sequences, .rows_max = std::max(o.rows, o.sequences),
+           .ram_bytes = o.ram_bytes}));
   if (o.keep > 0) o.engine.keep_extra = static_cast<int>(o.keep) - executor->info().window;
   const auto& ends = impl->checkpoint->generation().eos_token_ids;
   o.engine.end_tokens.insert(o.engine.end_tokens.end(), ends.begin(), ends.end());

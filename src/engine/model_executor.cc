@@ -5,6 +5,8 @@
 #include "base/format.h"
 #include "base/memory.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/store/weight_store.h"
+#include "engine/weights.h"
 #include "ops/kv_layout.h"
 
 namespace deepinfer::engine {
@@ -44,11 +46,19 @@ Result<model::Options> model_options(const checkpoint::ModelConfig& config, cons
   return m;
 }
 
-Status check_memory(const checkpoint::ModelConfig& config, const ops::Ops& ops, const model::Options& options) {
+struct Needs {
+  uint64_t kv = 0, work = 0;
+};
+
+Needs memory_needs(const checkpoint::ModelConfig& config, const ops::Ops& ops, const model::Options& options) {
   const ops::KvLayout layout = ops::KvLayout::make(config, ops.capabilities().kv_format, options.rings);
-  const uint64_t kv = uint64_t{layout.page_stride} * static_cast<uint64_t>(options.pages) +
-                      uint64_t{layout.slot_stride} * static_cast<uint64_t>(options.slots);
-  const uint64_t work = ops.workspace_bytes(config, options.limits);
+  return {uint64_t{layout.page_stride} * static_cast<uint64_t>(options.pages) +
+              uint64_t{layout.slot_stride} * static_cast<uint64_t>(options.slots),
+          ops.workspace_bytes(config, options.limits)};
+}
+
+Status check_memory(const Needs& needs, const model::Options& options) {
+  const auto [kv, work] = needs;
   const MemoryRoom room = available_memory();
   if (kv + work <= room.bytes) return Status();
   return make_error(Code::kResourceExhausted,
@@ -64,10 +74,18 @@ Result<std::unique_ptr<ModelExecutor>> ModelExecutor::create(std::shared_ptr<con
                                                              std::unique_ptr<ops::Ops> ops,
                                                              const ModelExecutorOptions& options) {
   const checkpoint::ModelConfig& config = checkpoint->config();
-  DI_ASSIGN_OR_RETURN(const model::Options m, model_options(config, options));
-  if (ops->capabilities().host_memory) DI_RETURN_IF_ERROR(check_memory(config, *ops, m));
+  DI_ASSIGN_OR_RETURN(model::Options m, model_options(config, options));
   std::unique_ptr<ModelExecutor> self(new ModelExecutor);
-  self->info_.checkpoint = checkpoint->digest();
+  self->info_.checkpoint = checkpoint->digest();  // before the store forgets what opening and this have touched
+  if (ops->capabilities().host_memory) {
+    const Needs needs = memory_needs(config, *ops, m);
+    DI_RETURN_IF_ERROR(check_memory(needs, m));
+    DI_ASSIGN_OR_RETURN(self->weights_, open_weights(*checkpoint, *ops, options.ram_bytes, needs.kv + needs.work));
+    m.store = self->weights_;
+  } else if (options.ram_bytes > 0) {
+    return make_error(Code::kUnsupported, "--ram is for the CPU backends; {} keeps all weights in its own memory.",
+                      ops->capabilities().backend);
+  }
   DI_ASSIGN_OR_RETURN(self->model_, model::Model::create(checkpoint, std::move(ops), m));
   const ops::KvLayout& layout = self->model_->kv_layout();
   const ops::Capabilities& capabilities = self->model_->ops().capabilities();
@@ -94,6 +112,10 @@ Result<std::unique_ptr<ModelExecutor>> ModelExecutor::create(std::shared_ptr<con
   i.numeric_class = capabilities.numeric_class;
   if (config.has_drafter()) i.drafts_max = std::min(options.drafts_max, static_cast<int>(config.dspark_block_size));
   return self;
+}
+
+std::optional<checkpoint::StoreStats> ModelExecutor::weight_stats() const {
+  return weights_ != nullptr ? std::optional(weights_->stats()) : std::nullopt;
 }
 
 std::byte* ModelExecutor::page(int id) const {

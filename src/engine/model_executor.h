@@ -9,12 +9,14 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "engine/executor.h"
 #include "model/model.h"
 
 namespace deepinfer::checkpoint {
 class Checkpoint;
+class WeightStore;
 }
 
 namespace deepinfer::engine {
@@ -26,6 +28,7 @@ struct ModelExecutorOptions {
   int outputs_max = 0;         // logits rows of a step; 0: sequences_max, at least 64
   int blocks = 0;
   int drafts_max = 0;     // of a draft round, at most the model's block; 0: no drafts
+  uint64_t ram_bytes = 0;  // memory that this process may take (engine/weights.h); 0: what is free
   bool snapshots = true;  // window rings large enough for snapshots of the encoder windows (design.md 6)
 };
 
@@ -39,6 +42,7 @@ class ModelExecutor : public StepExecutor {
                                                        const ModelExecutorOptions& options);
 
   const ExecutorInfo& info() const override { return info_; }
+  std::optional<checkpoint::StoreStats> weight_stats() const override;
   Status copy(std::span<const sched::MemoryOp> ops, kv::HostStore& host) override;
   Status forward(const model::StepPlan& plan) override;
   Result<std::span<const float>> logits(int rows) override;
@@ -54,6 +58,7 @@ class ModelExecutor : public StepExecutor {
   std::byte* page(int id) const;
   std::byte* slot(int id) const;
 
+  std::shared_ptr<checkpoint::WeightStore> weights_;
   std::unique_ptr<model::Model> model_;
   ExecutorInfo info_;
   std::vector<float> host_logits_;  // device backends only

@@ -95,7 +95,9 @@ std::string StatsLine::take(const EngineStats& stats, const ExecutorInfo& info) 
                                    {"stream", t.stream - before.stream}}) {
     out += fmt::format(" {} {:.0f} ({:.1f}%)", name, 1e6 * time / steps, 100 * ratio(time, seconds));
   }
-  return out + "\n";
+  out += "\n";
+  if (stats.weights) out += fmt::format("  {}\n", checkpoint::to_string(*stats.weights, s.prefill_rows + s.decode_rows));
+  return out;
 }
 
 }  // namespace deepinfer::engine

@@ -136,7 +136,31 @@ void ServiceMetrics::update(const engine::EngineStats& stats, int blocks) {
   prefill_rows_.raise_to(static_cast<double>(s.prefill_rows));
   decode_rows_.raise_to(static_cast<double>(s.decode_rows));
   preemptions_.raise_to(static_cast<double>(s.spilled + s.recomputed));
+  if (stats.weights) update_weights(*stats.weights);
   update_process();
+}
+
+// Made with the first figures: a service whose weights are all in memory has none of them.
+void ServiceMetrics::update_weights(const checkpoint::StoreStats& s) {
+  const auto raise = [this](const char* name, const char* help, double value) { metrics_.counter(name, help).raise_to(value); };
+  const auto set = [this](const char* name, const char* help, double value) { metrics_.gauge(name, help).set(value); };
+  set("deepinfer_weights_resident_bytes", "Weights that are always in memory.", static_cast<double>(s.resident_bytes));
+  set("deepinfer_expert_cache_slots", "Experts that fit into memory.", static_cast<double>(s.experts.slots));
+  set("deepinfer_expert_cache_used", "Experts in memory.", static_cast<double>(s.experts.slots_used));
+  raise("deepinfer_expert_uses_total", "Experts that steps needed, once a layer and step.", static_cast<double>(s.experts.uses));
+  raise("deepinfer_expert_hits_total", "Those that were in memory.", static_cast<double>(s.experts.hits));
+  raise("deepinfer_expert_reads_total", "Those that were read from the SSD while the step waited or ran others.",
+        static_cast<double>(s.experts.reads));
+  raise("deepinfer_expert_expected_reads_total", "Experts read before a step needed them.", static_cast<double>(s.experts.expected_reads));
+  raise("deepinfer_expert_expected_used_total", "Those of them that a step then needed.", static_cast<double>(s.experts.expected_used));
+  raise("deepinfer_expert_warm_reads_total", "Experts read to fill the cache after the start.", static_cast<double>(s.experts.warm_reads));
+  raise("deepinfer_table_rows_total", "Rows of Engram tables and of the embedding that steps needed from the SSD or its cache.",
+        static_cast<double>(s.rows.lookups));
+  raise("deepinfer_table_row_hits_total", "Those that were in memory.", static_cast<double>(s.rows.hits));
+  raise("deepinfer_weight_read_bytes_total", "Bytes of weights read from the SSD.", static_cast<double>(s.bytes_read));
+  raise("deepinfer_weight_wait_seconds_total", "Time that steps stood still for weights.", s.experts.wait_s + s.rows.wait_s);
+  raise("deepinfer_weight_read_failures_total", "Experts and rows that could not be read.",
+        static_cast<double>(s.experts.failures + s.rows.failures));
 }
 
 void ServiceMetrics::update_process() {

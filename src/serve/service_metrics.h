@@ -38,6 +38,7 @@ class ServiceMetrics {
     observe::Histogram* seconds = nullptr;
   };
   void update_process();
+  void update_weights(const checkpoint::StoreStats& stats);
 
   observe::Metrics metrics_;
   observe::Gauge &connections_, &running_, &waiting_, &kv_usage_, &slots_free_, &stored_, &stored_bytes_;

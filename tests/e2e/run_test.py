@@ -56,6 +56,26 @@ class RunTest(unittest.TestCase):
         self.assertEqual(answer["usage"]["reasoning_tokens"], dog["continuation_ids"].index(
             next(i for i in dog["continuation_ids"] if i == self.think_close())))
 
+    # SANITIZED: its allocator keeps freed memory, so that --ram means nothing there.
+    @unittest.skipIf(SANITIZED, "memory is counted otherwise")
+    def test_little_memory_gives_the_same_answer(self):
+        common = ("--prompt", "What is a cat?", "--context", "2048", "--temperature", "0", "--max-tokens", "24")
+        whole = self.run_program(*common)
+        environment = {"PATH": os.environ["PATH"], "HOME": self.home.name}
+        little = subprocess.run([PROGRAM, "run", "--ram", "1MB", *common], env=environment, stdin=subprocess.DEVNULL,
+                                capture_output=True, timeout=120)
+        self.assertEqual(little.returncode, 2, little.stderr.decode())
+        self.assertIn("--ram", little.stderr.decode())
+        for megabytes in range(10, 200, 2):
+            result = subprocess.run([PROGRAM, "run", "--ram", f"{megabytes}MB", *common], env=environment,
+                                    stdin=subprocess.DEVNULL, capture_output=True, timeout=120)
+            if result.returncode == 0:
+                break
+            self.assertIn("--ram", result.stderr.decode())
+        self.assertEqual(result.returncode, 0)
+        self.assertEqual(result.stdout, whole.stdout)
+        self.assertRegex(result.stderr.decode(), r"weights: .* of 152 experts cached, .* read from the SSD")
+
     def think_close(self):
         added = json.loads((BUNDLED / "tokenizer.json").read_text())["added_tokens"]
         return next(t["id"] for t in added if t["content"] == "</think>")

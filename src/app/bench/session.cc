@@ -5,6 +5,7 @@
 #include "app/options/command_options.h"
 #include "app/options/token_ranges.h"
 #include "app/run/find_model.h"
+#include "base/format.h"
 
 namespace deepinfer::app {
 namespace {
@@ -23,6 +24,7 @@ void bind_bench(CommandOptions& options, BenchFlags* flags) {
   options.bind("device", &o.device);
   options.bind("backend", &o.backend);
   options.bind("threads", &o.threads);
+  options.bind("ram", &flags->ram);
   options.bind("context", &o.context);
   options.bind("prefill", &flags->prefill);
   options.bind("sequences", &o.sequences);
@@ -44,6 +46,9 @@ Result<std::unique_ptr<LLM>> open_for_bench(BenchFlags flags, int sequences, int
   LlmOptions& o = flags.llm;
   DI_ASSIGN_OR_RETURN(o.model, find_model(flags.model));
   DI_ASSIGN_OR_RETURN(o.engine.banned_tokens, parse_token_ranges(flags.ban_tokens));
+  if (!flags.ram.empty()) {
+    DI_ASSIGN_OR_RETURN(o.ram_bytes, parse_bytes(flags.ram));
+  }
   o.engine.prefix_cache = flags.cache;
   o.engine.host_bytes_max = static_cast<uint64_t>(flags.cache_mb) << 20;
   o.engine.observer = std::move(observer);

@@ -18,6 +18,7 @@ struct BenchFlags {
   std::string model, prefill;
   std::string ban_tokens;
   LlmOptions llm;
+  std::string ram;
   int64_t cache_mb = 0;
   int prompt_tokens = 0, output_tokens = 0, repeats = 0;
   uint64_t seed = 0;

@@ -1,6 +1,7 @@
 #include "app/options/llm_options.h"
 
 #include "app/options/token_ranges.h"
+#include "base/format.h"
 #include "engine/llm.h"
 
 namespace deepinfer::app {
@@ -9,6 +10,11 @@ Status read_llm_options(const OptionValues& values, LlmOptions* options) {
   values.read("device", &options->device);
   values.read("backend", &options->backend);
   values.read("threads", &options->threads);
+  std::string ram;
+  values.read("ram", &ram);
+  if (!ram.empty()) {
+    DI_ASSIGN_OR_RETURN(options->ram_bytes, parse_bytes(ram));
+  }
   values.read("context", &options->context);
   values.read("sequences", &options->sequences);
   values.read("rows", &options->rows);

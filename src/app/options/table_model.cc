@@ -1,10 +1,13 @@
 #include "app/options/tables.h"
+#include "base/format.h"
 #include "engine/device_name.h"
 
 namespace deepinfer::app {
 namespace {
 
 std::string check_device(const std::string& value) { return engine::device_error(value); }
+
+std::string check_size(const std::string& value) { return parse_bytes(value).status().message(); }
 
 }  // namespace
 
@@ -40,6 +43,13 @@ std::span<const OptionSpec> model_options() {
        .max = 1024,
        .commands = "run generate serve bench sweep replay python",
        .help = "Threads of the CPU backends"},
+      {.section = "model",
+       .name = "ram",
+       .without = "what is free",
+       .commands = "run generate serve bench sweep python",
+       .help = "Memory that the program may take, as in 24GiB. Weights beyond it stay on the SSD and are read when they are "
+               "needed; the answers are the same",
+       .check = &check_size},
       {.section = "model",
        .name = "context",
        .kind = OptionKind::kInteger,

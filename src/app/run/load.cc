@@ -12,6 +12,7 @@
 
 #include "app/run/printer.h"
 #include "app/terminal/progress_bar.h"
+#include "base/format.h"
 #include "base/memory.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/safetensors.h"
@@ -67,10 +68,11 @@ uint64_t weight_bytes(const std::string& dir) {
 
 // Touches every page once. Nothing waits for it but the first answer, so that it is left out where the weights do not
 // fit.
-void read_ahead(const checkpoint::Checkpoint& checkpoint, LoadingBar& bar, const std::atomic<bool>* stop) {
+void read_ahead(const checkpoint::Checkpoint& checkpoint, uint64_t ram, LoadingBar& bar,
+                const std::atomic<bool>* stop) {
   uint64_t total = 0;
   for (const checkpoint::SafetensorsFile& file : checkpoint.files()) total += file.bytes().size();
-  if (total > available_memory().bytes) return;
+  if (total > available_memory().bytes || (ram > 0 && total > ram)) return;
   const size_t page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
   volatile std::byte sink{};
   for (const checkpoint::SafetensorsFile& file : checkpoint.files()) {
@@ -87,6 +89,10 @@ void read_ahead(const checkpoint::Checkpoint& checkpoint, LoadingBar& bar, const
 
 }  // namespace
 
+Result<uint64_t> ram_bytes(const RunOptions& options) {
+  return options.ram.empty() ? Result<uint64_t>(uint64_t{0}) : parse_bytes(options.ram);
+}
+
 Result<ModelParts> load_parts(const std::string& dir, const RunOptions& options, const std::atomic<bool>* stop) {
   LoadingBar bar(weight_bytes(dir));
   DI_ASSIGN_OR_RETURN(checkpoint::Checkpoint opened, checkpoint::Checkpoint::open(dir));
@@ -99,7 +105,8 @@ Result<ModelParts> load_parts(const std::string& dir, const RunOptions& options,
       std::unique_ptr<ops::Ops> ops,
       engine::make_ops({options.device, options.backend, options.threads, engine::program_directory()}, &note));
   if (!note.empty()) fmt::print(stderr, "{}\n", without_controls(note));
-  read_ahead(*checkpoint, bar, stop);
+  DI_ASSIGN_OR_RETURN(const uint64_t ram, ram_bytes(options));
+  read_ahead(*checkpoint, ram, bar, stop);
   if (stop->load()) return Status(Code::kCancelled, "Stopped while loading.");
   return ModelParts{std::move(checkpoint), std::move(tokenizer), std::move(ops)};
 }
@@ -109,8 +116,9 @@ Result<LoadedModel> load_model(const std::string& dir, const RunOptions& options
   const int64_t context = options.context > 0
                               ? options.context
                               : std::min(kContextDefault, parts.checkpoint->config().max_position_embeddings);
+  DI_ASSIGN_OR_RETURN(const uint64_t ram, ram_bytes(options));
   DI_ASSIGN_OR_RETURN(std::unique_ptr<engine::EngineGenerator> generator,
-                      engine::EngineGenerator::create(parts.checkpoint, std::move(parts.ops), context));
+                      engine::EngineGenerator::create(parts.checkpoint, std::move(parts.ops), context, ram));
   return LoadedModel{std::move(parts.checkpoint), std::move(parts.tokenizer), std::move(generator)};
 }
 

@@ -33,6 +33,9 @@ struct ModelParts {
   std::unique_ptr<ops::Ops> ops;
 };
 
+// RunOptions::ram in bytes, 0 if none is given.
+Result<uint64_t> ram_bytes(const RunOptions& options);
+
 Result<ModelParts> load_parts(const std::string& dir, const RunOptions& options, const std::atomic<bool>* stop);
 
 struct LoadedModel {

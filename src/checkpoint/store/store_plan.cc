@@ -50,19 +50,26 @@ Sizes measure(const ModelConfig& c) {
   return s;
 }
 
+int64_t least_slots(const Sizes& s) { return std::min(s.experts, s.experts_of_a_row + 2); }
+
+uint64_t least_bytes(const Sizes& s) {
+  return s.dense + static_cast<uint64_t>(least_slots(s)) * s.slot + (s.tables.size() + 1) * kRowCacheLeast;
+}
+
 }  // namespace
+
+uint64_t least_store_bytes(const ModelConfig& config) { return least_bytes(measure(config)); }
 
 Result<StorePlan> plan_store(const ModelConfig& config, const StoreBudget& budget) {
   const Sizes s = measure(config);
-  const int64_t least_slots = std::min(s.experts, s.experts_of_a_row + 2);
   const uint64_t row_tables = s.tables.size() + 1;
-  const uint64_t least = s.dense + static_cast<uint64_t>(least_slots) * s.slot + row_tables * kRowCacheLeast;
+  const uint64_t least = least_bytes(s);
   if (budget.ram_bytes < least) {
     return make_error(Code::kResourceExhausted,
                       "{} of memory for weights are too few: {} are read for every token, and {} experts of {} and rows "
-                      "of tables need {} more. Give at least {} (--ram), or a smaller context.",
-                      format_bytes(budget.ram_bytes), format_bytes(s.dense), least_slots, format_bytes(s.slot),
-                      format_bytes(least - s.dense), format_bytes(least));
+                      "of tables need {} more.",
+                      format_bytes(budget.ram_bytes), format_bytes(s.dense), least_slots(s), format_bytes(s.slot),
+                      format_bytes(least - s.dense));
   }
   StorePlan p;
   p.slot_bytes = s.slot;

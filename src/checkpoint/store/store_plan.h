@@ -7,7 +7,7 @@
 // mixing, drafter without its experts); routed experts share a cache of equal slots; Engram tables and the token
 // embedding are resident where there is room behind all experts (the embedding: behind a quarter of them), else rows of
 // them are read when they are needed, with a small cache of rows. Vision weights are not loaded.
-// kResourceExhausted, with the least budget that works, where it cannot be done.
+// kResourceExhausted below least_store_bytes().
 #pragma once
 
 #include <cstdint>
@@ -34,6 +34,9 @@ struct StorePlan {
   uint64_t table_bytes = 0;          // of all Engram tables
   uint64_t total_bytes = 0;          // what the plan takes of the budget
 };
+
+// The least budget with which a model runs: what every token reads, and experts and rows of one at a time.
+uint64_t least_store_bytes(const ModelConfig& config);
 
 Result<StorePlan> plan_store(const ModelConfig& config, const StoreBudget& budget);
 

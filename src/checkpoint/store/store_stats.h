@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 namespace deepinfer::checkpoint {
 
@@ -38,5 +39,8 @@ struct StoreStats {
   uint64_t resident_bytes = 0;
   double load_s = 0;  // reading the resident weights
 };
+
+// One line for people; tokens: those that the model has run, 0 if unknown.
+std::string to_string(const StoreStats& stats, int64_t tokens);
 
 }  // namespace deepinfer::checkpoint
