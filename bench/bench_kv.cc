@@ -1,5 +1,5 @@
 // The stores of computed prompts beside what carries them: memory, disk, wire, Redis; and prompts of which 96% are
-// cached beside cold ones. Names as arguments run only those parts: memory ssd redis prefill.
+// cached beside cold ones. Names as arguments run only those parts: memory ssd redis kvstore prefill.
 #include <algorithm>
 #include <string_view>
 
@@ -15,5 +15,6 @@ int main(int argc, char** argv) {
   run("memory", &bench::kv::host_memory);
   run("ssd", &bench::kv::ssd);
   run("redis", &bench::kv::redis);
+  run("kvstore", &bench::kv::kvstore);
   run("prefill", &bench::kv::prefill);
 }

@@ -36,7 +36,8 @@ std::vector<uint64_t> shuffled(int n, unsigned seed) {
 
 // CPU seconds of copies between a large memory, in random order, and a few buffers.
 struct Copies {
-  Copies(int blocks, size_t bytes) : large(static_cast<size_t>(blocks), std::vector<std::byte>(bytes)), small(64, large[0]) {}
+  Copies(int blocks, size_t bytes)
+      : large(static_cast<size_t>(blocks), std::vector<std::byte>(bytes)), small(64, large[0]) {}
   double seconds(const std::vector<uint64_t>& order, bool out) {
     const double begin = thread_cpu_seconds();
     for (size_t i = 0; i < order.size(); ++i) {
@@ -105,7 +106,8 @@ void lookups(bool quick) {
   int node = kNoNode;
   for (int i = 0; i < kPrefix; ++i) {
     const int block = pool.take();
-    node = index.insert(node, keys[static_cast<size_t>(i)], std::span<const int32_t>(tokens).first(kTokens), block, 0, 1e9);
+    node = index.insert(node, keys[static_cast<size_t>(i)], std::span<const int32_t>(tokens).first(kTokens), block, 0,
+                        1e9);
     pool.release(block);
   }
   std::vector<double> times;
@@ -121,7 +123,8 @@ void lookups(bool quick) {
 // ---- SSD ------------------------------------------------------------------------------------------------------------
 
 // Bytes a second of 128 KiB operations past the page cache, at random places of a file, `depth` at once.
-double device_rate(IoQueue& io, int fd, std::vector<AlignedBuffer>& buffers, const std::vector<uint64_t>& order, bool write) {
+double device_rate(IoQueue& io, int fd, std::vector<AlignedBuffer>& buffers, const std::vector<uint64_t>& order,
+                   bool write) {
   std::vector<size_t> free(buffers.size());
   std::iota(free.begin(), free.end(), 0);
   std::array<IoQueue::Done, 32> done;
@@ -203,7 +206,8 @@ void ssd(bool quick) {
     times.push_back((thread_cpu_seconds() - begin) * 1e3);
   }
   ::close(fd);
-  const auto line = [](const char* name, const std::vector<double>& v, const std::vector<double>& ceiling, const char* what) {
+  const auto line = [](const char* name, const std::vector<double>& v, const std::vector<double>& ceiling,
+                       const char* what) {
     report({.bench = "kv", .name = name, .value = median(v) / 1e6, .unit = "MB/s", .ceiling = median(ceiling) / 1e6,
             .ceiling_is = what, .goal = 0.85, .goal_is_ratio = true});
   };

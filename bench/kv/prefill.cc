@@ -94,8 +94,8 @@ struct Shape {
 void check_rows(const Shape& shape, const Answer& a, bool snapshot) {
   if (a.computed == shape.rows(snapshot) && a.cached == shape.cached) return;
   must(deepinfer::make_error(deepinfer::Code::kInternal,
-                             "{} of {} tokens were cached and {} rows computed; it should have been {} and {}", a.cached,
-                             shape.tokens, a.computed, shape.cached, shape.rows(snapshot)));
+                             "{} of {} tokens were cached and {} rows computed; it should have been {} and {}",
+                             a.cached, shape.tokens, a.computed, shape.cached, shape.rows(snapshot)));
 }
 
 void report_gain(const std::string& name, const Shape& shape, const std::vector<double>& cold,
@@ -110,12 +110,13 @@ void report_gain(const std::string& name, const Shape& shape, const std::vector<
           .goal = goal});
 }
 
-void prompts(const std::shared_ptr<const checkpoint::Checkpoint>& c, const Shape& shape, const std::string& name, int turns,
-             double goal, double ssd_goal) {
+void prompts(const std::shared_ptr<const checkpoint::Checkpoint>& c, const Shape& shape, const std::string& name,
+             int turns, double goal, double ssd_goal) {
   std::vector<double> cold, missing, device, host, disk;
   const Folder folder("prefill");
   const auto open_ssd = [&](int turn) {
-    return std::shared_ptr<Tier>(must(SsdTier::open(folder.path() + "/" + std::to_string(turn), {.bytes_max = 4ull << 30})));
+    return std::shared_ptr<Tier>(
+        must(SsdTier::open(folder.path() + "/" + std::to_string(turn), {.bytes_max = 4ull << 30})));
   };
   const auto stack = [](std::shared_ptr<Tier> t) { return std::make_shared<TierStack>(std::vector{std::move(t)}); };
   Machine bare(c, shape.tokens, nullptr);
@@ -168,7 +169,10 @@ void prefill(bool quick) {
     const int window = info.window, layers = info.encoder_layers;
     // At least 96%, in whole blocks.
     const int blocks = (tokens * 96 / 100 + kBlock - 1) / kBlock;
-    return Shape{.tokens = tokens, .cached = blocks * kBlock, .keep = window + 12, .replay = window + (layers - 1) * (window - 1)};
+    return Shape{.tokens = tokens,
+                 .cached = blocks * kBlock,
+                 .keep = window + 12,
+                 .replay = window + (layers - 1) * (window - 1)};
   };
   prompts(c, shape_of(4096), "4k", quick ? 1 : 5, 12, 12);
   prompts(c, shape_of(quick ? 4096 : 32768), "32k", quick ? 1 : 3, 20, 18);

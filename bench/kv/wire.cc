@@ -1,4 +1,7 @@
-// Redis behind a tier beside redis-benchmark, at one value size.
+// Redis behind a tier beside redis-benchmark, at one value size, and a KV server beside a bare TCP stream and Redis.
+#include <netinet/in.h>
+#include <sys/socket.h>
+
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -7,6 +10,8 @@
 #include <thread>
 
 #include "bench/kv/cases.h"
+#include "kv/peer_server.h"
+#include "kv/peer_tier.h"
 #include "kv/redis_store.h"
 #include "kv/threaded_tier.h"
 #include "tests/support/child_process.h"
@@ -22,8 +27,8 @@ constexpr int kBlocks = 200;  // few enough that redis-benchmark's random writes
 std::map<std::string, double> redis_benchmark(int port, size_t bytes, int requests, int clients) {
   std::map<std::string, double> out;
   const std::string command =
-      fmt::format("redis-benchmark -h 127.0.0.1 -p {} -t set,get -d {} -n {} -r {} -c {} --csv 2>/dev/null", port, bytes,
-                  requests, kBlocks, clients);
+      fmt::format("redis-benchmark -h 127.0.0.1 -p {} -t set,get -d {} -n {} -r {} -c {} --csv 2>/dev/null", port,
+                  bytes, requests, kBlocks, clients);
   std::FILE* f = ::popen(command.c_str(), "r");
   if (f == nullptr) return out;
   std::array<char, 512> line;
@@ -36,18 +41,144 @@ std::map<std::string, double> redis_benchmark(int port, size_t bytes, int reques
   return out;
 }
 
+// Bytes a second of blocks that one thread sends and another receives, over loopback.
+double tcp_rate(std::span<const std::byte> block, int count) {
+  const int listener = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in a{.sin_family = AF_INET, .sin_port = 0, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+  socklen_t size = sizeof a;
+  if (::bind(listener, reinterpret_cast<sockaddr*>(&a), size) != 0 || ::listen(listener, 1) != 0) return 0;
+  ::getsockname(listener, reinterpret_cast<sockaddr*>(&a), &size);
+  const int out = ::socket(AF_INET, SOCK_STREAM, 0);
+  if (::connect(out, reinterpret_cast<sockaddr*>(&a), size) != 0) return 0;
+  const int in = ::accept(listener, nullptr, nullptr);
+  ::close(listener);
+  const double begin = wall_seconds();
+  std::thread sender([&] {
+    for (int i = 0; i < count; ++i) {
+      for (size_t sent = 0; sent < block.size();) {
+        const ssize_t n = ::send(out, block.data() + sent, block.size() - sent, MSG_NOSIGNAL);
+        if (n <= 0) return;
+        sent += static_cast<size_t>(n);
+      }
+    }
+    ::shutdown(out, SHUT_WR);
+  });
+  std::vector<std::vector<std::byte>> buffers(32, std::vector<std::byte>(block.size()));
+  for (int i = 0; i < count; ++i) {
+    if (::recv(in, buffers[static_cast<size_t>(i) % 32].data(), block.size(), MSG_WAITALL) <= 0) break;
+  }
+  const double s = wall_seconds() - begin;
+  sender.join();
+  ::close(in);
+  ::close(out);
+  return static_cast<double>(block.size()) * count / s;
+}
+
+deepinfer::Status wait_put(Tier& tier, uint64_t i, std::span<const std::byte> record) {
+  const Tier::Ticket ticket = tier.put(key_of(i), record, {.space = 1});
+  std::array<Tier::Completion, 1> done;
+  while (tier.poll(done) == 0) std::this_thread::sleep_for(std::chrono::microseconds(50));
+  return done[0].ticket == ticket ? done[0].status : deepinfer::Status(deepinfer::Code::kInternal, "another ticket");
+}
+
+class RedisServer {
+ public:
+  RedisServer()
+      : port(deepinfer::free_port(50000)),
+        server_({"redis-server", "--port", std::to_string(port), "--bind", "127.0.0.1", "--save", "", "--dir",
+                 folder_.path()}) {
+    RedisStore store({.port = port});
+    for (int i = 0; i < 300 && !store.ping().ok(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    there = store.ping().ok();
+    if (!there) fmt::print(stderr, "NO PEER: there is no redis-server, so nothing is measured on Redis\n");
+  }
+  const int port;
+  bool there = false;
+
+ private:
+  const Folder folder_{"redis"};
+  ChildProcess server_;
+};
+
+// Bytes a second of gets from Redis; 0: there is none.
+double redis_rate(bool quick) {
+  RedisServer server;
+  if (!server.there) return 0;
+  Records records;
+  const std::vector<std::byte> record(records.sealed(0).begin(), records.sealed(0).end());
+  ThreadedTier tier(std::make_unique<RedisStore>(RedisOptions{.port = server.port}), {});
+  put_rate(tier, record, kBlocks, 32, [](int i) { return static_cast<uint64_t>(i); });
+  std::vector<double> rates;
+  for (int turn = 0; turn < (quick ? 1 : 5); ++turn)
+    rates.push_back(get_rate(tier, record.size(), quick ? 2000 : 8000, 64,
+                             [](int i) { return static_cast<uint64_t>(i * 617 % kBlocks); }));
+  return median(rates);
+}
+
 }  // namespace
 
-void redis(bool quick) {
-  const Folder folder("redis");
-  const int port = deepinfer::free_port(50000);
-  ChildProcess server({"redis-server", "--port", std::to_string(port), "--bind", "127.0.0.1", "--save", "", "--dir", folder.path()});
-  RedisStore store({.port = port});
-  for (int i = 0; i < 300 && !store.ping().ok(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  if (!store.ping().ok()) {
-    fmt::print(stderr, "NO PEER: there is no redis-server, so nothing is measured on Redis\n");
-    return;
+void kvstore(bool quick) {
+  Records records;
+  const std::vector<std::byte> record(records.sealed(0).begin(), records.sealed(0).end());
+  const auto server = must(PeerServer::start({}));
+  const auto peers = must(PeerTier::open({.members = {fmt::format("127.0.0.1:{}", server->port())}, .timeout_s = 10}));
+  must(peers->wait_connected(5));
+  const int requests = quick ? 2000 : 20000;
+  const auto block = [](int i) { return static_cast<uint64_t>(i * 617 % kBlocks); };
+  put_rate(*peers, record, kBlocks, 32, [](int i) { return static_cast<uint64_t>(i); });
+  std::vector<double> get, put, stream;
+  for (int turn = 0; turn < (quick ? 1 : 5); ++turn) {
+    stream.push_back(tcp_rate(record, requests));
+    get.push_back(get_rate(*peers, record.size(), requests, 64, block));
+    put.push_back(put_rate(*peers, record, requests, 64, block));
   }
+  const auto line = [&](const char* name, const std::vector<double>& v) {
+    report({.bench = "kv", .name = name, .value = median(v) / 1e6, .unit = "MB/s", .ceiling = median(stream) / 1e6,
+            .ceiling_is = "a TCP stream of the same blocks", .goal = 0.8, .goal_is_ratio = true});
+  };
+  line("kvstore_get", get);
+  line("kvstore_put", put);
+  // Beside Redis, each through its own client.
+  const double redis_get = redis_rate(quick);
+  if (redis_get > 0) {
+    report({.bench = "kv",
+            .name = "kvstore_get_over_redis",
+            .value = median(get) / 1e6,
+            .unit = "MB/s",
+            .ceiling = redis_get / 1e6,
+            .ceiling_is = "Redis behind the same interface",
+            .goal = 1,
+            .goal_is_ratio = true});
+  }
+  // A long prefix: one round trip, beside one that asks for a single block.
+  std::vector<BlockKey> keys;
+  for (uint64_t i = 0; i < 1000; ++i) {
+    keys.push_back(key_of(i));
+    if (i >= kBlocks) must(wait_put(*peers, i, record));
+  }
+  std::vector<double> all, one;
+  for (int turn = 0; turn < (quick ? 5 : 101); ++turn) {
+    double begin = wall_seconds();
+    if (peers->count_prefix(keys, 5) != keys.size()) std::exit(1);
+    all.push_back((wall_seconds() - begin) * 1e3);
+    begin = wall_seconds();
+    if (peers->count_prefix(std::span(keys).first(1), 5) != 1) std::exit(1);
+    one.push_back((wall_seconds() - begin) * 1e3);
+  }
+  report({.bench = "kv",
+          .name = "lookup_kvstore_1000_blocks",
+          .value = median(all),
+          .unit = "ms",
+          .ceiling = median(one),
+          .ceiling_is = "a lookup of one block",
+          .goal = 1,
+          .higher_is_better = false});
+}
+
+void redis(bool quick) {
+  RedisServer server;
+  if (!server.there) return;
+  const int port = server.port;
   Records records;
   const std::vector<std::byte> record(records.sealed(0).begin(), records.sealed(0).end());
   const int requests = quick ? 2000 : 8000;
@@ -57,7 +188,8 @@ void redis(bool quick) {
   for (int turn = 0; turn < (quick ? 1 : 5); ++turn) {
     const auto block = [](int i) { return static_cast<uint64_t>(i * 617 % kBlocks); };
     std::map<std::string, double> peer = redis_benchmark(port, record.size(), requests, 8);
-    for (const auto& [name, rate] : redis_benchmark(port, record.size(), requests, 50)) peer[name] = std::max(peer[name], rate);
+    for (const auto& [name, rate] : redis_benchmark(port, record.size(), requests, 50))
+      peer[name] = std::max(peer[name], rate);
     peer_get.push_back(peer["GET"] * static_cast<double>(record.size()));
     peer_put.push_back(peer["SET"] * static_cast<double>(record.size()));
     put.push_back(put_rate(tier, record, requests, 32, block));

@@ -9,22 +9,48 @@
 #include <fmt/format.h>
 
 #include "app/commands.h"
+#include "app/kv_tiers.h"
 #include "app/terminal/terminal.h"
 #include "base/format.h"
 #include "kv/directory_store.h"
+#include "kv/peer_tier.h"
 #include "kv/remote_store.h"
 #include "kv/ssd_tier.h"
 
 namespace deepinfer::app {
 namespace {
 
+constexpr double kPeersWaitS = 5;
+
 struct CacheFlags {
-  std::string store, tenant;
+  std::string store, tenant, token_file;
   bool all = false, expired = false;
 };
 
+bool is_peers(const std::string& store) { return store.starts_with("kvstore:"); }
+
 bool is_remote(const std::string& store) {
   return store.starts_with("dir:") || store.starts_with("redis:") || store.starts_with("redis+");
+}
+
+Result<std::unique_ptr<kv::PeerTier>> open_peers(const CacheFlags& flags) {
+  DI_ASSIGN_OR_RETURN(kv::PeerTierOptions options, kv::PeerTier::parse(flags.store));
+  DI_ASSIGN_OR_RETURN(options.token, read_kv_token(flags.token_file));
+  DI_ASSIGN_OR_RETURN(std::unique_ptr<kv::PeerTier> peers, kv::PeerTier::open(options));
+  DI_RETURN_IF_ERROR(peers->wait_connected(kPeersWaitS));
+  return peers;
+}
+
+int stat_peers(const CacheFlags& flags) {
+  const auto peers = open_peers(flags);
+  if (!peers.ok()) return fail(peers.status().message());
+  std::string text;
+  bool all = true;
+  for (const auto& [name, said] : peers.value()->describe(kPeersWaitS)) {
+    all &= said.ok();
+    text += fmt::format("{}\n{}", name, said.ok() ? said.value() : said.status().message() + "\n");
+  }
+  return write_out(STDOUT_FILENO, text) && all ? kExitOk : kExitFailure;
 }
 
 // A folder of --kv-ssd that is there; nothing is made by looking at it.
@@ -32,7 +58,7 @@ Result<std::unique_ptr<kv::SsdTier>> open_ssd(const std::string& dir) {
   struct stat st = {};
   if (::stat((dir + "/lock").c_str(), &st) != 0)
     return make_error(Code::kNotFound,
-                      "{} is no folder of an SSD cache (--kv-ssd), nor a remote store (dir:, redis:).", dir);
+                      "{} is no folder of an SSD cache (--kv-ssd), nor a remote store (dir:, redis:, kvstore:).", dir);
   return kv::SsdTier::open(dir, {.bytes_max = 1ull << 62});
 }
 
@@ -53,6 +79,7 @@ int list(const CacheFlags& flags) {
 }
 
 int stat(const CacheFlags& flags) {
+  if (is_peers(flags.store)) return stat_peers(flags);
   if (is_remote(flags.store)) {
     const auto store = kv::open_remote_store(flags.store);
     if (!store.ok()) return fail(store.status().message());
@@ -81,6 +108,13 @@ int purge(const CacheFlags& flags) {
   if (flags.all + flags.expired + by_tenant != 1)
     return fail("Say what is to be forgotten: --tenant NAME, --expired or --all.");
   const uint64_t space = by_tenant ? kv::space_of(flags.tenant) : 0;
+  if (is_peers(flags.store)) {
+    if (flags.expired) return fail("A KV server forgets what has expired by itself.");
+    const auto peers = open_peers(flags);
+    if (!peers.ok()) return fail(peers.status().message());
+    const Status status = peers.value()->purge(space, kPeersWaitS);
+    return status.ok() ? kExitOk : fail(status.message());
+  }
   if (is_remote(flags.store)) {
     if (flags.expired && !flags.store.starts_with("dir:")) return fail("Redis forgets what has expired by itself.");
     if (flags.expired) {
@@ -116,6 +150,7 @@ void setup_cache(CLI::App& app, Run* run) {
   const auto add = [&](const char* name, const char* help, int (*act)(const CacheFlags&)) {
     CLI::App* sub = app.add_subcommand(name, help);
     sub->add_option("store", flags->store, "Folder of --kv-ssd, or a store of --kv-remote")->required();
+    sub->add_option("--kv-token-file", flags->token_file, "File with the secret of KV servers");
     sub->callback([flags, act, run] { *run = [flags, act] { return act(*flags); }; });
     return sub;
   };

@@ -1,8 +1,12 @@
 #include "app/kv_tiers.h"
 
+#include <sys/stat.h>
+
 #include "app/options/command_options.h"
+#include "base/file.h"
 #include "engine/engine.h"
 #include "kv/host_tier.h"
+#include "kv/peer_tier.h"
 #include "kv/remote_store.h"
 #include "kv/ssd_tier.h"
 #include "kv/threaded_tier.h"
@@ -10,11 +14,50 @@
 
 namespace deepinfer::app {
 
+namespace {
+
+constexpr size_t kTokenBytesMax = 4096;
+constexpr double kPeersWaitS = 2;
+
+Result<std::shared_ptr<kv::Tier>> open_remote(const std::string& url, const std::string& token_file) {
+  if (url.starts_with("kvstore:")) {
+    DI_ASSIGN_OR_RETURN(kv::PeerTierOptions options, kv::PeerTier::parse(url));
+    DI_ASSIGN_OR_RETURN(options.token, read_kv_token(token_file));
+    DI_ASSIGN_OR_RETURN(std::unique_ptr<kv::PeerTier> peers, kv::PeerTier::open(options));
+    DI_RETURN_IF_ERROR(peers->wait_connected(kPeersWaitS));
+    return std::shared_ptr<kv::Tier>(std::move(peers));
+  }
+  DI_ASSIGN_OR_RETURN(std::unique_ptr<kv::RemoteStore> store, kv::open_remote_store(url));
+  DI_RETURN_IF_ERROR(store->ping().with_context("The remote KV store cannot be used"));
+  return std::shared_ptr<kv::Tier>(std::make_shared<kv::ThreadedTier>(std::move(store), kv::ThreadedTierOptions()));
+}
+
+}  // namespace
+
+Result<std::string> read_kv_token(const std::string& path) {
+  if (path.empty()) return std::string();
+  DI_ASSIGN_OR_RETURN(std::string text, read_file(path, kTokenBytesMax));
+  struct stat st = {};
+  if (::stat(path.c_str(), &st) == 0 && (st.st_mode & (S_IRGRP | S_IROTH | S_IWGRP | S_IWOTH)) != 0)
+    return make_error(Code::kInvalidArgument, "{} can be read by others; chmod 600 {}.", path, path);
+  const size_t begin = text.find_first_not_of(" \t\r\n"), end = text.find_last_not_of(" \t\r\n");
+  if (begin == std::string::npos || end - begin + 1 < 16)
+    return make_error(Code::kInvalidArgument, "{} has no secret of at least 16 characters.", path);
+  return text.substr(begin, end - begin + 1);
+}
+
+kv::SsdTierOptions ssd_options(double gb) {
+  kv::SsdTierOptions o{.bytes_max = static_cast<uint64_t>(gb * (1ull << 30))};
+  o.segment_bytes = std::min(o.segment_bytes, o.bytes_max / 8);
+  return o;
+}
+
 void bind_kv(CommandOptions& options, KvFlags* flags) {
   options.bind("kv-host-mb", &flags->host_mb);
   options.bind("kv-ssd", &flags->ssd);
   options.bind("kv-ssd-gb", &flags->ssd_gb);
   options.bind("kv-remote", &flags->remote);
+  options.bind("kv-token-file", &flags->token_file);
   options.bind("kv-wait", &flags->wait_s);
 }
 
@@ -25,16 +68,12 @@ Status add_kv_tiers(const KvFlags& flags, engine::EngineOptions* options) {
         kv::HostTierOptions{.bytes_max = static_cast<uint64_t>(flags.host_mb) << 20}));
   }
   if (!flags.ssd.empty()) {
-    const auto bytes = static_cast<uint64_t>(flags.ssd_gb * (1ull << 30));
-    kv::SsdTierOptions ssd{.bytes_max = bytes};
-    ssd.segment_bytes = std::min(ssd.segment_bytes, bytes / 8);
-    DI_ASSIGN_OR_RETURN(std::unique_ptr<kv::SsdTier> tier, kv::SsdTier::open(flags.ssd, ssd));
+    DI_ASSIGN_OR_RETURN(std::unique_ptr<kv::SsdTier> tier, kv::SsdTier::open(flags.ssd, ssd_options(flags.ssd_gb)));
     levels.push_back(std::move(tier));
   }
   for (const std::string& url : flags.remote) {
-    DI_ASSIGN_OR_RETURN(std::unique_ptr<kv::RemoteStore> store, kv::open_remote_store(url));
-    DI_RETURN_IF_ERROR(store->ping().with_context("The remote KV store cannot be used"));
-    levels.push_back(std::make_shared<kv::ThreadedTier>(std::move(store), kv::ThreadedTierOptions()));
+    DI_ASSIGN_OR_RETURN(std::shared_ptr<kv::Tier> tier, open_remote(url, flags.token_file));
+    levels.push_back(std::move(tier));
   }
   if (levels.empty()) return Status();
   options->tier = std::make_shared<kv::TierStack>(std::move(levels));

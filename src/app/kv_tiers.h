@@ -14,6 +14,9 @@
 namespace deepinfer::engine {
 struct EngineOptions;
 }
+namespace deepinfer::kv {
+struct SsdTierOptions;
+}
 
 namespace deepinfer::app {
 
@@ -21,10 +24,16 @@ class CommandOptions;
 
 struct KvFlags {
   int64_t host_mb = 0;
-  std::string ssd;
+  std::string ssd, token_file;
   double ssd_gb = 0, wait_s = 0;
   std::vector<std::string> remote;
 };
+
+// The secret in a file of --kv-token-file, without the white space around it; empty: no file. Errors say why it cannot
+// be read, or that others may read it.
+Result<std::string> read_kv_token(const std::string& path);
+
+kv::SsdTierOptions ssd_options(double gb);
 
 void bind_kv(CommandOptions& options, KvFlags* flags);
 // Sets the engine's tier if any is asked for. Errors name the store that cannot be opened.

@@ -15,55 +15,93 @@ Tier::Ticket HostTier::complete(Status status, size_t bytes, const PutInfo& info
 }
 
 HostTier::Place HostTier::drop(Place at) {
-  stats_.bytes -= at->bytes.size();
+  stats_.bytes -= at->bytes->size();
   --stats_.records;
   by_key_.erase(at->key);
   const Place next = std::next(at);
+  if (at->bytes.use_count() > 1) at->bytes.reset();
   spare_.clear();
   spare_.splice(spare_.begin(), records_, at);
   return next;
 }
 
-Tier::Ticket HostTier::get(const BlockKey& key, std::span<std::byte> into) {
+HostTier::Record* HostTier::use(const BlockKey& key) {
   const auto at = by_key_.find(key);
-  if (at != by_key_.end() && at->second->expires_at <= now()) {
-    ++stats_.expired;
-    drop(at->second);
-  } else if (at != by_key_.end()) {
-    Record& r = *at->second;
-    if (r.bytes.size() > into.size())
-      return complete(Status(Code::kResourceExhausted, "the record is larger than the buffer"));
-    std::ranges::copy(r.bytes, into.begin());
-    r.expires_at = now() + r.ttl_s;
-    records_.splice(records_.begin(), records_, at->second);
-    ++stats_.hits;
-    return complete(Status(), r.bytes.size(), {.space = r.space, .ttl_s = static_cast<double>(r.ttl_s)});
+  const int64_t t = now();
+  if (at == by_key_.end()) {
+    ++stats_.misses;
+    return nullptr;
   }
-  ++stats_.misses;
-  return complete(Status(Code::kNotFound, "no such record in host memory"));
+  if (at->second->expires_at <= t) {
+    ++stats_.expired;
+    ++stats_.misses;
+    drop(at->second);
+    return nullptr;
+  }
+  Record& r = *at->second;
+  r.expires_at = t + r.ttl_s;
+  records_.splice(records_.begin(), records_, at->second);
+  ++stats_.hits;
+  return &r;
 }
 
-Tier::Ticket HostTier::put(const BlockKey& key, std::span<const std::byte> record, const PutInfo& info) {
-  if (record.size() > options_.bytes_max) {
+bool HostTier::contains(const BlockKey& key) const {
+  const auto at = by_key_.find(key);
+  return at != by_key_.end() && at->second->expires_at > now();
+}
+
+Tier::Ticket HostTier::get(const BlockKey& key, std::span<std::byte> into) {
+  const Record* r = use(key);
+  if (r == nullptr) return complete(Status(Code::kNotFound, "no such record in host memory"));
+  if (r->bytes->size() > into.size())
+    return complete(Status(Code::kResourceExhausted, "the record is larger than the buffer"));
+  std::ranges::copy(*r->bytes, into.begin());
+  return complete(Status(), r->bytes->size(), {.space = r->space, .ttl_s = static_cast<double>(r->ttl_s)});
+}
+
+std::shared_ptr<const std::vector<std::byte>> HostTier::share(const BlockKey& key, PutInfo* info) {
+  const Record* r = use(key);
+  if (r == nullptr) return nullptr;
+  *info = {.space = r->space, .ttl_s = static_cast<double>(r->ttl_s)};
+  return r->bytes;
+}
+
+// A new entry in front, for a record of so many bytes.
+Status HostTier::make_room(const BlockKey& key, size_t bytes) {
+  if (bytes > options_.bytes_max) {
     ++stats_.refused;
-    return complete(Status(Code::kResourceExhausted, "the record is larger than the tier"));
+    return Status(Code::kResourceExhausted, "the record is larger than the tier");
   }
   if (const auto old = by_key_.find(key); old != by_key_.end()) drop(old->second);
-  while (stats_.bytes + record.size() > options_.bytes_max) {
+  while (stats_.bytes + bytes > options_.bytes_max) {
     drop(std::prev(records_.end()));
     ++stats_.evicted;
   }
   if (spare_.empty()) spare_.emplace_back();
   records_.splice(records_.begin(), spare_);
+  by_key_[key] = records_.begin();
+  stats_.bytes += bytes;
+  ++stats_.records;
+  return Status();
+}
+
+Status HostTier::put_shared(const BlockKey& key, std::shared_ptr<std::vector<std::byte>> record, const PutInfo& info) {
+  DI_RETURN_IF_ERROR(make_room(key, record->size()));
+  const auto ttl_s = static_cast<int64_t>(std::clamp(info.ttl_s, 1.0, 4e9));
+  records_.front() = {
+      .key = key, .bytes = std::move(record), .space = info.space, .ttl_s = ttl_s, .expires_at = now() + ttl_s};
+  return Status();
+}
+
+Tier::Ticket HostTier::put(const BlockKey& key, std::span<const std::byte> record, const PutInfo& info) {
+  if (Status status = make_room(key, record.size()); !status.ok()) return complete(std::move(status));
   Record& r = records_.front();
+  if (!r.bytes) r.bytes = std::make_shared<std::vector<std::byte>>();
   r.key = key;
-  r.bytes.assign(record.begin(), record.end());
+  r.bytes->assign(record.begin(), record.end());
   r.space = info.space;
   r.ttl_s = static_cast<int64_t>(std::clamp(info.ttl_s, 1.0, 4e9));
   r.expires_at = now() + r.ttl_s;
-  by_key_[key] = records_.begin();
-  stats_.bytes += record.size();
-  ++stats_.records;
   return complete(Status());
 }
 

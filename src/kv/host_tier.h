@@ -3,13 +3,15 @@
 //   HostTier host({.bytes_max = 64ull << 30});
 //
 // The least recently used records leave when room is needed; a record that has not been read for its time is gone. One
-// copy in and one copy out; completions come with the next poll().
+// copy in and one copy out; completions come with the next poll(). Who sends records on takes and gives them without a
+// copy: share(), put_shared().
 #pragma once
 
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <list>
+#include <memory>
 #include <unordered_map>
 #include <vector>
 
@@ -38,13 +40,18 @@ class HostTier : public Tier {
   size_t poll(std::span<Completion> done) override;
   void cancel(Ticket ticket) override;
 
+  // The record itself, valid as long as it is held; null: a miss.
+  std::shared_ptr<const std::vector<std::byte>> share(const BlockKey& key, PutInfo* info);
+  // As put(), at once. The record must not change any more.
+  Status put_shared(const BlockKey& key, std::shared_ptr<std::vector<std::byte>> record, const PutInfo& info);
+  bool contains(const BlockKey& key) const;
   void purge(uint64_t space);  // 0: all
   HostTierStats stats() const { return stats_; }
 
  private:
   struct Record {
     BlockKey key;
-    std::vector<std::byte> bytes;
+    std::shared_ptr<std::vector<std::byte>> bytes;
     uint64_t space = 0;
     int64_t ttl_s = 0, expires_at = 0;
   };
@@ -52,11 +59,13 @@ class HostTier : public Tier {
 
   int64_t now() const;
   Place drop(Place at);
+  Record* use(const BlockKey& key);  // null: a miss
+  Status make_room(const BlockKey& key, size_t bytes);
   Ticket complete(Status status, size_t bytes = 0, const PutInfo& info = {});
 
   const HostTierOptions options_;
   std::list<Record> records_;  // the most recently used first
-  std::list<Record> spare_;    // one buffer to be used again
+  std::list<Record> spare_;    // one entry to be used again, with its buffer if nobody else holds it
   std::unordered_map<BlockKey, Place, BlockKeyHash> by_key_;
   std::deque<Completion> completions_;
   Ticket last_ = 0;

@@ -10,8 +10,8 @@ namespace deepinfer::kv {
 Result<std::unique_ptr<RemoteStore>> open_remote_store(const std::string& url) {
   const auto bad = [&url](std::string_view what) {
     return make_error(Code::kInvalidArgument,
-                      "The remote KV store \"{}\" {}; give redis://HOST:PORT[/PREFIX], "
-                      "redis+cluster://HOST:PORT[/PREFIX] or dir:/FOLDER.",
+                      "The remote KV store \"{}\" {}; give kvstore://HOST:PORT,HOST:PORT, "
+                      "redis://HOST:PORT[/PREFIX], redis+cluster://HOST:PORT[/PREFIX] or dir:/FOLDER.",
                       url, what);
   };
   if (url.starts_with("dir:")) {

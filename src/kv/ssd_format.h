@@ -1,11 +1,12 @@
 // Bytes of the SSD tier's segment files (internal to kv/; used by ssd_tier.cc and its tests).
 //
-// A segment is a file of frames, each at a multiple of kIoAlignment: a header of kFrameHeaderBytes, the record, zeros up
-// to the alignment. Little endian, as the machines are that this runs on. A header names its place (segment, offset), so
-// that bytes of an older life of the disk are never taken for frames. A segment that is full is sealed: an index file
-// beside it lists its frames, so that a start does not read the segment. The last segment is read frame by frame. A
-// record is erased by zeros over its header. Files of segments that left are written again under another number, because
-// a file system writes faster where a file has been written before; what they held names another segment.
+// A segment is a file of frames, each at a multiple of kIoAlignment: a header of kFrameHeaderBytes, the record, zeros
+// up to the alignment. Little endian, as the machines are that this runs on. A header names its place (segment,
+// offset), so that bytes of an older life of the disk are never taken for frames. A segment that is full is sealed: an
+// index file beside it lists its frames, so that a start does not read the segment. The last segment is read frame by
+// frame. A record is erased by zeros over its header. Files of segments that left are written again under another
+// number, because a file system writes faster where a file has been written before; what they held names another
+// segment.
 #pragma once
 
 #include <cstddef>

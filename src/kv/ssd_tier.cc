@@ -220,12 +220,15 @@ void SsdTier::Impl::give_buffer(AlignedBuffer b) {
 }
 
 void SsdTier::Impl::complete(Ticket ticket, Status status, size_t bytes, const PutInfo& info) {
-  const std::lock_guard lock(mutex);
-  if (const auto at = std::ranges::find(cancelled, ticket); at != cancelled.end()) {
-    cancelled.erase(at);
-    return;
+  {
+    const std::lock_guard lock(mutex);
+    if (const auto at = std::ranges::find(cancelled, ticket); at != cancelled.end()) {
+      cancelled.erase(at);
+      return;
+    }
+    completions.push_back({ticket, std::move(status), bytes, info});
   }
-  completions.push_back({ticket, std::move(status), bytes, info});
+  if (options.on_completion) options.on_completion();
 }
 
 bool SsdTier::Impl::begin(std::unique_ptr<Op>& op) {
@@ -532,6 +535,17 @@ void SsdTier::cancel(Ticket ticket) {
   } else {
     impl_->cancelled.push_back(ticket);
   }
+}
+
+bool SsdTier::contains(const BlockKey& key) const {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->log->contains(key, impl_->unix_time());
+}
+
+uint64_t SsdTier::record_bytes(const BlockKey& key) const {
+  const std::lock_guard lock(impl_->mutex);
+  const auto at = impl_->log->entries().find(key);
+  return at == impl_->log->entries().end() ? 0 : at->second.frame.bytes;
 }
 
 size_t SsdTier::count_prefix(std::span<const BlockKey> keys) const {

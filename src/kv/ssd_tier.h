@@ -34,6 +34,7 @@ struct SsdTierOptions {
   bool io_uring = true;
   Faults faults;
   std::function<int64_t()> unix_time;       // seconds; empty: the system's clock
+  std::function<void()> on_completion;      // there is something to poll; called by the tier's thread
 };
 
 struct SsdStats {
@@ -67,6 +68,8 @@ class SsdTier : public Tier {
   size_t poll(std::span<Completion> done) override;
   void cancel(Ticket ticket) override;
 
+  bool contains(const BlockKey& key) const;         // any thread
+  uint64_t record_bytes(const BlockKey& key) const;  // 0: it is not here; any thread
   // How many of the chain's first keys are here. Any thread.
   size_t count_prefix(std::span<const BlockKey> keys) const;
   // Forgets all records of a space; 0: all. Survives a restart.

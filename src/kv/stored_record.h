@@ -1,5 +1,5 @@
-// What stores that know only names and bytes keep beside a record (internal to kv/): its tenant and its time, behind its
-// last byte.
+// What stores that know only names and bytes keep beside a record (internal to kv/): its tenant and its time, behind
+// its last byte.
 //
 //   append_trailer(bytes, {.space = 7, .expires_at = t, .ttl_s = 3600});
 //   std::optional<Trailer> t = read_trailer(bytes);     // nothing: not written by us, or cut

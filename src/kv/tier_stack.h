@@ -64,7 +64,8 @@ class TierStack : public Tier {
 
   static double now();
   void ask(Ticket ticket, Get& get);
-  Ticket put_to(size_t levels, const BlockKey& key, std::span<const std::byte> record, const PutInfo& info, bool silent);
+  Ticket put_to(size_t levels, const BlockKey& key, std::span<const std::byte> record, const PutInfo& info,
+                bool silent);
   void end_get(Ticket ticket, Status status, size_t bytes);
   void level_answered(size_t level, const Completion& done);
   void get_answered(size_t level, Ticket ticket, Get& get, const Completion& done);

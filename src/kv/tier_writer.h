@@ -1,11 +1,12 @@
 // Writes blocks to a tier: makes the record, keeps its buffer until the put has completed.
 //
 //   TierWriter writer(tier, {.page_bytes = layout.page_bytes});
-//   writer.write(key, tokens, page, {.ttl_s = 3 * 86400});   // false: too many in flight; the block is not written, counted
+//   writer.write(key, tokens, page, {.ttl_s = 3 * 86400});   // false: too many in flight; not written, counted
 //   writer.completed(completion);             // what Tier::poll gave; false: not one of these puts
 //
-// A failed put is counted and forgotten: the block is computed again when somebody wants it. Limits: in_flight_max puts,
-// each with a buffer of one record; buffers are reused. Destroying the writer cancels what is in flight. One thread.
+// A failed put is counted and forgotten: the block is computed again when somebody wants it. Limits: in_flight_max
+// puts, each with a buffer of one record; buffers are reused. Destroying the writer cancels what is in flight. One
+// thread.
 #pragma once
 
 #include <cstddef>

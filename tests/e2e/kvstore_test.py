@@ -1,0 +1,132 @@
+"""KV servers of peers: the same answers cold, from servers, and with servers that are killed or stopped in mid-run."""
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+import unittest
+
+from program import PROGRAM, SANITIZED
+
+SYSTEM = "You are a helpful assistant. " + " ".join(f"Rule {i}: tell the truth about number {i}." for i in range(40))
+QUESTIONS = [f"Tell me story number {i}." for i in range(6)]
+
+
+class Server:
+    def __init__(self, *args, listen="127.0.0.1:0"):
+        self.process = subprocess.Popen([PROGRAM, "kvstore", "--listen-kv", listen, "--memory-mb", "64", *args],
+                                        stderr=subprocess.PIPE, text=True)
+        line = self.process.stderr.readline()
+        self.address = re.search(r"kvstore://(\S+),", line).group(1)
+        threading.Thread(target=self.process.stderr.read, daemon=True).start()
+
+    def signal(self, number):
+        self.process.send_signal(number)
+
+    def end(self):
+        if self.process.poll() is None:
+            self.signal(signal.SIGCONT)
+            self.process.kill()
+        self.process.wait()
+        self.process.stderr.close()
+
+
+class KvstoreTest(unittest.TestCase):
+    def setUp(self):
+        self.home = tempfile.TemporaryDirectory()
+        self.env = {"PATH": os.environ["PATH"], "HOME": self.home.name}
+        self.input = os.path.join(self.home.name, "in.jsonl")
+        self.servers = []
+        with open(self.input, "w") as file:
+            for question in QUESTIONS:
+                messages = [{"role": "system", "content": SYSTEM + question}, {"role": "user", "content": question}]
+                file.write(json.dumps({"messages": messages, "max_tokens": 10, "temperature": 0}) + "\n")
+
+    def tearDown(self):
+        for server in self.servers:
+            server.end()
+        self.home.cleanup()
+
+    def start(self, *args, **kwargs):
+        self.servers.append(Server(*args, **kwargs))
+        return self.servers[-1]
+
+    def run_program(self, *args, code=0):
+        result = subprocess.run([PROGRAM, *args], env=self.env, capture_output=True, text=True, timeout=250)
+        self.assertEqual(result.returncode, code, result.stderr + result.stdout)
+        return result.stdout + result.stderr
+
+    def generate(self, *args, meanwhile=None):
+        """Answers, and how many prompt tokens of all requests came from a cache."""
+        output = pathlib.Path(self.home.name, "out.jsonl")
+        output.unlink(missing_ok=True)
+        process = subprocess.Popen([PROGRAM, "generate", self.input, "-o", str(output), "--sequences", "1", "--quiet", *args],
+                                   env=self.env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        if meanwhile:  # once the first answer is there
+            for _ in range(3000):
+                if process.poll() is not None or (output.exists() and output.stat().st_size > 0):
+                    break
+                time.sleep(0.01)
+            meanwhile()
+        text = process.communicate(timeout=250)[0]
+        self.assertEqual(process.returncode, 0, text)
+        lines = [json.loads(line) for line in output.read_text().splitlines()]
+        lines.sort(key=lambda line: str(line.get("custom_id")))
+        answers = sorted(json.dumps(line["response"]["choices"][0]["message"]) for line in lines)
+        return answers, sum(l["response"]["usage"]["prompt_tokens_details"]["cached_tokens"] for l in lines)
+
+    def test_members_come_and_go(self):
+        cold, _ = self.generate("--no-cache")
+        servers = [self.start() for _ in range(3)]
+        remote = ("--kv-remote", "kvstore://" + ",".join(s.address for s in servers))
+        self.assertEqual(self.generate(*remote)[0], cold)
+        answers, all_cached = self.generate(*remote)
+        self.assertEqual(answers, cold)
+        self.assertGreater(all_cached, 256 * len(QUESTIONS) - 1)
+        self.assertIn("blocks", self.run_program("cache", "stat", remote[1]))
+        # Stopped in mid-run: it holds its connection and says nothing.
+        answers, cached = self.generate(*remote, meanwhile=lambda: servers[0].signal(signal.SIGSTOP))
+        self.assertEqual(answers, cold)
+        self.assertLessEqual(cached, all_cached)
+        # Stopped from the start, and another one killed in mid-run.
+        answers, cached = self.generate(*remote, meanwhile=lambda: servers[1].signal(signal.SIGKILL))
+        self.assertEqual(answers, cold)
+        self.assertLess(cached, all_cached)
+        servers[0].signal(signal.SIGCONT)
+        self.start(listen=servers[1].address)  # empty
+        self.assertEqual(self.generate(*remote)[0], cold)
+        answers, cached = self.generate(*remote)
+        self.assertEqual((answers, cached), (cold, all_cached))
+        self.run_program("cache", "purge", remote[1], "--all")
+        self.assertIn("memory: 0 blocks", self.run_program("cache", "stat", remote[1]))
+
+    def test_ssd_and_token(self):
+        token = pathlib.Path(self.home.name, "token")
+        token.write_text("a secret of many characters\n")
+        token.chmod(0o600)
+        ssd = os.path.join(self.home.name, "ssd")
+        options = ("--kv-token-file", str(token), "--kv-ssd", ssd, "--kv-ssd-gb", "0.25")
+        server = self.start(*options)
+        cold, _ = self.generate("--no-cache")
+        remote = ("--kv-remote", "kvstore://" + server.address)
+        known = (*remote, "--kv-token-file", str(token))
+        self.assertEqual(self.generate(*known)[0], cold)
+        server.signal(signal.SIGTERM)
+        self.assertEqual(server.process.wait(timeout=20), 0)
+        self.start(*options, listen=server.address)
+        answers, cached = self.generate(*known)
+        self.assertEqual(answers, cold)
+        self.assertGreater(cached, 256)
+        output = os.path.join(self.home.name, "o.jsonl")
+        self.assertIn("token", self.run_program("generate", self.input, "-o", output, *remote, code=2))
+        token.chmod(0o644)
+        self.assertIn("chmod", self.run_program("generate", self.input, "-o", output, *known, code=2))
+        self.assertIn("secret", self.run_program("kvstore", "--listen-kv", "0.0.0.0:0", code=2))
+
+
+if __name__ == "__main__":
+    unittest.main()
