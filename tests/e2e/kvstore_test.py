@@ -10,10 +10,10 @@ import threading
 import time
 import unittest
 
-from program import PROGRAM, SANITIZED
+from program import PROGRAM
 
 SYSTEM = "You are a helpful assistant. " + " ".join(f"Rule {i}: tell the truth about number {i}." for i in range(40))
-QUESTIONS = [f"Tell me story number {i}." for i in range(6)]
+QUESTIONS = [f"Tell me story number {i}." for i in range(8)]
 
 
 class Server:
@@ -42,8 +42,8 @@ class KvstoreTest(unittest.TestCase):
         self.input = os.path.join(self.home.name, "in.jsonl")
         self.servers = []
         with open(self.input, "w") as file:
-            for question in QUESTIONS:
-                messages = [{"role": "system", "content": SYSTEM + question}, {"role": "user", "content": question}]
+            for question in QUESTIONS:  # no block in common, so that every member has some
+                messages = [{"role": "system", "content": question + SYSTEM}, {"role": "user", "content": question}]
                 file.write(json.dumps({"messages": messages, "max_tokens": 10, "temperature": 0}) + "\n")
 
     def tearDown(self):
