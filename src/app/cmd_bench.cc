@@ -60,8 +60,7 @@ int bench(const Flags& flags) {
                       .seed = flags.seed,
                       .full_prefill = flags.prefill == "full",
                       .on_progress = [&] { watch.value()->tick(llm.value()->engine()); }};
-  const Result<Measured> m = measure_median(*llm.value(), load, flags.repeats, &interrupt.flag(),
-                                            [&](const engine::Usage& usage) { watch.value()->ended(usage); });
+  const Result<Measured> m = measure_median(*llm.value(), load, flags.repeats, &interrupt.flag());
   if (!m.ok()) return fail(m.status());
   llm.value().reset();  // its last steps are traced, too
   if (const Status status = watch.value()->close(); !status.ok()) return fail(status);

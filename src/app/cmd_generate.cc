@@ -8,19 +8,14 @@
 #include <fmt/format.h>
 
 #include "app/commands.h"
-#include "app/draft_flags.h"
+#include "app/engine_flags.h"
 #include "app/generate/job.h"
-#include "app/kv_tiers.h"
 #include "app/options/command_options.h"
-#include "app/options/token_ranges.h"
 #include "app/run/find_model.h"
-#include "app/run/load.h"
 #include "app/terminal/interrupt.h"
 #include "app/terminal/progress_bar.h"
 #include "app/terminal/terminal.h"
-#include "app/watch.h"
 #include "checkpoint/checkpoint.h"
-#include "engine/model_executor.h"
 #include "ops/ops.h"
 #include "recipe/output_vocabulary.h"
 
@@ -30,53 +25,19 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr int kExitInterrupted = 130;
-constexpr int64_t kContextDefault = 8192;
+constexpr double kGrammarTimeoutS = 20;
 
 struct GenerateFlags {
   std::string input, output, model, order, prefill;
-  RunOptions run;
-  KvFlags kv;
-  DraftFlags drafts;
-  int sequences = 0, rows = 0;
+  EngineFlags engine;
   uint64_t seed = 0;
-  int64_t cache_mb = 0, keep = 0;
-  int top_k_max = 0;
-  std::string ban_tokens;
-  grammar::Compiler::Options grammar;
-  double grammar_timeout_s = 0;
-  WatchFlags watch;
-  bool resume = false, quiet = false, cache = true;
+  bool resume = false, quiet = false;
 };
 
 int fail(const Status& status) {
   if (status.code() == Code::kCancelled) return kExitInterrupted;
   const int code = app::fail(status.message());
   return status.code() == Code::kInternal ? kExitFailure : code;
-}
-
-Result<std::unique_ptr<engine::Engine>> make_engine(const GenerateFlags& flags, ModelParts& parts, int64_t context,
-                                                    const Watch& watch) {
-  engine::ModelExecutorOptions sizes;
-  sizes.context_max = context;
-  sizes.sequences_max = flags.sequences;
-  sizes.rows_max = std::max(flags.rows, flags.sequences);
-  DI_ASSIGN_OR_RETURN(sizes.ram_bytes, ram_bytes(flags.run));
-  engine::EngineOptions options;
-  add_drafts(flags.drafts, &sizes, &options);
-  DI_RETURN_IF_ERROR(read_draft_temperatures(parts.checkpoint->directory(), &options));
-  DI_ASSIGN_OR_RETURN(std::unique_ptr<engine::ModelExecutor> executor,
-                      engine::ModelExecutor::create(parts.checkpoint, std::move(parts.ops), sizes));
-  const auto& ends = parts.checkpoint->generation().eos_token_ids;
-  options.end_tokens.assign(ends.begin(), ends.end());
-  if (options.end_tokens.empty()) options.end_tokens = {static_cast<int32_t>(parts.checkpoint->config().eos_token_id)};
-  options.prefix_cache = flags.cache;
-  options.host_bytes_max = static_cast<uint64_t>(flags.cache_mb) << 20;
-  options.observer = watch.observer();
-  options.top_k_max = flags.top_k_max;
-  DI_ASSIGN_OR_RETURN(options.banned_tokens, parse_token_ranges(flags.ban_tokens));
-  if (flags.keep > 0) options.keep_extra = static_cast<int>(flags.keep) - executor->info().window;
-  DI_RETURN_IF_ERROR(add_kv_tiers(flags.kv, &options));
-  return engine::Engine::create(std::move(executor), parts.tokenizer, options);
 }
 
 std::string summary(const JobResult& r, double seconds) {
@@ -88,7 +49,6 @@ std::string summary(const JobResult& r, double seconds) {
 }
 
 int generate(GenerateFlags& flags) {
-  flags.grammar.limits.compile_ms = static_cast<uint32_t>(flags.grammar_timeout_s * 1000);
   ::signal(SIGXFSZ, SIG_IGN);  // a file size limit shows as a failed write, which has a message
   const Result<int64_t> total = count_lines(flags.input);
   if (!total.ok()) return fail(total.status());
@@ -97,26 +57,24 @@ int generate(GenerateFlags& flags) {
   const Result<std::string> dir = find_model(flags.model);
   if (!dir.ok()) return fail(dir.status());
   Interrupt interrupt;
-  Result<ModelParts> parts = load_parts(dir.value(), flags.run, &interrupt.flag());
+  Result<ModelParts> parts = load_parts(dir.value(), flags.engine.run, &interrupt.flag());
   if (!parts.ok()) return fail(parts.status());
-  const int64_t context = flags.run.context > 0
-                              ? flags.run.context
-                              : std::min(kContextDefault, parts->checkpoint->config().max_position_embeddings);
   const recipe::OutputVocabulary vocabulary(parts->tokenizer);
   const auto created =
       std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch());
   Result<std::unique_ptr<LineReader>> reader = LineReader::create(
       parts->tokenizer,
-      {.context_max = context,
+      {.context_max = flags.engine.context(parts->checkpoint->config()),
        .seed = flags.seed,
        .model_name = "deepseek-v4.1-flash",
        .created = created.count(),
        .full_prefill = flags.prefill == "full",
-       .grammar = flags.grammar});
+       .grammar = flags.engine.grammar(kGrammarTimeoutS)});
   if (!reader.ok()) return fail(reader.status());
-  const Result<std::unique_ptr<Watch>> watch = Watch::open(flags.watch);
+  const Result<std::unique_ptr<Watch>> watch = Watch::open(flags.engine.watch);
   if (!watch.ok()) return fail(watch.status());
-  Result<std::unique_ptr<engine::Engine>> engine = make_engine(flags, parts.value(), context, *watch.value());
+  Result<std::unique_ptr<engine::Engine>> engine =
+      make_engine(flags.engine, parts.value(), {.observer = watch.value()->observer()});
   if (!engine.ok()) return fail(engine.status());
   watch.value()->begin(engine.value()->info());
 
@@ -134,9 +92,7 @@ int generate(GenerateFlags& flags) {
                  fmt::format("{:.1f} tokens/s", static_cast<double>(r.output_tokens) / std::max(seconds(), 1e-9)));
     };
     Job job(*engine.value(), *reader.value(), vocabulary, *output.value(),
-            {.in_order = flags.order == "input",
-             .in_work_max = 4 * flags.sequences,
-             .on_ended = [&](const engine::Usage& usage) { watch.value()->ended(usage); }});
+            {.in_order = flags.order == "input", .in_work_max = 4 * flags.engine.sequences});
     result = job.run(flags.input, on_progress, &interrupt.flag());
   }
   if (!result.ok()) return fail(result.status());
@@ -156,25 +112,8 @@ void setup_generate(CLI::App& app, Run* run) {
       ->required();
   app.add_option("-o,--output", flags->output, "Where the answers go, one a line")->required();
   options->bind("model", &flags->model);
-  options->bind("device", &flags->run.device);
-  options->bind("backend", &flags->run.backend);
-  options->bind("threads", &flags->run.threads);
-  options->bind("ram", &flags->run.ram);
-  options->bind("context", &flags->run.context);
+  bind_engine(*options, &flags->engine);
   options->bind("prefill", &flags->prefill);
-  options->bind("sequences", &flags->sequences);
-  options->bind("rows", &flags->rows);
-  options->bind("cache", &flags->cache);
-  options->bind("cache-mb", &flags->cache_mb);
-  bind_kv(*options, &flags->kv);
-  bind_drafts(*options, &flags->drafts);
-  options->bind("keep", &flags->keep);
-  options->bind("ban-tokens", &flags->ban_tokens);
-  options->bind("top-k-max", &flags->top_k_max);
-  options->bind("grammar-timeout", &flags->grammar_timeout_s);
-  options->bind("grammar-threads", &flags->grammar.threads);
-  options->bind("grammar-cache-bytes", &flags->grammar.cache_bytes_max);
-  bind_watch(*options, &flags->watch);
   options->bind("seed", &flags->seed);
   options->bind("order", &flags->order);
   options->bind("resume", &flags->resume);

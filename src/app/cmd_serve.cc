@@ -9,15 +9,12 @@
 #include <fmt/format.h>
 
 #include "app/commands.h"
-#include "app/draft_flags.h"
-#include "app/kv_tiers.h"
+#include "app/engine_flags.h"
 #include "app/options/command_options.h"
 #include "app/run/find_model.h"
-#include "app/run/load.h"
 #include "app/terminal/signals.h"
 #include "base/thread_pool.h"
 #include "checkpoint/checkpoint.h"
-#include "engine/model_executor.h"
 #include "ops/ops.h"
 #include "serve/server.h"
 #include "serve/service.h"
@@ -26,16 +23,12 @@ namespace deepinfer::app {
 namespace {
 
 constexpr int kExitInterrupted = 130;
-constexpr int64_t kServeContextDefault = 8192;
+constexpr double kGrammarTimeoutS = 2;
 
 struct ServeFlags {
   std::string model, model_option, host;
-  RunOptions run;
-  KvFlags kv;
-  DraftFlags drafts;
-  int port = 0, sequences = 0, rows = 0;
-  int64_t cache_mb = 0;
-  bool cache = true;
+  EngineFlags engine;
+  int port = 0;
   std::vector<std::string> listen;
   serve::ServeConfig config;
   serve::ServeLimits limits;
@@ -58,29 +51,6 @@ int fail(const Status& status) {
 uint64_t random_seed() {
   uint64_t seed = 0;
   return ::getrandom(&seed, sizeof seed, 0) == sizeof seed ? seed : 1;
-}
-
-Result<std::unique_ptr<engine::Engine>> make_engine(const ServeFlags& flags, ModelParts& parts) {
-  const int64_t model_max = parts.checkpoint->config().max_position_embeddings;
-  engine::ModelExecutorOptions sizes;
-  sizes.context_max = flags.run.context > 0 ? flags.run.context : std::min(kServeContextDefault, model_max);
-  sizes.sequences_max = flags.sequences;
-  sizes.rows_max = std::max(flags.rows, flags.sequences);
-  DI_ASSIGN_OR_RETURN(sizes.ram_bytes, ram_bytes(flags.run));
-  engine::EngineOptions options;
-  add_drafts(flags.drafts, &sizes, &options);
-  DI_RETURN_IF_ERROR(read_draft_temperatures(parts.checkpoint->directory(), &options));
-  DI_ASSIGN_OR_RETURN(std::unique_ptr<engine::ModelExecutor> executor,
-                      engine::ModelExecutor::create(parts.checkpoint, std::move(parts.ops), sizes));
-  const auto& ends = parts.checkpoint->generation().eos_token_ids;
-  options.end_tokens.assign(ends.begin(), ends.end());
-  if (options.end_tokens.empty()) options.end_tokens = {static_cast<int32_t>(parts.checkpoint->config().eos_token_id)};
-  options.seed = random_seed();
-  options.prefix_cache = flags.cache;
-  options.host_bytes_max = static_cast<uint64_t>(flags.cache_mb) << 20;
-  options.waiting_max = flags.limits.requests_max;
-  DI_RETURN_IF_ERROR(add_kv_tiers(flags.kv, &options));
-  return engine::Engine::create(std::move(executor), parts.tokenizer, options);
 }
 
 Status check_addresses(ServeFlags& flags) {
@@ -138,12 +108,19 @@ int serve_model(ServeFlags& flags, CommandOptions& options) {
   if (!dir.ok()) return fail(dir.status());
   flags.config.bundled_model = is_bundled_model(dir.value());
   Signals signals;
-  if (flags.run.threads == 0) flags.run.threads = std::max(1, available_cores() - 1);
-  Result<ModelParts> parts = load_parts(dir.value(), flags.run, &signals.stop_flag());
+  if (flags.engine.run.threads == 0) flags.engine.run.threads = std::max(1, available_cores() - 1);
+  Result<ModelParts> parts = load_parts(dir.value(), flags.engine.run, &signals.stop_flag());
   if (!parts.ok()) return fail(parts.status());
-  Result<std::unique_ptr<engine::Engine>> engine = make_engine(flags, parts.value());
-  if (!engine.ok()) return fail(engine.status());
-  auto service = serve::Service::create(flags.config, serve::make_engine_backend(std::move(engine).value()), parts->tokenizer);
+  const Result<std::unique_ptr<Watch>> watch = Watch::open(flags.engine.watch);
+  if (!watch.ok()) return fail(watch.status());
+  Result<std::unique_ptr<engine::Engine>> made = make_engine(
+      flags.engine, parts.value(),
+      {.seed = random_seed(), .observer = watch.value()->observer(), .waiting_max = flags.limits.requests_max});
+  if (!made.ok()) return fail(made.status());
+  engine::Engine& engine = *made.value();
+  watch.value()->begin(engine.info());
+  flags.config.grammar = flags.engine.grammar(kGrammarTimeoutS);
+  auto service = serve::Service::create(flags.config, serve::make_engine_backend(std::move(made).value()), parts->tokenizer);
   if (!service.ok()) return fail(service.status());
   serve::Router router;
   service.value()->add_routes(router);
@@ -151,14 +128,19 @@ int serve_model(ServeFlags& flags, CommandOptions& options) {
   if (!server.ok()) return fail(server.status());
   service.value()->set_server(server.value().get());
   print_start(flags, dir.value(), *server.value());
-  while (signals.wait() == Signals::kReload) reload(flags, options, *service.value());
+  {
+    const Ticker ticker(*watch.value(), engine);
+    while (signals.wait() == Signals::kReload) reload(flags, options, *service.value());
+  }
   fmt::print(stderr, "Ending: responses in work have up to {:g} s (Ctrl-C again: none).\n", flags.limits.drain_timeout_s);
   service.value()->draining = true;
   server.value()->drain(flags.limits.drain_timeout_s);
   server.value()->stop();
   service.value()->set_server(nullptr);
   service.value()->stop();
-  return kExitOk;
+  service.value().reset();  // its last steps are traced, too
+  const Status traced = watch.value()->close();
+  return traced.ok() ? kExitOk : fail(traced);
 }
 
 void setup_serve(CLI::App& app, Run* run) {
@@ -167,17 +149,7 @@ void setup_serve(CLI::App& app, Run* run) {
   auto options = std::make_shared<CommandOptions>(app, "serve");
   serve::ServeConfig& c = flags->config;
   options->bind("model", &flags->model_option);
-  options->bind("device", &flags->run.device);
-  options->bind("backend", &flags->run.backend);
-  options->bind("threads", &flags->run.threads);
-  options->bind("ram", &flags->run.ram);
-  options->bind("context", &flags->run.context);
-  options->bind("sequences", &flags->sequences);
-  options->bind("rows", &flags->rows);
-  options->bind("cache", &flags->cache);
-  options->bind("cache-mb", &flags->cache_mb);
-  bind_kv(*options, &flags->kv);
-  bind_drafts(*options, &flags->drafts);
+  bind_engine(*options, &flags->engine);
   options->bind("host", &flags->host);
   options->bind("port", &flags->port);
   options->bind("listen", &flags->listen);

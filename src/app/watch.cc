@@ -47,13 +47,25 @@ void Watch::tick(engine::Engine& engine) {
   write_out(STDERR_FILENO, stats_->take(engine.stats(), engine.info()));
 }
 
-void Watch::ended(const engine::Usage& usage) {
-  if (stats_) stats_->add(usage);
-}
-
 Status Watch::close() {
   if (steps_) DI_RETURN_IF_ERROR(steps_->close());
   return chrome_ ? chrome_->close() : Status();
+}
+
+Ticker::Ticker(Watch& watch, engine::Engine& engine) {
+  thread_ = std::thread([this, &watch, &engine] {
+    std::unique_lock<std::mutex> lock(mutex_);
+    while (!changed_.wait_for(lock, std::chrono::milliseconds(500), [this] { return ending_; })) watch.tick(engine);
+  });
+}
+
+Ticker::~Ticker() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    ending_ = true;
+  }
+  changed_.notify_one();
+  thread_.join();
 }
 
 }  // namespace deepinfer::app

@@ -4,15 +4,17 @@
 //   DI_ASSIGN_OR_RETURN(auto watch, Watch::open(flags));
 //   engine_options.observer = watch->observer();                    // null if nothing is asked for
 //   watch->begin(engine->info());
-//   watch->tick(*engine);  watch->ended(usage);                     // now and then; of each answer
+//   watch->tick(*engine);                                           // now and then, or: Ticker ticker(*watch, *engine);
 //   DI_RETURN_IF_ERROR(watch->close());                             // once the engine has ended
 #pragma once
 
+#include <condition_variable>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <thread>
 
 #include "base/status.h"
-#include "engine/stream.h"
 
 namespace deepinfer::engine {
 class ChromeTrace;
@@ -43,7 +45,6 @@ class Watch {
   void begin(const engine::ExecutorInfo& info);
   // Prints the line of statistics to standard error if it is due.
   void tick(engine::Engine& engine);
-  void ended(const engine::Usage& usage);
   Status close();
 
  private:
@@ -53,6 +54,19 @@ class Watch {
   std::shared_ptr<engine::ChromeTrace> chrome_;
   std::shared_ptr<engine::StatsLine> stats_;
   std::shared_ptr<engine::StepObserver> observer_;
+};
+
+// Ticks on a thread of its own while it lives, for commands that only wait. Both must outlive it.
+class Ticker {
+ public:
+  Ticker(Watch& watch, engine::Engine& engine);
+  ~Ticker();
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool ending_ = false;
+  std::thread thread_;
 };
 
 }  // namespace deepinfer::app

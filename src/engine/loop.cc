@@ -322,6 +322,7 @@ void Engine::Impl::end_answer(Answer& a, FinishReason reason) {
     e.error = Status(Code::kInternal, "The step of this request failed.");
   e.usage = a.usage;
   e.usage.total_s = now() - l.submitted_s;
+  if (options.observer) options.observer->on_end(e.usage, reason);
   l.stream->queue.push();
   touched.push_back(&l);
 }

@@ -38,10 +38,11 @@ void StatsLine::on_step(const StepRecord& r) {
   (prefill_rows > 0 ? w.prefill_s : w.decode_s) += r.at.ready - r.at.started;
 }
 
-void StatsLine::add(const Usage& usage) {
+void StatsLine::on_end(const Usage& usage, FinishReason reason) {
   const std::lock_guard<std::mutex> lock(mutex_);
   Window& w = window_;
   ++w.ended;
+  w.aborted += reason == FinishReason::kCancelled || reason == FinishReason::kTimeout || reason == FinishReason::kFailed;
   w.prompt_tokens += usage.prompt_tokens;
   w.cached_tokens += usage.cached_tokens;
   w.output_tokens += usage.output_tokens;
@@ -75,14 +76,14 @@ std::string StatsLine::take(const EngineStats& stats, const ExecutorInfo& info) 
       "{:.0f}% with "
       "prompts, {:.0f}% without | prompts {:.0f}% from the cache | first token mean {:.3f} s, longest {:.3f} s | ended "
       "{}: {:.0f} tokens "
-      "in, {:.0f} out; preempted {} | contexts {} to {}, {:.0f} keys a step\n",
+      "in, {:.0f} out; preempted {}, aborted {} | contexts {} to {}, {:.0f} keys a step\n",
       all_steps_, kind, per_second(w.steps), ratio(static_cast<double>(all_steps_), seconds_since(begin_)),
       per_second(w.prefill_rows), per_second(w.tokens), w.accepted, w.drafts, s.running, s.waiting,
       static_cast<double>(w.rows) / steps, 100 * static_cast<double>(w.rows) / steps / info.rows_max,
       share(used, info.blocks), share(s.blocks_evictable, info.blocks), share(info.slots - s.slots_free, info.slots),
       100 * ratio(w.prefill_s, w.prefill_s + w.decode_s), 100 * ratio(w.decode_s, w.prefill_s + w.decode_s),
       share(w.cached_tokens, w.prompt_tokens), ratio(w.first_token_s, static_cast<double>(w.ended)),
-      w.first_token_max_s, w.ended, mean(w.prompt_tokens), mean(w.output_tokens), w.preemptions,
+      w.first_token_max_s, w.ended, mean(w.prompt_tokens), mean(w.output_tokens), w.preemptions, w.aborted,
       w.context_max > 0 ? w.context_min : 0, w.context_max, static_cast<double>(w.keys) / steps);
   const StepTimes& t = stats.times;
   out += fmt::format("  a step in us:");

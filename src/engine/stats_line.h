@@ -2,7 +2,6 @@
 //
 //   auto stats = std::make_shared<StatsLine>();
 //   options.observer = stats;
-//   stats->add(usage);                                                  // of every answer that has ended
 //   if (stats->steps() >= 100) print(stats->take(engine->stats(), engine->info()));     // and begins a new window
 //
 // All functions may be called from any thread. Rates are over the time since the window began.
@@ -22,8 +21,8 @@ class StatsLine : public StepObserver {
  public:
   void on_step(const StepRecord& record) override;
   bool wants_logits() const override { return false; }
+  void on_end(const Usage& usage, FinishReason reason) override;
 
-  void add(const Usage& usage);
   int64_t steps() const;  // of the window
   std::string take(const EngineStats& stats, const ExecutorInfo& info);
 
@@ -36,7 +35,7 @@ class StatsLine : public StepObserver {
     int64_t keys = 0;                       // sum over rows of the tokens that they attend over
     int64_t context_min = INT64_MAX, context_max = 0;
     double prefill_s = 0, decode_s = 0;     // forward time of steps with and without prompt rows
-    int64_t ended = 0, prompt_tokens = 0, cached_tokens = 0, output_tokens = 0, preemptions = 0;
+    int64_t ended = 0, aborted = 0, prompt_tokens = 0, cached_tokens = 0, output_tokens = 0, preemptions = 0;
     double first_token_s = 0, first_token_max_s = 0;
     Clock::time_point begin = Clock::now();
   };

@@ -4,13 +4,14 @@
 //   class Counter : public StepObserver { void on_step(const StepRecord& r) override { rows += r.plan.step.tokens.size(); } };
 //   options.observer = std::make_shared<Counter>();
 //
-// Both are called on the engine's thread, for every step that did something, in the order of the steps: on_step() once
-// its tokens were streamed, on_commit() once the scheduler has them. Without an observer a step costs a few comparisons
+// All are called on the engine's thread. For every step that did something, in the order of the steps: on_step() once
+// its tokens were streamed, on_commit() once the scheduler has them. on_end(): of every answer. Without an observer a step costs a few comparisons
 // more, with one a copy of its logits. What the record points to is only valid during the call.
 #pragma once
 
 #include <span>
 
+#include "engine/stream.h"
 #include "sched/plan.h"
 
 namespace deepinfer::engine {
@@ -39,6 +40,7 @@ class StepObserver {
     (void)begin;
     (void)end;
   }
+  virtual void on_end(const Usage&, FinishReason) {}
 };
 
 }  // namespace deepinfer::engine

@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "grammar/compiler.h"
 #include "serve/images/options.h"
 #include "serve/response_store.h"
 #include "serve/state_store.h"
@@ -92,6 +93,7 @@ struct ServeConfig {
   BatchLimits batches;
   ImageOptions images;                                   // what may be read for a request, and from where
   bool page = true;                                // the chat page at /
+  grammar::Compiler::Options grammar;              // compiles of schemas, patterns and grammars
   std::string access_log;                          // file, "-" for standard error, empty for none
   LiveLimits limits;
   ServePolicies policies;

@@ -76,7 +76,7 @@ Result<std::unique_ptr<Service>> Service::create(ServeConfig config, std::unique
   DI_ASSIGN_OR_RETURN(const recipe::SpecialIds specials, recipe::SpecialIds::find(tokenizer, recipe::Version::kV41));
   std::unique_ptr<Service> self(new Service(std::move(config), std::move(backend), std::move(tokenizer), specials));
   DI_ASSIGN_OR_RETURN(auto vocabulary, grammar::Vocabulary::from_tokenizer(self->tokenizer));
-  self->compiler = std::make_unique<grammar::Compiler>(std::move(vocabulary), grammar::Compiler::Options());
+  self->compiler = std::make_unique<grammar::Compiler>(std::move(vocabulary), self->config.grammar);
   DI_ASSIGN_OR_RETURN(self->gate, Gate::create(self->config, self->metrics));
   DI_ASSIGN_OR_RETURN(std::vector<recipe::Sealer::Key> keys, seal_keys(self->config.seal_keys_file));
   DI_ASSIGN_OR_RETURN(self->sealer, recipe::Sealer::create(std::move(keys), "deepseek-v4.1"));

@@ -3,12 +3,14 @@ import csv
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import tempfile
 import unittest
 import xml.etree.ElementTree
 
 from program import PROGRAM
+from serve_test import Serving
 
 
 class TraceTest(unittest.TestCase):
@@ -54,6 +56,24 @@ class TraceTest(unittest.TestCase):
         self.assertIn("first difference in step", self.run_program("replay", "bad.jsonl", code=1).stdout)
         self.assertIn("no step trace", self.run_program("replay", "in.jsonl", code=2).stderr)
         self.assertIn("Cannot write", self.run_program("generate", "in.jsonl", "-o", "o2", "--trace-steps", "/no/such/place", code=2).stderr)
+
+    def test_serve_takes_the_engine_options_of_generate(self):
+        trace = self.path / "served.jsonl"
+        with Serving("--context", "256", "--trace-steps", str(trace), "--stats-interval", "3", "--ban-tokens", "1000..7000", "--top-k-max", "5",
+                     "--keep", "80") as server:
+            chat = {"model": "deepseek-v4.1-flash", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 12, "seed": 1, "temperature": 1}
+            response, body = server.request("POST", "/v1/chat/completions", chat)
+            self.assertEqual(response.status, 200, body)
+            while "a step in us" not in server.said:
+                server.said += server.process.stderr.readline()
+            server.process.send_signal(signal.SIGTERM)
+            self.assertEqual(server.process.wait(60), 0)
+        self.assertRegex(server.said, r"step \d+ \((prefill|decode|mixed)\): .* aborted 0")
+        steps = [json.loads(line) for line in trace.read_text().splitlines()][1:]
+        drawn = [token for step in steps for tokens in step["drawn"] for token in tokens]
+        self.assertEqual(len(drawn), 12)
+        self.assertFalse([t for t in drawn if 1000 <= t <= 7000])
+        self.assertRegex(self.run_program("replay", trace, "--threads", 1).stdout, r"12 tokens; (\d+) of \1 rows of logits equal bit for bit")
 
     def test_bench_offline(self):
         args = ("bench", "offline", "--prompts", 3, "--prompt-tokens", 40, "--output-tokens", 12, "--repeats", 2, "--threads", 1)

@@ -57,11 +57,10 @@ Result<std::unique_ptr<LLM>> open_for_bench(BenchFlags flags, int sequences, int
   return LLM::open(o);
 }
 
-Result<Measured> measure_median(LLM& llm, Workload load, int repeats, const std::atomic<bool>* stop,
-                                const std::function<void(const engine::Usage&)>& on_ended) {
+Result<Measured> measure_median(LLM& llm, Workload load, int repeats, const std::atomic<bool>* stop) {
   std::vector<Measured> runs;
   for (int i = 0; i <= repeats; ++i) {
-    DI_ASSIGN_OR_RETURN(const Measured m, measure(llm, load, stop, on_ended));
+    DI_ASSIGN_OR_RETURN(const Measured m, measure(llm, load, stop));
     ++load.seed;
     if (i > 0) runs.push_back(m);
   }

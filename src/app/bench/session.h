@@ -1,7 +1,6 @@
 // What `bench` and `sweep` share: the options of the engine, a model that is ready, points that are run several times.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -33,7 +32,6 @@ Result<std::unique_ptr<LLM>> open_for_bench(BenchFlags flags, int sequences, int
                                             std::shared_ptr<engine::StepObserver> observer);
 
 // Medians over the repeats, each figure by itself. Every run has prompts of its own, so that none is cached.
-Result<Measured> measure_median(LLM& llm, Workload load, int repeats, const std::atomic<bool>* stop,
-                                const std::function<void(const engine::Usage&)>& on_ended = {});
+Result<Measured> measure_median(LLM& llm, Workload load, int repeats, const std::atomic<bool>* stop);
 
 }  // namespace deepinfer::app

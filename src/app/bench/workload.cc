@@ -28,8 +28,7 @@ std::vector<int32_t> random_prompt(const checkpoint::ModelConfig& config, const 
 
 }  // namespace
 
-Result<Measured> measure(LLM& llm, const Workload& load, const std::atomic<bool>* stop,
-                         const std::function<void(const engine::Usage&)>& on_ended) {
+Result<Measured> measure(LLM& llm, const Workload& load, const std::atomic<bool>* stop) {
   std::vector<PromptInput> prompts;
   for (int i = 0; i < load.prompts; ++i) prompts.emplace_back(random_prompt(llm.config(), load, i));
   engine::Request r;
@@ -51,7 +50,6 @@ Result<Measured> measure(LLM& llm, const Workload& load, const std::atomic<bool>
   for (const Completion& c : done) {
     const Generation& g = c.answers[0];
     DI_RETURN_IF_ERROR(g.error);
-    if (on_ended) on_ended(g.usage);
     m.prompt_tokens += g.usage.prompt_tokens;
     m.cached_tokens += g.usage.cached_tokens;
     m.output_tokens += g.usage.output_tokens;

@@ -35,7 +35,6 @@ struct Measured {
   double user_tokens_per_s = 0;     // one answer, mean
 };
 
-Result<Measured> measure(LLM& llm, const Workload& load, const std::atomic<bool>* stop,
-                         const std::function<void(const engine::Usage&)>& on_ended = {});
+Result<Measured> measure(LLM& llm, const Workload& load, const std::atomic<bool>* stop);
 
 }  // namespace deepinfer::app

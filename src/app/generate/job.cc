@@ -147,7 +147,6 @@ bool Job::read_events(Item& item) {
       }
     }
     if (!e.finished) continue;
-    if (options_.on_ended) options_.on_ended(e.usage);
     result_.cached_tokens += e.sample == 0 ? e.usage.cached_tokens : 0;
     result_.prompt_tokens += e.sample == 0 ? e.usage.prompt_tokens : 0;
     if (item.cut[sample] != 0) continue;

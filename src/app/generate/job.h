@@ -28,7 +28,6 @@ namespace deepinfer::app {
 struct JobOptions {
   bool in_order = true;
   int in_work_max = 64;  // requests given to the engine, or finished and waiting for their turn
-  std::function<void(const engine::Usage&)> on_ended = {};  // of every answer
 };
 
 struct JobResult {

@@ -78,6 +78,9 @@ class Observers : public StepObserver {
   void on_commit(double begin, double end) override {
     for (const auto& o : all_) o->on_commit(begin, end);
   }
+  void on_end(const Usage& usage, FinishReason reason) override {
+    for (const auto& o : all_) o->on_end(usage, reason);
+  }
 
  private:
   std::vector<std::shared_ptr<StepObserver>> all_;
