@@ -1,5 +1,6 @@
 // One pair of functions a format (internal to serve/images): the size in the head, and the pixels. `out` of decode_* has
-// room for the whole image. Null for success, else a literal that says what is wrong with the file.
+// room for the whole image. Null for success, else a literal that says what is wrong with the file; the two below are told
+// apart by their addresses.
 #pragma once
 
 #include <cstddef>
@@ -10,8 +11,8 @@
 
 namespace deepinfer::serve {
 
-inline constexpr const char* kOutOfTime = "it takes too long to decode";
-inline constexpr const char* kOutOfMemory = "there is not enough memory to decode it";
+inline constexpr char kOutOfTime[] = "it takes too long to decode";
+inline constexpr char kOutOfMemory[] = "there is not enough memory to decode it";
 
 const char* read_jpeg_info(std::string_view bytes, ImageInfo* out);
 const char* read_png_info(std::string_view bytes, ImageInfo* out);
