@@ -338,6 +338,52 @@ class ResponsesTest(unittest.TestCase):
         )
         self.assertEqual(sent.output_text, stored.output_text)
 
+    def test_reasoning_travels_sealed(self):
+        tool = {"type": "function", "name": "get_weather", "description": "Get the current weather for a city.", "parameters": CITY}
+        more = {"tools": [tool], "reasoning": {"effort": "high"}, "store": False, "include": ["reasoning.encrypted_content"]}
+        first = self.respond(QUESTION, **more)
+        thought = next(item for item in first.output if item.type == "reasoning")
+        call = next(item for item in first.output if item.type == "function_call")
+        words = thought.content[0].text
+        self.assertGreater(len(words), 10)
+        self.assertNotIn(words, thought.encrypted_content)
+        streamed = [event.response for event in self.respond(QUESTION, stream=True, **more) if event.type == "response.completed"]
+        self.assertTrue(next(item for item in streamed[0].output if item.type == "reasoning").encrypted_content)
+
+        def go_on(blob=None, at=client, **item):
+            sealed = {"type": "reasoning", "id": thought.id, "summary": [], **({"encrypted_content": blob} if blob else {}), **item}
+            answer = {"type": "function_call_output", "call_id": call.call_id, "output": RESULT}
+            turn = [*user(QUESTION), sealed, call.model_dump(exclude_none=True), answer]
+            return at.responses.create(model=MODEL, input=turn, temperature=0, **more)
+
+        in_words = go_on(content=[{"type": "reasoning_text", "text": words}])
+        sealed, without = go_on(thought.encrypted_content), go_on()
+        self.assertEqual((sealed.output_text, sealed.usage.input_tokens), (in_words.output_text, in_words.usage.input_tokens))
+        self.assertGreater(sealed.usage.input_tokens, without.usage.input_tokens)  # the model reads it again
+        self.assertIn("18", sealed.output_text)
+        blob = thought.encrypted_content
+        for changed in (blob[:-4] + ("AAAA" if blob[-4:] != "AAAA" else "BBBB"), blob[1:], blob[:40], "x", blob + blob):
+            with self.assertRaises(openai.BadRequestError) as caught:
+                go_on(changed)
+            self.assertEqual((caught.exception.code, caught.exception.param), ("invalid_encrypted_content", "input[1].encrypted_content"))
+        self.check_keys_of_reasoning(go_on, blob, more)
+
+    def check_keys_of_reasoning(self, go_on, blob, more):
+        with tempfile.TemporaryDirectory() as home:
+            keys = f"{home}/seal.txt"
+            with open(keys, "w") as file:
+                print("ab" * 32, file=file)
+            sealed = None
+            for _ in range(2):  # a lasting key opens what it sealed before a restart
+                with Server("--seal-keys", keys) as other:
+                    at = openai.OpenAI(base_url=other.url + "/v1", api_key="none", max_retries=0)
+                    with self.assertRaises(openai.BadRequestError):  # another service's
+                        go_on(blob, at=at)
+                    if sealed:
+                        self.assertEqual(go_on(sealed, at=at).output_text, go_on(blob).output_text)
+                    first = at.responses.create(model=MODEL, input=QUESTION, temperature=0, **more)
+                    sealed = next(item for item in first.output if item.type == "reasoning").encrypted_content
+
     def test_structured_output(self):
         parsed = client.responses.parse(
             model=MODEL, input=ROSA, text_format=Person, temperature=0, reasoning={"effort": "none"}
