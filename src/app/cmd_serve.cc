@@ -33,7 +33,8 @@ struct ServeFlags {
   serve::ServeConfig config;
   serve::ServeLimits limits;
   std::string sampling_policy, usage_chunk;
-  int64_t header_kb = 0, body_mb = 0, stored_mb = 0, image_mb = 0;
+  int64_t header_kb = 0, body_mb = 0, stored_mb = 0, stored_disk_mb = 0, image_mb = 0;
+  double stored_days = 0;
 
   void apply_limits() {
     limits.header_bytes_max = static_cast<size_t>(header_kb) << 10;
@@ -103,6 +104,8 @@ int serve_model(ServeFlags& flags, CommandOptions& options) {
   flags.config.policies.deepseek_sampling = flags.sampling_policy == "deepseek";
   flags.config.policies.separate_usage = flags.usage_chunk == "separate";
   flags.config.responses.bytes_max = static_cast<size_t>(flags.stored_mb) << 20;
+  flags.config.responses.age_max_s = static_cast<int64_t>(flags.stored_days * 86400);
+  flags.config.response_archive = {.bytes_max = flags.stored_disk_mb << 20, .age_max_s = flags.config.responses.age_max_s};
   flags.config.images.bytes_max = static_cast<size_t>(flags.image_mb) << 20;
   const Result<std::string> dir = find_model(flags.model);
   if (!dir.ok()) return fail(dir.status());
@@ -165,6 +168,8 @@ void setup_serve(CLI::App& app, Run* run) {
   options->bind("tls-key", &c.tls.key);
   options->bind("store-responses", &c.store_responses);
   options->bind("stored-mb", &flags->stored_mb);
+  options->bind("stored-days", &flags->stored_days);
+  options->bind("stored-disk-mb", &flags->stored_disk_mb);
   options->bind("state-dir", &c.state_dir);
   options->bind("image-fetch", &c.images.fetch);
   options->bind("image-allow-host", &c.images.rules.allow_hosts);

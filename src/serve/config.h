@@ -89,7 +89,8 @@ struct ServeConfig {
   std::vector<std::string> cors_origins;           // "*" for all; empty: no CORS headers
   bool store_responses = true;                     // previous_response_id and GET /v1/responses
   ResponseStore::Options responses;
-  std::string state_dir;                           // folder of files and batches; empty: there are none
+  ResponseArchive::Options response_archive;             // with state_dir
+  std::string state_dir;                           // folder of files, batches and stored responses; empty: no files and batches
   BatchLimits batches;
   ImageOptions images;                                   // what may be read for a request, and from where
   bool page = true;                                // the chat page at /

@@ -47,7 +47,7 @@ class Generation final : public GenerationControl, public std::enable_shared_fro
                    .type = "server_error",
                    .code = "overloaded"});
     }
-    if (exchange_->body().size() <= kInlineBodyBytes) {
+    if (exchange_->body().size() <= kInlineBodyBytes && !may_read_disk()) {
       prepare_error_ = prepare(service_, options_.protocol, exchange_->body(), exchange_->key_name, prepared_);
       return prepared();
     }
@@ -70,6 +70,12 @@ class Generation final : public GenerationControl, public std::enable_shared_fro
   }
 
  private:
+  // A stored response may have to be fetched first.
+  bool may_read_disk() const {
+    return options_.protocol == recipe::Protocol::kResponses && service_.responses.persistent() &&
+           exchange_->body().find("previous_response_id") != std::string::npos;
+  }
+
   // The client is gone.
   void cancel() {
     if (over_) return;

@@ -20,7 +20,7 @@ std::optional<ApiError> parse(const Service& service, recipe::Protocol protocol,
     return recipe::parse_request(protocol, body, service.request_options, out);
   }
   recipe::RequestOptions options = service.request_options;
-  options.load_previous = [&service, owner](std::string_view id) { return service.responses.chain(id, owner); };
+  options.load_previous = [&service, owner](std::string_view id) { return service.responses.chain(id, owner, service.now()); };
   return recipe::parse_request(protocol, body, options, out);
 }
 

@@ -43,14 +43,14 @@ Result<std::vector<recipe::Sealer::Key>> seal_keys(const std::string& path) {
 
 }  // namespace
 
-Service::Service(ServeConfig c, std::unique_ptr<Backend> b, text::Tokenizer t, recipe::SpecialIds s)
+Service::Service(ServeConfig c, std::unique_ptr<Backend> b, text::Tokenizer t, recipe::SpecialIds s, std::unique_ptr<ResponseArchive> archive)
     : config(std::move(c)),
       backend(std::move(b)),
       tokenizer(std::move(t)),
       specials(s),
       vocabulary(tokenizer),
       encoder(tokenizer, specials, {}),
-      responses(config.responses),
+      responses(config.responses, std::move(archive)),
       ids(config.numbered_ids),
       workers(2, 4096) {
   request_options.models = {{config.model_name, recipe::Version::kV41}};
@@ -74,15 +74,23 @@ Service::~Service() { stop(); }
 Result<std::unique_ptr<Service>> Service::create(ServeConfig config, std::unique_ptr<Backend> backend,
                                                  text::Tokenizer tokenizer) {
   DI_ASSIGN_OR_RETURN(const recipe::SpecialIds specials, recipe::SpecialIds::find(tokenizer, recipe::Version::kV41));
-  std::unique_ptr<Service> self(new Service(std::move(config), std::move(backend), std::move(tokenizer), specials));
+  std::unique_ptr<StateStore> state;
+  std::unique_ptr<ResponseArchive> archive;
+  if (!config.state_dir.empty()) {
+    DI_ASSIGN_OR_RETURN(state, StateStore::open(config.state_dir, config.batches));
+    if (config.store_responses) {
+      DI_ASSIGN_OR_RETURN(archive, ResponseArchive::open(config.state_dir, config.response_archive));
+    }
+  }
+  std::unique_ptr<Service> self(new Service(std::move(config), std::move(backend), std::move(tokenizer), specials, std::move(archive)));
   DI_ASSIGN_OR_RETURN(auto vocabulary, grammar::Vocabulary::from_tokenizer(self->tokenizer));
   self->compiler = std::make_unique<grammar::Compiler>(std::move(vocabulary), self->config.grammar);
   DI_ASSIGN_OR_RETURN(self->gate, Gate::create(self->config, self->metrics));
   DI_ASSIGN_OR_RETURN(std::vector<recipe::Sealer::Key> keys, seal_keys(self->config.seal_keys_file));
   DI_ASSIGN_OR_RETURN(self->sealer, recipe::Sealer::create(std::move(keys), "deepseek-v4.1"));
   self->request_options.sealer = &*self->sealer;
-  if (!self->config.state_dir.empty()) {
-    DI_ASSIGN_OR_RETURN(self->state, StateStore::open(self->config.state_dir, self->config.batches));
+  if (state) {
+    self->state = std::move(state);
     self->batches = std::make_unique<BatchRunner>(*self, *self->state);
   }
   return self;
@@ -112,12 +120,13 @@ void Service::stop() {
   if (batches) batches->stop();
   images->stop();
   workers.stop();
+  responses.stop();
   compiler.reset();
 }
 
 std::string Service::metrics_text() {
   metrics.update(backend->stats(), backend->kv_blocks());
-  metrics.set_stored_responses(responses.size(), responses.bytes());
+  metrics.set_stored_responses(responses.figures());
   metrics.set_lines_dropped(gate->lines_dropped());
   if (const Server* server = server_) metrics.set_connections(server->connections());
   return metrics.text();

@@ -80,7 +80,8 @@ class Service {
   std::unique_ptr<BatchRunner> batches;  // as state
 
  private:
-  Service(ServeConfig config, std::unique_ptr<Backend> backend, text::Tokenizer tokenizer, recipe::SpecialIds specials);
+  Service(ServeConfig config, std::unique_ptr<Backend> backend, text::Tokenizer tokenizer, recipe::SpecialIds specials,
+          std::unique_ptr<ResponseArchive> archive);
   static int64_t wall_clock();
 
   std::atomic<const Server*> server_{nullptr};

@@ -47,12 +47,15 @@ ServiceMetrics::ServiceMetrics()
       waiting_(metrics_.gauge("deepinfer_requests_waiting", "Answers that wait for the engine.")),
       kv_usage_(metrics_.gauge("deepinfer_kv_usage_ratio", "Share of the KV blocks that running answers hold.")),
       slots_free_(metrics_.gauge("deepinfer_sequence_slots_free", "Sequences that could run beside those that do.")),
-      stored_(metrics_.gauge("deepinfer_stored_responses", "Responses that can be continued or fetched.")),
+      stored_(metrics_.gauge("deepinfer_stored_responses", "Responses in memory that can be continued or fetched.")),
       stored_bytes_(metrics_.gauge("deepinfer_stored_responses_bytes", "Memory that stored responses count with.")),
+      saved_(metrics_.gauge("deepinfer_saved_responses", "Responses in the state folder.")),
+      saved_bytes_(metrics_.gauge("deepinfer_saved_responses_bytes", "Bytes of responses in the state folder.")),
       prompt_tokens_(metrics_.counter("deepinfer_prompt_tokens_total", "Prompt tokens of answered requests.")),
       cached_tokens_(metrics_.counter("deepinfer_cached_prompt_tokens_total", "Prompt tokens found in the prefix cache.")),
       generated_tokens_(metrics_.counter("deepinfer_generated_tokens_total", "Tokens generated for requests.")),
       lines_dropped_(metrics_.counter("deepinfer_log_lines_dropped_total", "Lines that the access log could not take.")),
+      unsaved_(metrics_.counter("deepinfer_unsaved_responses_total", "Responses that could not be written to the state folder.")),
       steps_(metrics_.counter("deepinfer_engine_steps_total", "Steps of the engine.")),
       failed_steps_(metrics_.counter("deepinfer_engine_failed_steps_total", "Steps that failed.")),
       output_tokens_(metrics_.counter("deepinfer_engine_output_tokens_total",
@@ -119,9 +122,12 @@ void ServiceMetrics::image_read(const ImageOutcome& o) {
   if (!o.limit.empty()) limit_hit(o.limit);
 }
 
-void ServiceMetrics::set_stored_responses(size_t count, size_t bytes) {
-  stored_.set(static_cast<double>(count));
-  stored_bytes_.set(static_cast<double>(bytes));
+void ServiceMetrics::set_stored_responses(const ResponseStore::Figures& f) {
+  stored_.set(static_cast<double>(f.count));
+  stored_bytes_.set(static_cast<double>(f.bytes));
+  saved_.set(static_cast<double>(f.archive.responses));
+  saved_bytes_.set(static_cast<double>(f.archive.bytes));
+  unsaved_.raise_to(static_cast<double>(f.unsaved));
 }
 
 void ServiceMetrics::update(const engine::EngineStats& stats, int blocks) {

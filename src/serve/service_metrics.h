@@ -13,6 +13,7 @@
 
 #include "engine/engine.h"
 #include "observe/metrics.h"
+#include "serve/response_store.h"
 
 namespace deepinfer::serve {
 
@@ -28,7 +29,7 @@ class ServiceMetrics {
   void image_read(const ImageOutcome& outcome);
   void update(const engine::EngineStats& stats, int blocks);
   void set_connections(int open) { connections_.set(open); }
-  void set_stored_responses(size_t count, size_t bytes);
+  void set_stored_responses(const ResponseStore::Figures& figures);
   void set_lines_dropped(uint64_t lines) { lines_dropped_.raise_to(static_cast<double>(lines)); }
   std::string text() const { return metrics_.text(); }
 
@@ -41,8 +42,8 @@ class ServiceMetrics {
   void update_weights(const checkpoint::StoreStats& stats);
 
   observe::Metrics metrics_;
-  observe::Gauge &connections_, &running_, &waiting_, &kv_usage_, &slots_free_, &stored_, &stored_bytes_;
-  observe::Counter &prompt_tokens_, &cached_tokens_, &generated_tokens_, &lines_dropped_;
+  observe::Gauge &connections_, &running_, &waiting_, &kv_usage_, &slots_free_, &stored_, &stored_bytes_, &saved_, &saved_bytes_;
+  observe::Counter &prompt_tokens_, &cached_tokens_, &generated_tokens_, &lines_dropped_, &unsaved_;
   observe::Counter &steps_, &failed_steps_, &output_tokens_, &prefill_rows_, &decode_rows_, &preemptions_;
   observe::Histogram &first_token_, &output_token_, &prompt_size_, &answer_size_;
   observe::Gauge &cpu_seconds_, &resident_bytes_, &start_time_, &open_files_;

@@ -25,6 +25,10 @@ inline Status sqlite_error(sqlite3* db, int code) {
   const char* text = db != nullptr ? sqlite3_errmsg(db) : sqlite3_errstr(code);
   switch (code & 0xff) {
     case SQLITE_FULL: return make_error(Code::kResourceExhausted, "The disk of the state folder is full.");
+    case SQLITE_IOERR:
+      // The system's reason is mostly a quota or a limit of file sizes, which SQLite does not tell from others.
+      if (code == SQLITE_IOERR_WRITE) return make_error(Code::kResourceExhausted, "The state folder cannot be written to. Is its disk full?");
+      return make_error(Code::kIo, "The state file cannot be used: {}.", text);
     case SQLITE_TOOBIG: return make_error(Code::kResourceExhausted, "The state file takes no value of this size.");
     case SQLITE_CORRUPT:
     case SQLITE_NOTADB: return make_error(Code::kDataLoss, "The state file is damaged: {}.", text);
@@ -103,5 +107,9 @@ class Transaction {
   sqlite3* const db_;
   int code_ = SQLITE_OK;
 };
+
+// Opens the file and gives a new one `tables`, which set user_version to `schema`. For this process alone: kUnavailable if
+// another one has it.
+Status open_database(const std::string& path, int64_t schema, const char* tables, sqlite3** db);
 
 }  // namespace deepinfer::serve

@@ -87,11 +87,6 @@ Result<int64_t> single(Statement& s) {
 struct StateStore::Impl {
   ~Impl() { sqlite3_close(db); }
 
-  Status prepare(const std::string& path);
-  Status run(const char* sql) {
-    const int code = sqlite3_exec(db, sql, nullptr, nullptr, nullptr);
-    return code == SQLITE_OK ? Status() : sqlite_error(db, code);
-  }
   // The place of a row in its list; kNotFound for an id that is not there.
   Result<int64_t> place(const char* sql, std::string_view id, std::string_view owner, Status missing) {
     Statement s(db, sql);
@@ -110,27 +105,6 @@ struct StateStore::Impl {
   std::mutex mutex;
   sqlite3* db = nullptr;
 };
-
-Status StateStore::Impl::prepare(const std::string& path) {
-  const int code = sqlite3_open_v2(path.c_str(), &db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, nullptr);
-  if (code != SQLITE_OK) return sqlite_error(db, code).with_context(path);
-  sqlite3_extended_result_codes(db, 1);
-  const Status locked = run("PRAGMA locking_mode = EXCLUSIVE; PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; BEGIN IMMEDIATE; COMMIT;");
-  if (!locked.ok() && (sqlite3_errcode(db) & 0xff) == SQLITE_BUSY) {
-    return make_error(Code::kUnavailable, "{} is in use by another process. Give each service a state folder of its own.", path);
-  }
-  DI_RETURN_IF_ERROR(locked.with_context(path));
-  Statement version(db, "PRAGMA user_version");
-  DI_ASSIGN_OR_RETURN(const int64_t found, single(version));
-  if (found == kSchema) return Status();
-  if (found != 0) {
-    return make_error(Code::kUnsupported, "{} has layout {}, this program writes {}. Name another state folder.", path, found, kSchema);
-  }
-  Transaction t(db);
-  DI_RETURN_IF_ERROR(t.status());
-  DI_RETURN_IF_ERROR(run(kTables).with_context(path));
-  return t.commit();
-}
 
 Result<std::string> StateStore::Impl::collect(const StoredBatch& batch, LineState state, std::string_view kind, const std::string& id,
                                               int64_t now) {
@@ -153,7 +127,7 @@ Result<std::unique_ptr<StateStore>> StateStore::open(const std::string& folder, 
     return make_error(Code::kIo, "The state folder {} cannot be made: {}.", folder, std::strerror(errno));
   }
   auto impl = std::make_unique<Impl>();
-  DI_RETURN_IF_ERROR(impl->prepare(folder + "/state.sqlite"));
+  DI_RETURN_IF_ERROR(open_database(folder + "/state.sqlite", kSchema, kTables, &impl->db));
   return std::unique_ptr<StateStore>(new StateStore(limits, std::move(impl)));
 }
 

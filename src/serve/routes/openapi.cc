@@ -133,6 +133,7 @@ std::vector<int> error_statuses(const Route& r) {
   if (generates(r)) codes.push_back(504);
   if (generates(r) && r.protocol == Protocol::kResponses) codes.push_back(404);
   if (r.protocol == Protocol::kMessages) codes.push_back(529);
+  if (r.method == "DELETE" && r.protocol == Protocol::kResponses) codes.push_back(507);
   if (state) codes.insert(codes.end(), {501, 507});
   if (state && r.path.ends_with("/cancel")) codes.push_back(409);
   std::ranges::sort(codes);

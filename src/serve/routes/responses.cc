@@ -15,9 +15,13 @@ using recipe::Json;
 
 constexpr int kItemsDefault = 20, kItemsMax = 100;
 
-void not_found(Exchange& x) {
-  respond_error(x, 404, "Response with id '" + std::string(x.path_argument()) + "' not found.");
+Response refuse(const Exchange& x, int status, std::string message, std::string param = {}) {
+  recipe::ApiError e = {.status = status, .message = std::move(message), .param = std::move(param)};
+  if (status >= 500) e.type = e.code = "server_error";
+  return {.status = status, .body = recipe::error_body(x.protocol, e, x.request_id)};
 }
+
+Response not_found(const Exchange& x) { return refuse(x, 404, "Response with id '" + std::string(x.path_argument()) + "' not found."); }
 
 std::vector<Json> output_items(const std::string& body) {
   Result<Json> response = recipe::parse_json(body);
@@ -56,22 +60,22 @@ void create(Service& service, const std::shared_ptr<Exchange>& x) {
     if (answer == nullptr) return service.responses.drop(p.answer.id);
     std::string body = answer->body();
     std::vector<Json> items = output_items(body);
-    service.responses.finish(p.answer.id, std::move(body), std::move(items));
+    service.responses.finish(p.answer.id, std::move(body), std::move(items), service.now());
   };
   start_generation(service, x, std::move(options));
 }
 
-void list_items(const StoredResponse& r, Exchange& x) {
+Response list_items(Service&, const StoredResponse& r, Exchange& x) {
   int limit = kItemsDefault;
   if (const std::string text = x.query_value("limit"); !text.empty()) {
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), limit);
     if (error != std::errc() || end != text.data() + text.size() || limit < 1 || limit > kItemsMax) {
-      return respond_error(x, 400, "Invalid limit value, the valid range of limit is [1, 100]", "invalid_request_error", {}, "limit");
+      return refuse(x, 400, "Invalid limit value, the valid range of limit is [1, 100]", "limit");
     }
   }
   const std::string order = x.query_value("order");
   if (!order.empty() && order != "asc" && order != "desc") {
-    return respond_error(x, 400, "Invalid order value, it is asc or desc", "invalid_request_error", {}, "order");
+    return refuse(x, 400, "Invalid order value, it is asc or desc", "order");
   }
   std::vector<Json> items = r.input_items;
   if (order != "asc") std::reverse(items.begin(), items.end());
@@ -79,7 +83,7 @@ void list_items(const StoredResponse& r, Exchange& x) {
   size_t begin = 0;
   if (const std::string after = x.query_value("after"); !after.empty()) {
     while (begin < items.size() && !(id_of(items[begin]) == Json(after))) ++begin;
-    if (begin == items.size()) return respond_error(x, 400, "There is no item with the id in after.", "invalid_request_error", {}, "after");
+    if (begin == items.size()) return refuse(x, 400, "There is no item with the id in after.", "after");
     ++begin;
   }
   const size_t end = std::min(items.size(), begin + static_cast<size_t>(limit));
@@ -89,7 +93,45 @@ void list_items(const StoredResponse& r, Exchange& x) {
   list.set("first_id", begin < end ? id_of(items[begin]) : Json());
   list.set("last_id", begin < end ? id_of(items[end - 1]) : Json());
   list.set("has_more", end < items.size());
-  x.respond({.body = recipe::to_compact_json(list)});
+  return {.body = recipe::to_compact_json(list)};
+}
+
+Response get(Service&, const StoredResponse& r, Exchange&) { return {.body = r.body}; }
+
+Response cancel(Service&, const StoredResponse& r, Exchange& x) {
+  if (!r.running) return refuse(x, 400, "Cannot cancel a response that has ended.");
+  r.cancel();
+  return {.body = r.body};
+}
+
+Response remove(Service& service, const StoredResponse& r, Exchange& x) {
+  const Result<bool> removed = service.responses.remove(r.id, x.key_name, service.now());
+  if (!removed.ok()) return refuse(x, removed.status().code() == Code::kResourceExhausted ? 507 : 500, removed.status().message());
+  Json out = Json::object();
+  out.set("id", x.path_argument());
+  out.set("object", "response");
+  out.set("deleted", true);
+  return {.body = recipe::to_compact_json(out)};
+}
+
+using StoredHandler = Response (*)(Service&, const StoredResponse&, Exchange&);
+
+Response with_stored(Service& service, StoredHandler handler, Exchange& x) {
+  const auto found = service.responses.find(x.path_argument(), x.key_name, service.now());
+  if (!found.ok()) return refuse(x, 500, found.status().message());
+  return found.value() ? handler(service, *found.value(), x) : not_found(x);
+}
+
+void add(Router& router, Service& service, std::string_view method, std::string path, StoredHandler handler) {
+  router.add({.method = method, .path = std::move(path), .protocol = recipe::Protocol::kResponses,
+              .handler = [&service, handler](const std::shared_ptr<Exchange>& x) {
+                if (!service.responses.persistent()) return x->respond(with_stored(service, handler, *x));
+                const bool queued = service.workers.submit([&service, handler, x] {
+                  auto response = std::make_shared<Response>(with_stored(service, handler, *x));
+                  x->loop().post([x, response] { x->respond(std::move(*response)); });
+                });
+                if (!queued) x->respond(refuse(*x, 503, "Too many requests are waiting. Try again later."));
+              }});
 }
 
 }  // namespace
@@ -101,29 +143,10 @@ void add_response_routes(Router& router, Service& service) {
                   create(service, x);
                 }});
   }
-  router.add({.method = "POST", .path = "/v1/responses/{id}/cancel", .protocol = kProtocol, .handler = [&service](const std::shared_ptr<Exchange>& x) {
-                const auto found = service.responses.find(x->path_argument(), x->key_name);
-                if (!found) return not_found(*x);
-                if (!found->running) return respond_error(*x, 400, "Cannot cancel a response that has ended.");
-                found->cancel();
-                x->respond({.body = found->body});
-              }});
-  router.add({.method = "GET", .path = "/v1/responses/{id}/input_items", .protocol = kProtocol, .handler = [&service](const std::shared_ptr<Exchange>& x) {
-                const auto found = service.responses.find(x->path_argument(), x->key_name);
-                found ? list_items(*found, *x) : not_found(*x);
-              }});
-  router.add({.method = "GET", .path = "/v1/responses/{id}", .protocol = kProtocol, .handler = [&service](const std::shared_ptr<Exchange>& x) {
-                const auto found = service.responses.find(x->path_argument(), x->key_name);
-                found ? x->respond({.body = found->body}) : not_found(*x);
-              }});
-  router.add({.method = "DELETE", .path = "/v1/responses/{id}", .protocol = kProtocol, .handler = [&service](const std::shared_ptr<Exchange>& x) {
-                if (!service.responses.remove(x->path_argument(), x->key_name)) return not_found(*x);
-                Json out = Json::object();
-                out.set("id", x->path_argument());
-                out.set("object", "response");
-                out.set("deleted", true);
-                x->respond({.body = recipe::to_compact_json(out)});
-              }});
+  add(router, service, "POST", "/v1/responses/{id}/cancel", &cancel);
+  add(router, service, "GET", "/v1/responses/{id}/input_items", &list_items);
+  add(router, service, "GET", "/v1/responses/{id}", &get);
+  add(router, service, "DELETE", "/v1/responses/{id}", &remove);
 }
 
 }  // namespace deepinfer::serve
