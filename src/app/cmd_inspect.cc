@@ -1,6 +1,7 @@
 // deepinfer inspect DIR: what a checkpoint holds, and where its parts would live on this machine.
 #include <cstdio>
 #include <memory>
+#include <optional>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
@@ -8,10 +9,13 @@
 #include "app/commands.h"
 #include "app/run/printer.h"
 #include "base/format.h"
+#include "base/memory.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/machine.h"
 #include "checkpoint/placement.h"
 #include "checkpoint/safetensors.h"
+#include "checkpoint/store/predict.h"
+#include "engine/weights.h"
 #include "recipe/json.h"
 
 namespace deepinfer::app {
@@ -30,6 +34,16 @@ struct InspectFlags {
   double gpu_gb = -1;
   double ram_gb = -1;
   std::vector<std::string> place;
+  bool predict = false;
+  std::string ram;
+};
+
+// What decoding will be like within a budget.
+struct Forecast {
+  uint64_t budget = 0;  // of memory for weights
+  std::optional<ckpt::StorePlan> plan;  // none: all weights fit
+  ckpt::StoreRates rates;
+  ckpt::DecodePrediction decode;
 };
 
 struct Inspection {
@@ -41,6 +55,7 @@ struct Inspection {
   std::vector<std::string> warnings;
   std::string digest;
   std::vector<std::pair<std::string, std::string>> file_sums;  // only with --digest full
+  std::optional<Forecast> forecast;                            // only with --predict
 };
 
 std::string human_count(uint64_t n) {
@@ -126,6 +141,24 @@ void print_machine(const Inspection& in) {
              format_bytes(in.plan.bytes[2]));
 }
 
+void print_forecast(const Forecast& f) {
+  const ckpt::DecodePrediction& d = f.decode;
+  fmt::print("\nExpected decode speed with {} of memory for weights, one answer at a time\n", format_bytes(f.budget));
+  fmt::print("  {:.3g} tokens/s\n", d.tokens_per_s);
+  if (f.plan) {
+    fmt::print("  {} always in memory, room for {} of {} experts; {:.0f}% of the experts that a token needs are there if all are used\n"
+               "  alike (most texts prefer some, and are faster)\n",
+               format_bytes(f.plan->dense_bytes), f.plan->slots, f.plan->experts, 100 * d.hit_rate);
+    fmt::print("  a token reads {} from the SSD in {:.3f} s ({:.2f} GB/s measured) and {:.0f} table rows ({:.0f} a second)\n",
+               format_bytes(static_cast<uint64_t>(d.expert_bytes)), d.disk_s, f.rates.disk_bytes_per_s / 1e9, d.row_reads,
+               f.rates.disk_rows_per_s);
+  } else {
+    fmt::print("  all weights fit\n");
+  }
+  fmt::print("  and {} from memory in {:.3f} s ({:.1f} GB/s measured)\n", format_bytes(static_cast<uint64_t>(d.memory_bytes)),
+             d.memory_s, f.rates.memory_bytes_per_s / 1e9);
+}
+
 void print_text(const Inspection& in) {
   const ckpt::ModelConfig& c = in.checkpoint->config();
   const ckpt::ModelSizes& s = in.sizes;
@@ -152,6 +185,7 @@ void print_text(const Inspection& in) {
              format_bytes(s.window_bytes_per_sequence));
   print_layers(c);
   print_machine(in);
+  if (in.forecast) print_forecast(*in.forecast);
   if (!in.warnings.empty()) fmt::print("\nWarnings\n");
   for (const std::string& w : in.warnings) fmt::print("  {}\n", without_controls(w));
   fmt::print("\nDigest ({})\n  {}\n", in.file_sums.empty() ? "headers and samples" : "all bytes", in.digest);
@@ -209,6 +243,25 @@ Json json_machine(const Inspection& in) {
   return machine;
 }
 
+Json json_forecast(const Forecast& f) {
+  Json out = Json::object();
+  out.set("weights_ram_bytes", f.budget);
+  out.set("decode_tokens_per_s", f.decode.tokens_per_s);
+  out.set("expert_hit_rate", f.decode.hit_rate);
+  out.set("ssd_bytes_per_token", f.decode.expert_bytes);
+  out.set("memory_bytes_per_token", f.decode.memory_bytes);
+  out.set("table_reads_per_token", f.decode.row_reads);
+  out.set("measured_memory_bytes_per_s", f.rates.memory_bytes_per_s);
+  out.set("measured_ssd_bytes_per_s", f.rates.disk_bytes_per_s);
+  out.set("measured_ssd_rows_per_s", f.rates.disk_rows_per_s);
+  if (f.plan) {
+    out.set("resident_bytes", f.plan->dense_bytes);
+    out.set("expert_slots", f.plan->slots);
+    out.set("experts", f.plan->experts);
+  }
+  return out;
+}
+
 void print_json(const Inspection& in) {
   const ckpt::ModelConfig& c = in.checkpoint->config();
   Json root = Json::object(), layers = Json::array(), warnings = Json::array(), files = Json::array();
@@ -240,10 +293,33 @@ void print_json(const Inspection& in) {
   root.set("window_bytes_per_sequence", in.sizes.window_bytes_per_sequence);
   root.set("machine", json_machine(in));
   root.set("files", std::move(files));
+  if (in.forecast) root.set("forecast", json_forecast(*in.forecast));
   root.set("warnings", std::move(warnings));
   root.set("digest", in.digest);
   root.set("digest_covers", in.file_sums.empty() ? "headers and samples" : "all bytes");
   fmt::print("{}\n", recipe::to_python_json(root));
+}
+
+// Weights get what run and serve would leave them, but for KV and work, which depend on the options there.
+Result<Forecast> forecast(const ckpt::Checkpoint& checkpoint, const InspectFlags& flags, const Inspection& in) {
+  constexpr double kSeconds = 2;
+  Forecast f;
+  f.budget = in.budget.ram_bytes;
+  if (!flags.ram.empty()) {
+    DI_ASSIGN_OR_RETURN(f.budget, parse_bytes(flags.ram));
+  }
+  DI_ASSIGN_OR_RETURN(f.rates, ckpt::measure_disk(checkpoint, kSeconds));
+  DI_ASSIGN_OR_RETURN(f.rates.memory_bytes_per_s, ckpt::measure_memory(in.machine.cores));
+  ckpt::StorePlan plan;
+  if (engine::text_weight_bytes(checkpoint.config()) > f.budget) {
+    DI_ASSIGN_OR_RETURN(plan, ckpt::plan_store(checkpoint.config(), {.ram_bytes = f.budget}));
+    f.plan = plan;
+  } else {
+    plan.slots = plan.experts = 1;
+    plan.table_resident.assign(checkpoint.config().engram.size(), true);
+  }
+  f.decode = ckpt::predict_decode(checkpoint.config(), plan, f.rates);
+  return f;
 }
 
 int inspect(const InspectFlags& flags) {
@@ -259,6 +335,11 @@ int inspect(const InspectFlags& flags) {
   }
   in.plan = ckpt::plan_placement(checkpoint.value().config(), in.budget);
   in.warnings = checkpoint.value().warnings();
+  if (flags.predict) {
+    Result<Forecast> f = forecast(checkpoint.value(), flags, in);
+    if (!f.ok()) return fail(f.status().message());
+    in.forecast = std::move(f).value();
+  }
   if (flags.digest == "full") {
     ckpt::Checkpoint::FullDigest full = checkpoint.value().full_digest(in.machine.cores);
     in.digest = full.digest;
@@ -286,6 +367,8 @@ void setup_inspect(CLI::App& app, Run* run) {
       ->take_last();
   app.add_option("--gpu-gb", flags->gpu_gb, "GPU memory that weights may take, instead of what is found here")->check(CLI::Range(0.0, 1e6))->take_last();
   app.add_option("--ram-gb", flags->ram_gb, "RAM that weights may take, instead of what is found here")->check(CLI::Range(0.0, 1e6))->take_last();
+  app.add_flag("--predict", flags->predict, "Measure memory and disk for a few seconds and say how fast the model will decode");
+  app.add_option("--ram", flags->ram, "With --predict: memory for weights, as in 24GiB, instead of what is free here")->take_last();
   app.add_option("--place", flags->place, "GROUP=gpu|ram|ssd: put a group there whatever the sizes say; may be repeated");
   *run = [flags] { return inspect(*flags); };
 }

@@ -103,6 +103,7 @@ void Model::Impl::run_layers(int first, int last, Rows rows, bool compress_first
     }
     if (taps && layer.dspark_tap >= 0) ops->tap(at, layer.dspark_tap);
     if (!entered) ops->hc_enter(at, Sublayer::kAttention);
+    ops->expect_experts(at);
     attention(at, layer.owns_kv() && (!layer.decoder_half || compress_first));
     leave_and_enter(at, Sublayer::kAttention, at, Sublayer::kFfn);
     feed_forward(at);

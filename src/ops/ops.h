@@ -223,6 +223,9 @@ class Ops {
   // Inverse rotation, wo_a, wo_b -> kSublayerOut (6.5).
   virtual void attention_output(At at) = 0;
 
+  // A hint that the layer's attention begins: a backend whose experts are read from the SSD may guess by kSublayerIn
+  // which ones route() will choose, and begin reading them. Changes no result.
+  virtual void expect_experts(At) {}
   // kExpertIds, kExpertWeights from kSublayerIn (9).
   virtual void route(At at) = 0;
   // Each row through each of its experts, weight included, unreduced.

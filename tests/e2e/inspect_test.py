@@ -72,6 +72,21 @@ class InspectTest(unittest.TestCase):
         self.assertEqual(r.returncode, 2)
         self.assertIn("routed_experts", r.stderr)
 
+    def test_expected_speed(self):
+        report = json.loads(inspect("--json", "--predict", "--ram", "22MB", TINY).stdout)["forecast"]
+        self.assertEqual(report["experts"], 152)
+        self.assertLess(report["expert_slots"], 60)
+        self.assertAlmostEqual(report["expert_hit_rate"], report["expert_slots"] / 152)
+        self.assertGreater(report["decode_tokens_per_s"], 0)
+        self.assertGreater(report["measured_ssd_bytes_per_s"], 0)
+        whole = json.loads(inspect("--json", "--predict", "--ram", "1GiB", TINY).stdout)["forecast"]
+        self.assertEqual(whole["ssd_bytes_per_token"], 0)
+        self.assertIn("tokens/s", inspect("--predict", "--ram", "22MB", TINY).stdout)
+        for ram, says in (("1MB", "too few"), ("lots", "no size")):
+            r = inspect("--predict", "--ram", ram, TINY)
+            self.assertEqual(r.returncode, 2)
+            self.assertIn(says, r.stderr)
+
     def test_warnings_cannot_steer_the_terminal(self):
         config = json.loads((TINY / "config.json").read_text())
         config["\x1b]0;title\x07"] = 1

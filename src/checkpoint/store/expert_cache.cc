@@ -97,6 +97,7 @@ ExpertAddress ExpertCache::address(int32_t slot) const {
 
 void ExpertCache::free_slot(int32_t slot) {
   slot_of_[slots_[slot].expert] = -1;
+  guessed_ -= slots_[slot].guess != Guess::kNone;
   slots_[slot] = {};
   free_.push_back(slot);
 }
@@ -107,7 +108,8 @@ int32_t ExpertCache::take_slot(double count) {
     int32_t worst = -1;
     for (size_t s = 0; s < slots_.size(); ++s) {
       const Slot& slot = slots_[s];
-      if (slot.state != State::kReady || slot.needed || count_[slot.expert] >= count) continue;
+      if (slot.state != State::kReady || slot.needed || kept_for_guess(slot)) continue;
+      if (count_[slot.expert] >= count) continue;
       count = count_[slot.expert];
       worst = static_cast<int32_t>(s);
     }
@@ -211,8 +213,11 @@ void ExpertCache::begin(int layer, std::span<const int32_t> experts) {
     Slot& s = slots_[slot];
     s.needed = true;
     ++working_;
-    if (s.expected) ++stats_.expected_used;
-    s.expected = false;
+    if (s.guess != Guess::kNone) {
+      ++judges_[static_cast<size_t>(s.guess)].used;
+      --guessed_;
+      s.guess = Guess::kNone;
+    }
     if (s.state == State::kReady) {
       ++stats_.hits;
       ready_.push_back(slot);
@@ -226,28 +231,50 @@ void ExpertCache::begin(int layer, std::span<const int32_t> experts) {
   expect_next();
 }
 
+bool ExpertCache::guessing(Guess guess) {
+  Judge& j = judges_[static_cast<size_t>(guess)];
+  if (const uint64_t reads = j.reads - j.judged_reads; reads >= kJudgedReads) {
+    if (4 * (j.used - j.judged_used) < reads) j.pause_until = stats_.layers_run + kPauseSteps * last_.size();
+    j.judged_reads = j.reads;
+    j.judged_used = j.used;
+  }
+  return options_.expect && missing_.empty() && stats_.layers_run >= j.pause_until;
+}
+
+// A guess is given the time until its layer has begun.
+bool ExpertCache::kept_for_guess(const Slot& s) const {
+  return s.guess != Guess::kNone && stats_.layers_run <= s.guessed_at + kLayersAhead;
+}
+
+void ExpertCache::read_ahead(int layer, std::span<const int32_t> experts, Guess guess) {
+  const int most = std::max(1, static_cast<int>(slots_.size() / 4));
+  for (int32_t e : experts) {
+    const int32_t number = begin_[layer] + e;
+    if (slot_of_[number] >= 0) continue;
+    if (guessed_ >= most) return;
+    const bool sure = guess == Guess::kRouter;
+    const int32_t slot = take_slot(sure ? std::numeric_limits<double>::infinity() : count_[number]);
+    if (slot < 0) return;
+    slots_[slot].guess = guess;
+    slots_[slot].guessed_at = stats_.layers_run;
+    ++guessed_;
+    ++judges_[static_cast<size_t>(guess)].reads;
+    read(slot, number, DirectReader::Class::kWanted);
+  }
+}
+
 void ExpertCache::expect_next() {
-  if (!options_.expect || !missing_.empty() || stats_.layers_run < pause_until_) return;
-  const uint64_t reads = stats_.expected_reads - judged_expected_;
-  if (reads >= kJudgedReads) {
-    if (4 * (stats_.expected_used - judged_used_) < reads) pause_until_ = stats_.layers_run + kPauseSteps * last_.size();
-    judged_expected_ = stats_.expected_reads;
-    judged_used_ = stats_.expected_used;
-  }
-  const int layers = static_cast<int>(last_.size()), reading_max = std::max(1, static_cast<int>(slots_.size() / 4));
-  for (int d = 1; d <= kLayersAhead; ++d) {
+  if (!guessing(Guess::kStepBefore)) return;
+  const int layers = static_cast<int>(last_.size());
+  for (int d = 1; d <= kLayersAhead && d < layers; ++d) {
     const int layer = (layer_ + d) % layers;
-    if (last_[layer].size() > kExpectedChoices || layer == layer_) continue;
-    for (int32_t e : last_[layer]) {
-      const int32_t number = begin_[layer] + e;
-      if (slot_of_[number] >= 0 || reading_ >= reading_max) continue;
-      const int32_t slot = take_slot(count_[number]);
-      if (slot < 0) return;
-      slots_[slot].expected = true;
-      ++stats_.expected_reads;
-      read(slot, number, DirectReader::Class::kWanted);
-    }
+    if (last_[layer].size() <= kExpectedChoices) read_ahead(layer, last_[layer], Guess::kStepBefore);
   }
+}
+
+void ExpertCache::expect(int layer, std::span<const int32_t> experts) {
+  const std::lock_guard lock(mutex_);
+  if (guessing(Guess::kRouter)) read_ahead(layer, experts, Guess::kRouter);
 }
 
 std::span<const ExpertCache::Arrived> ExpertCache::next() {
@@ -307,6 +334,12 @@ ExpertStats ExpertCache::stats() const {
   const std::lock_guard lock(mutex_);
   ExpertStats s = stats_;
   s.slots_used = s.slots - static_cast<int64_t>(free_.size());
+  const auto &router = judges_[static_cast<size_t>(Guess::kRouter)],
+             &before = judges_[static_cast<size_t>(Guess::kStepBefore)];
+  s.expected_reads = router.reads + before.reads;
+  s.expected_used = router.used + before.used;
+  s.router_reads = router.reads;
+  s.router_used = router.used;
   s.needed_bytes = (s.reads + s.expected_used) * expert_bytes_;
   return s;
 }

@@ -8,8 +8,9 @@
 // Which expert leaves. Each has a count of its uses in which a use `half_life` steps ago counts one half (LRFU: H long
 // is frequency, H short recency); counts outlive the expert's stay. What a step needs is always read, into the slot of
 // the lowest count; what is only expected is read if its count is above that of the one it would displace.
-// What is expected: when a layer begins, the choices of the step before for the layers behind it, while the disk has
-// nothing better to do. It stops for a while where fewer than a quarter of such reads were used.
+// What is expected: what expect() names for a layer ahead (a backend may guess by the layer's router), and, when a layer
+// begins, the choices of the step before for the layers behind it; both while the disk has nothing better to do. Either
+// guess stops for a while where fewer than a quarter of its reads were used.
 // A step may need more experts than there are slots: they are read as slots become free.
 //
 // One thread calls begin(), next(), take_error(); stats() any. begin() ends what next() has not finished. The reader has
@@ -48,7 +49,7 @@ class ExpertCache {
     int64_t slots = 0;
     uint64_t slot_bytes = 0;
     double half_life = 128;  // steps
-    bool expect = true;      // read what is expected ahead
+    bool expect = true;      // read ahead what is expected
   };
   struct Arrived {
     int32_t expert = 0;
@@ -63,6 +64,8 @@ class ExpertCache {
 
   void begin(int layer, std::span<const int32_t> experts);
   std::span<const Arrived> next();
+  // Experts that `layer` will probably need, the surest first; it begins within the next few begin().
+  void expect(int layer, std::span<const int32_t> experts);
   Status take_error();
   // Fills free slots in the order of the layers, first experts first, as wanted reads. Does not wait.
   void warm_up();
@@ -72,11 +75,18 @@ class ExpertCache {
 
  private:
   enum class State : uint8_t { kFree, kReading, kReady };
+  enum class Guess : uint8_t { kNone, kRouter, kStepBefore };
+  struct Judge {  // of one way to guess
+    uint64_t reads = 0, used = 0;
+    uint64_t judged_reads = 0, judged_used = 0;  // when it was last judged
+    uint64_t pause_until = 0;                    // in layers run
+  };
   struct Slot {
     int32_t expert = -1;  // number over all layers
     State state = State::kFree;
     bool needed = false;    // by the layer in work
-    bool expected = false;  // read ahead and not used yet
+    Guess guess = Guess::kNone;  // why it was read ahead; none once it was used
+    uint64_t guessed_at = 0;     // in layers run
     bool warm = false;      // read to fill the cache
     bool failed = false;
     int32_t pieces = 0;  // still being read
@@ -92,6 +102,9 @@ class ExpertCache {
   void read(int32_t slot, int32_t expert, DirectReader::Class priority);
   void issue();
   void expect_next();
+  void read_ahead(int layer, std::span<const int32_t> experts, Guess guess);
+  bool guessing(Guess guess);
+  bool kept_for_guess(const Slot& s) const;
   void touch(int32_t expert);
   double now() const { return static_cast<double>(stats_.layers_run) / static_cast<double>(begin_.size() - 1); }
   ExpertAddress address(int32_t slot) const;
@@ -122,8 +135,8 @@ class ExpertCache {
   int64_t warm_at_ = 0;
   int warm_reading_ = 0;
   bool warming_ = false;
-  uint64_t pause_until_ = 0;  // in layers run
-  uint64_t judged_expected_ = 0, judged_used_ = 0;
+  int guessed_ = 0;  // slots that were read ahead and not used yet
+  std::array<Judge, 3> judges_;  // by Guess
   Status error_, failure_;  // of what was given out; the last of any read
   uint64_t expert_bytes_ = 0;
   ExpertStats stats_;

@@ -15,6 +15,7 @@ struct ExpertStats {
   uint64_t uses = 0, hits = 0;
   uint64_t reads = 0;                            // experts read because a step needed them
   uint64_t expected_reads = 0, expected_used = 0;  // read ahead, and of those used before they left
+  uint64_t router_reads = 0, router_used = 0;    // of those: guessed by the layer's own router
   uint64_t late = 0;                             // needed while they were being read ahead
   uint64_t warm_reads = 0;                       // to fill an empty cache
   uint64_t failures = 0;

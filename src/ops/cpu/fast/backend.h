@@ -44,6 +44,7 @@ class FastBackend final : public Backend<float> {
   void attention_project(At at, uint32_t parts) override;
   void select(At at) override;
   void attend(At at) override;
+  void expect_experts(At at) override;
   void route(At at) override;
   void experts(At at, const ExpertRows& rows) override;
   void shared_expert(At at) override;

@@ -1,7 +1,10 @@
 // Router and experts (spec/model.md 9). An expert's hidden channels are formed 64 at a time: both products, SwiGLU,
 // quantisation and packing for the next product stay in one task.
 #include <algorithm>
+#include <cmath>
+#include <limits>
 
+#include "checkpoint/store/weight_store.h"
 #include "ops/cpu/fast/backend.h"
 
 namespace deepinfer::ops::cpu::fast {
@@ -16,6 +19,35 @@ void FastBackend::route(At where) {
     for (int64_t i = begin; i < end; ++i) choose_experts(set, where.layer, i, scores + i * experts);
   };
   parallel(n, choose, 8);
+}
+
+// The router on attention's input as if it were the experts': what attention adds is little beside the residual. Only for
+// a few rows: a longer step reads most experts anyway.
+void FastBackend::expect_experts(At where) {
+  constexpr int64_t kRowsMost = 4;
+  const RowSet& set = set_of(where.rows);
+  if (w_.store == nullptr || set.rows > kRowsMost) return;
+  const Matrix& gate = w_.layers[where.layer].moe.gate;
+  const LayerVectors& v = vectors_[where.layer];
+  const int64_t n = set.rows, D = c_.hidden_size, experts = gate.rows, k = experts_per_row(where.layer);
+  float *x = stage_rows_.data(), *scores = wide_rows_.data();
+  for (int64_t i = 0; i < n; ++i) {
+    const float* in = at<float>(Role::kSublayerIn, i);
+    for (int64_t j = 0; j < D; ++j) x[i * D + j] = v.attn_norm[j] == 0 ? 0 : in[j] / v.attn_norm[j] * v.ffn_norm[j];
+  }
+  products(gate, x, D, n, scores, experts);
+  int32_t* order = scratch<int32_t>(Slot::kOrder, experts);
+  for (int64_t i = 0; i < n; ++i) {
+    float* s = scores + i * experts;
+    for (int64_t e = 0; e < experts; ++e) {
+      s[e] = std::sqrt(s[e] > 20 ? s[e] : std::log1p(std::exp(s[e]))) + v.bias[e];
+      if (std::isnan(s[e])) s[e] = -std::numeric_limits<float>::infinity();
+      order[e] = static_cast<int32_t>(e);
+    }
+    std::partial_sort(order, order + k, order + experts,
+                      [s](int32_t a, int32_t b) { return s[a] != s[b] ? s[a] > s[b] : a < b; });
+    w_.store->experts().expect(where.layer, {order, static_cast<size_t>(k)});
+  }
 }
 
 void FastBackend::pack_experts(const ExpertRows& rows) {
