@@ -341,6 +341,7 @@ int inspect(const InspectFlags& flags) {
     in.forecast = std::move(f).value();
   }
   if (flags.digest == "full") {
+    if (const Status s = checkpoint.value().check_weights(UINT64_MAX); !s.ok()) in.warnings.push_back(s.message());
     ckpt::Checkpoint::FullDigest full = checkpoint.value().full_digest(in.machine.cores);
     in.digest = full.digest;
     in.file_sums = std::move(full.files);

@@ -12,6 +12,7 @@
 
 #include "checkpoint/engram_classes.h"
 #include "checkpoint/name_index.h"
+#include "checkpoint/nan_scan.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/shard_index.h"
 
@@ -242,6 +243,22 @@ void Checkpoint::Impl::advise_tables() const {
       (void)::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_RANDOM);
     }
   }
+}
+
+Status Checkpoint::check_weights(uint64_t bytes_max) const {
+  uint64_t total = 0;
+  for (const TensorSpec& spec : impl_->specs) total += stored_bytes(spec);
+  if (total > bytes_max) return {};
+  const auto check = [this](const std::string& name) -> Status {
+    const TensorView& t = tensor(name);
+    if (!has_nan(t.data, t.bytes(), t.dtype)) return {};
+    return nan_error(name, impl_->files[impl_->file_of[*impl_->index.find(name)]].path());
+  };
+  for (const TensorSpec& spec : impl_->specs) {
+    DI_RETURN_IF_ERROR(check(spec.name));
+    if (has_scale(spec.format)) DI_RETURN_IF_ERROR(check(scale_name(spec.name)));
+  }
+  return {};
 }
 
 uint64_t Checkpoint::count_nan_scales(std::string* first) const { return impl_->count_nan(first); }

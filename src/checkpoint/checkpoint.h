@@ -75,6 +75,9 @@ class Checkpoint {
   // Reads every byte, on `threads` threads.
   FullDigest full_digest(int threads) const;
 
+  // kDataLoss with the first tensor that holds NaN, values or scales. Reads all weights; does nothing where they have
+  // more than bytes_max.
+  Status check_weights(uint64_t bytes_max) const;
   // Scale bytes 255 (NaN) in all scale tensors; reads them all. `first` receives the name of the first such tensor.
   uint64_t count_nan_scales(std::string* first) const;
   // Whether open() has done so (up to kMaxScaleScan bytes) and told in warnings().

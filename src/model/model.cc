@@ -185,6 +185,9 @@ Result<std::unique_ptr<Model>> Model::create(std::shared_ptr<const checkpoint::C
                       "backend \"fast\"",
                       impl->ops->capabilities().backend);
   }
+  // A store checks what it reads. Larger mapped checkpoints are not read for this: `inspect --digest full` does it.
+  constexpr uint64_t kCheckedBytes = 128 << 20;
+  if (options.store == nullptr) DI_RETURN_IF_ERROR(impl->checkpoint->check_weights(kCheckedBytes));
   DI_RETURN_IF_ERROR(impl->ops->load(config, collect_weights(*impl->checkpoint, options.store), limits));
   impl->layout = ops::KvLayout::make(config, impl->ops->capabilities().kv_format, options.rings);
   DI_ASSIGN_OR_RETURN(impl->memory, impl->ops->allocate_kv(impl->layout, options.pages, options.slots));

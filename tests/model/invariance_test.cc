@@ -26,9 +26,9 @@ using testing::Kind;
 std::unique_ptr<Model> make_model(const std::string& name, Kind kind, int threads, int rows_max = 256) {
   model::Options o;
   o.limits.rows_max = rows_max;
-  o.limits.outputs_max = 256;
+  o.limits.outputs_max = std::max(256, rows_max);
   o.limits.sequences_max = kSlots;
-  o.limits.context_max = 512;
+  o.limits.context_max = 640;
   o.pages = kPages;
   o.slots = kSlots;
   Result<std::unique_ptr<Model>> m = Model::create(testing::open_checkpoint(name), testing::make_ops(kind, threads), o);
@@ -135,6 +135,30 @@ TEST_P(Invariance, CollapseIsTheFirstPartOfEntering) {
     ops.hc_enter(at, ops::Sublayer::kAttention);
     ASSERT_TRUE(ops.read(Role::kSublayerIn, 0, kTokens, entered).ok());
     ASSERT_TRUE(collapsed == entered) << "round " << i;
+  }
+}
+
+// Steps of 1, 2, 6, 17, 128 and 512 rows on 1, 2, 3 and 7 threads.
+TEST_P(Invariance, RowsAndThreads) {
+  const auto& [name, kind] = GetParam();
+  const bool all = std::getenv("DEEPINFER_TEST_ALL") != nullptr;
+  if (name != std::string("tiny-random") || (kind != Kind::kFast && !(all && kind == Kind::kFastAvx2)))
+    GTEST_SKIP() << "one model; both instruction sets with DEEPINFER_TEST_ALL=1";
+  constexpr int kRows = 512;
+  const std::vector<int32_t> tokens = prompt(kRows, 9);
+  std::vector<float> whole;
+  std::mt19937 random(4);
+  const std::pair<int, std::vector<int>> cases[] = {
+      {1, {512, 128, 17, 6, 2, 1}}, {2, {512, 6}}, {3, {512, 17}}, {7, {512, 128}}};
+  for (const auto& [threads, row_counts] : cases) {
+    const auto m = make(threads, kRows);
+    for (const int rows : row_counts) {
+      std::vector<int> sizes(1, rows);
+      for (int i = 0; i < 20 && rows < 128; ++i) sizes.insert(sizes.begin(), 1 + static_cast<int>(random() % rows));
+      const std::vector<float> got = in_pieces(*m, tokens, sizes);
+      if (whole.empty()) whole = got;
+      EXPECT_TRUE(got == whole) << "steps of " << rows << " rows on " << threads << " threads";
+    }
   }
 }
 

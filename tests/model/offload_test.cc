@@ -5,9 +5,11 @@
 #include <atomic>
 #include <cerrno>
 #include <filesystem>
+#include <fstream>
 #include <random>
 
 #include "base/file.h"
+#include "checkpoint/safetensors.h"
 #include "checkpoint/store/weight_store.h"
 #include "model/kv_memory.h"
 #include "model/sequence.h"
@@ -185,6 +187,55 @@ TEST(OffloadFaults, ACutFileIsAnError) {
   ASSERT_FALSE(got.ok());
   EXPECT_EQ(got.status().code(), Code::kDataLoss) << got.status().to_string();
   EXPECT_NE(got.status().message().find("the file was cut"), std::string::npos) << got.status().message();
+}
+
+// NaN in a dense tensor is refused at load, in an expert or a table row when it is read; in memory all at load.
+TEST(OffloadFaults, NanWeightsAreRefused) {
+  struct Case {
+    const char* tensor;
+    uint64_t at;
+    std::vector<uint8_t> bytes;
+    bool at_load;
+  };
+  const Case cases[] = {{"layers.2.attn.wkv.weight", 77, {0x7f}, true},
+                        {"layers.2.attn.wkv.scale", 3, {0xff}, true},
+                        {"head.weight", 2000, {0xc1, 0x7f}, true},
+                        {"layers.3.attn.attn_sink", 4, {0, 0, 0xc0, 0x7f}, true},
+                        {"embed.weight", 0, {0xff, 0xff}, false},
+                        {"layers.3.engram.embed.weight", 0, {0xff}, false},
+                        {"layers.6.ffn.experts.3.w2.scale", 5, {0xff}, false}};
+  for (const Case& k : cases) {
+    testing::TempDir dir;
+    const std::string copy = dir.path() + "/model";
+    std::filesystem::copy(testing::tiny_random_dir(), copy, std::filesystem::copy_options::recursive);
+    {
+      const Checkpoint c = Checkpoint::open(copy).value();
+      const Checkpoint::FileRange range = c.file_range(k.tensor);
+      const bool table = !k.at_load && !std::string(k.tensor).ends_with("scale");
+      std::fstream file(c.files()[range.file].path(), std::ios::in | std::ios::out | std::ios::binary);
+      // Of tables every value: any row has it.
+      for (uint64_t at = k.at; at < range.bytes; at += table ? k.bytes.size() : range.bytes) {
+        file.seekp(static_cast<std::streamoff>(range.offset + at));
+        file.write(reinterpret_cast<const char*>(k.bytes.data()), static_cast<std::streamsize>(k.bytes.size()));
+      }
+    }
+    const auto c = std::make_shared<const Checkpoint>(Checkpoint::open(copy).value());
+    model::Options o;
+    o.limits.context_max = 256;
+    const Result<std::unique_ptr<Model>> mapped = Model::create(c, testing::make_ops(Kind::kFast, 1), o);
+    ASSERT_FALSE(mapped.ok()) << k.tensor;
+    EXPECT_EQ(mapped.status().code(), Code::kDataLoss) << k.tensor;
+    EXPECT_NE(mapped.status().message().find(k.tensor), std::string::npos) << mapped.status().message();
+    Result<std::shared_ptr<WeightStore>> store = WeightStore::open(*c, {.ram_bytes = least_budget(c->config())});
+    ASSERT_EQ(store.ok(), !k.at_load) << k.tensor;
+    Status status = store.status();
+    if (store.ok()) {
+      const auto m = make_model(c, Kind::kFast, std::move(store).value());
+      status = all_logits(*m).status();
+    }
+    EXPECT_EQ(status.code(), Code::kDataLoss) << k.tensor;
+    EXPECT_NE(status.message().find("NaN"), std::string::npos) << status.message();
+  }
 }
 
 TEST(OffloadFaults, TooLittleMemorySaysHowMuch) {

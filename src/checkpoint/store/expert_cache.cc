@@ -7,6 +7,8 @@
 #include <numeric>
 #include <string>
 
+#include "checkpoint/nan_scan.h"
+
 namespace deepinfer::checkpoint {
 namespace {
 
@@ -155,6 +157,7 @@ void ExpertCache::piece_done(int32_t slot, const Status& status) {
   if (--s.pieces > 0) return;
   --reading_;
   if (s.warm) --warm_reading_;
+  check_scales(slot);
   if (s.failed) ++stats_.failures;
   s.state = State::kReady;
   if (s.needed) {
@@ -165,6 +168,23 @@ void ExpertCache::piece_done(int32_t slot, const Status& status) {
   issue();
   warm_some();
   arrived_changed_.notify_all();
+}
+
+// NaN in an expert's scales (FP4 codes have none) makes it as good as unreadable.
+void ExpertCache::check_scales(int32_t slot) {
+  Slot& s = slots_[slot];
+  if (s.failed) return;
+  const ExpertAddress a = address(slot);
+  const Places& places = places_[s.expert];
+  for (size_t i = 1; i < ExpertAddress::kParts; i += 2) {
+    if (!has_nan(a.part[i], places[i].bytes, numeric::DType::kF8E8M0)) continue;
+    const auto layer = std::upper_bound(begin_.begin(), begin_.end(), s.expert) - begin_.begin() - 1;
+    failure_ = make_error(Code::kDataLoss,
+                          "The scales of expert {} of layer {} hold NaN: the weights are damaged. Fetch them again.",
+                          s.expert - begin_[layer], layer);
+    s.failed = true;
+    return;
+  }
 }
 
 // Reads for what is missing. Beyond kWorking a missing expert takes only the slot of one that counts less and else waits

@@ -98,6 +98,7 @@ class ExpertCache {
   int32_t take_slot(double count);
   void release_given();
   void free_slot(int32_t slot);
+  void check_scales(int32_t slot);
   void warm_some();
   void read(int32_t slot, int32_t expert, DirectReader::Class priority);
   void issue();

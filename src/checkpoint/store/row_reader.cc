@@ -6,6 +6,8 @@
 #include <new>
 #include <utility>
 
+#include "checkpoint/nan_scan.h"
+
 namespace deepinfer::checkpoint {
 namespace {
 
@@ -129,11 +131,15 @@ void RowReader::piece_done(size_t frame, const Status& status) {
   std::byte* to = row + (f.scale ? s.table.codes.bytes : 0);
   constexpr uint8_t kFailed = 0x80;
   uint8_t& left = s.parts_left[static_cast<size_t>(f.place)];
-  if (status.ok()) {
-    std::memcpy(to, memory_.data() + frame * frame_bytes_ + f.skip, part.bytes);
-  } else {
+  std::memcpy(to, memory_.data() + frame * frame_bytes_ + f.skip, part.bytes);
+  const bool nan = status.ok() && has_nan(to, part.bytes, part.dtype);
+  if (nan || !status.ok()) {
     left |= kFailed;
-    if (error_.ok()) error_ = status;
+    if (error_.ok()) {
+      error_ = !nan ? status
+                    : make_error(Code::kDataLoss, "Row {} of a table holds NaN: the weights are damaged. Fetch them again.",
+                                 s.ids[static_cast<size_t>(f.place)]);
+    }
     ++stats_.failures;
   }
   free_.push_back(static_cast<uint32_t>(frame));

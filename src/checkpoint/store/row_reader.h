@@ -20,6 +20,7 @@
 #include "base/status.h"
 #include "checkpoint/store/direct_reader.h"
 #include "checkpoint/store/store_stats.h"
+#include "numeric/dtype.h"
 
 namespace deepinfer::checkpoint {
 
@@ -28,6 +29,7 @@ class RowReader {
   struct Part {  // row r: `bytes` bytes at offset + r * bytes
     int file = 0;
     uint64_t offset = 0, bytes = 0;
+    numeric::DType dtype = numeric::DType::kU8;  // of what is checked for NaN
   };
   struct Table {
     Part codes, scales;  // scales.bytes 0: none

@@ -9,6 +9,7 @@
 #include "base/format.h"
 #include "base/memory.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/nan_scan.h"
 #include "checkpoint/safetensors.h"
 
 namespace deepinfer::checkpoint {
@@ -51,7 +52,7 @@ struct Run {
 struct Tensor {
   std::string name;
   Checkpoint::FileRange range;
-  size_t alignment = 1;
+  numeric::DType dtype = numeric::DType::kU8;
 };
 
 std::string expert_name(const ModelConfig& c, int layer, int64_t expert, const char* part) {
@@ -100,10 +101,10 @@ Status WeightStore::load_resident(const Checkpoint& checkpoint) {
   for (const TensorSpec& spec : checkpoint.specs()) {
     const bool in = spec.group == Group::kEngramTables ? plan_.table_resident[table++] : resident(spec);
     if (!in) continue;
-    tensors.push_back({spec.name, checkpoint.file_range(spec.name), numeric::dtype_bytes(stored_dtype(spec.format))});
+    tensors.push_back({spec.name, checkpoint.file_range(spec.name), stored_dtype(spec.format)});
     if (!has_scale(spec.format)) continue;
     const std::string scale = scale_name(spec.name);
-    tensors.push_back({scale, checkpoint.file_range(scale), 1});
+    tensors.push_back({scale, checkpoint.file_range(scale), numeric::DType::kF8E8M0});
   }
   std::sort(tensors.begin(), tensors.end(), [](const Tensor& a, const Tensor& b) {
     return std::pair(a.range.file, a.range.offset) < std::pair(b.range.file, b.range.offset);
@@ -137,13 +138,14 @@ Status WeightStore::load_resident(const Checkpoint& checkpoint) {
     const Tensor& t = tensors[i];
     const Run& run = runs[run_of[i]];
     const std::byte* data = memory_.as<std::byte>() + run.at + (t.range.offset - run.first_page());
-    if (reinterpret_cast<uintptr_t>(data) % t.alignment != 0) {
+    if (reinterpret_cast<uintptr_t>(data) % numeric::dtype_bytes(t.dtype) != 0) {
       copies_.emplace_back(new (std::nothrow) std::byte[t.range.bytes]);
       if (copies_.back() == nullptr)
         return make_error(Code::kResourceExhausted, "tensor \"{}\" lies at an odd offset and needs a copy", t.name);
       std::memcpy(copies_.back().get(), data, t.range.bytes);
       data = copies_.back().get();
     }
+    if (has_nan(data, t.range.bytes, t.dtype)) return nan_error(t.name, checkpoint.files()[t.range.file].path());
     resident_.emplace(t.name, data);
   }
   return {};
@@ -153,12 +155,12 @@ RowReader::Table WeightStore::row_table(const Checkpoint& checkpoint, const Tens
   RowReader::Table t;
   t.rows = spec.shape[0];
   t.cache_bytes = plan_.row_cache_bytes;
-  const auto part = [&](const std::string& name) {
+  const auto part = [&](const std::string& name, numeric::DType dtype) {
     const Checkpoint::FileRange r = checkpoint.file_range(name);
-    return RowReader::Part{files_[r.file], r.offset, r.bytes / static_cast<uint64_t>(t.rows)};
+    return RowReader::Part{files_[r.file], r.offset, r.bytes / static_cast<uint64_t>(t.rows), dtype};
   };
-  t.codes = part(spec.name);
-  if (has_scale(spec.format)) t.scales = part(scale_name(spec.name));
+  t.codes = part(spec.name, stored_dtype(spec.format));
+  if (has_scale(spec.format)) t.scales = part(scale_name(spec.name), numeric::DType::kF8E8M0);
   return t;
 }
 

@@ -15,15 +15,22 @@ FastBackend::WorkspaceRows FastBackend::plan_workspace(const checkpoint::ModelCo
   const int64_t widest = std::max({c.hidden_size, c.q_lora_rank, c.o_groups * c.o_lora_rank, c.engram_width(),
                                    of(Role::kTaps).cols, c.num_attention_heads * c.head_dim, c.dspark_markov_rank});
   const int64_t pairs = rows * of(Role::kExpertIds).cols;
+  // Scores are kept for as many rows at a time as fit this; at least one.
+  constexpr int64_t kScoresMax = 4 << 20;
+  const int64_t score_rows = std::clamp<int64_t>(kScoresMax / limits.context_max, 1, rows);
+  const int64_t queries = rows * c.index_n_heads * c.index_head_dim;
+  const int64_t index_bytes = (limits.keep_scores ? 0 : score_rows * limits.context_max * int64_t{sizeof(float)}) +
+                              queries * int64_t{sizeof(int8_t)} +
+                              queries / kIndexGroup * int64_t{sizeof(float) + sizeof(int32_t)};
   // Groups of heads are packed one after the other, each padded.
   return {rows * (packed_columns(widest) + c.o_groups * kChunk), pairs * packed_columns(c.hidden_size),
-          (pairs + rows) * packed_columns(c.moe_intermediate_size)};
+          (pairs + rows) * packed_columns(c.moe_intermediate_size), score_rows, index_bytes};
 }
 
 uint64_t FastBackend::workspace_bytes(const checkpoint::ModelConfig& config, const Limits& limits) const {
   const WorkspaceRows w = plan_workspace(config, limits);
   return Backend<float>::workspace_bytes(config, limits) +
-         (kBuffers * w.packed + w.pairs + w.hidden) * sizeof(uint16_t);
+         (kBuffers * w.packed + w.pairs + w.hidden) * sizeof(uint16_t) + w.index_bytes;
 }
 
 Status FastBackend::load(const checkpoint::ModelConfig& config, const ModelWeights& weights, const Limits& limits) {
@@ -34,11 +41,8 @@ Status FastBackend::load(const checkpoint::ModelConfig& config, const ModelWeigh
   }
   DI_ASSIGN_OR_RETURN(expert_in_, HugeMemory::allocate(w.pairs * sizeof(uint16_t)));
   DI_ASSIGN_OR_RETURN(hidden_, HugeMemory::allocate(w.hidden * sizeof(uint16_t)));
-  // Scores are kept for as many rows at a time as fit this; at least one.
-  constexpr int64_t kScoresMax = 4 << 20;
   const int64_t rows = buffers_[static_cast<int>(Role::kResidual)].rows, heads = config.index_n_heads,
-                d = config.index_head_dim;
-  const int64_t score_rows = std::clamp<int64_t>(kScoresMax / limits.context_max, 1, rows);
+                d = config.index_head_dim, score_rows = w.score_rows;
   try {
     index_codes_.resize(rows * heads * d);
     index_factors_.resize(rows * heads * d / kIndexGroup);

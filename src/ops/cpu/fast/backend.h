@@ -65,6 +65,8 @@ class FastBackend final : public Backend<float> {
 
   struct WorkspaceRows {
     int64_t packed, pairs, hidden;  // words of a packed input, of the experts' inputs and of their hidden rows
+    int64_t score_rows;             // rows whose index scores are kept at a time
+    int64_t index_bytes;            // of those scores and of the index queries
   };
   WorkspaceRows plan_workspace(const checkpoint::ModelConfig& c, const Limits& limits) const;
 
