@@ -39,6 +39,9 @@
 namespace deepinfer::kv {
 class Tier;
 }
+namespace deepinfer::sched {
+struct DraftCosts;
+}
 
 namespace deepinfer::engine {
 
@@ -55,6 +58,7 @@ struct DraftOptions {
   bool model = true;       // drafts of the model's drafter
   bool text = true;        // drafts from the answer's own text
   std::vector<float> temperatures;  // of the confidence head (sched/draft_calibration.h); empty: 1
+  std::shared_ptr<const sched::DraftCosts> costs;  // of the device; null: measured at start
   // Called on the engine's thread for every verified round of the model's drafter: its confidence logits, and how many
   // drafts were verified and came true. For calibration.
   std::function<void(std::span<const float> confidence, int verified, int accepted)> on_round;
@@ -63,11 +67,13 @@ struct DraftOptions {
 struct DraftStats {
   static constexpr int kPositions = 16;
   std::array<int64_t, kPositions> verified = {}, accepted = {};  // by place in the round
+  int64_t turns = 0, tokens = 0;   // draws of an answer in a step, and their tokens: tokens / turns a step
+  int64_t drafted = 0;             // tokens offered for verification, by either drafter
+  int64_t verify_rows = 0;         // of these verified
+  int64_t saved_rows = 0;          // of these left out, since they were not worth a row
   int64_t rounds = 0;              // of the model's drafter, a sequence each
-  int64_t drafted = 0;             // tokens it made
   int64_t text_rounds = 0, text_accepted = 0;
-  int64_t verify_rows = 0;         // rows with drafts
-  int64_t steps_on = 0, steps_off = 0;
+  int64_t steps_on = 0, steps_off = 0;  // drafts were in use, or not worth it
   double draft_s = 0;              // seconds of draft rounds
 };
 

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <thread>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "engine/answer.h"
@@ -98,6 +99,10 @@ struct Engine::Impl {
   std::vector<sched::Ended> ends;
   StepJob jobs[2];
   StepJob* running = nullptr;  // started and not finished
+  const std::function<StepJob*()> end_and_plan = [this] {
+    end_step(*std::exchange(running, nullptr));
+    return running = plan_step();
+  };
   sched::StepResult empty_result;
   std::vector<Answer*> device_ends;
   StepRunner runner;

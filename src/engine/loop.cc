@@ -84,14 +84,14 @@ Engine::Impl::Impl(std::unique_ptr<StepExecutor> e, std::unique_ptr<sched::Sched
       runner(*executor, *scheduler, tokenizer ? &*tokenizer : nullptr, options.cpu_times,
              [](const void* self) { return static_cast<const Impl*>(self)->now(); }, this),
       drafts_max(options.drafts.mode == DraftMode::kOff ? 0 : options.drafts.drafts_max),
-      speculation(options.drafts, executor->info(), profile_rows(*executor, options.drafts)) {
+      speculation(options.drafts, executor->info(), draft_costs(*executor, options.drafts)) {
   if (tokenizer) vocabulary = recipe::OutputVocabulary(*tokenizer);
   limits.vocab_size = executor->info().vocab_size;
   limits.context_max = executor->info().context_max;
   limits.samples_max = std::min(options.samples_max, executor->info().sequences_max);
   limits.has_text = tokenizer.has_value();
   scheduler->set_cost(options.step_cost);
-  scheduler->set_feeds_drafter(speculation.enabled());
+  scheduler->set_feeds_drafter(speculation.feeds_drafter());
   if (options.tier) tier = std::make_unique<TierLink>(options.tier, executor->info(), options.tier_timeout_s);
 }
 
@@ -151,6 +151,7 @@ void Engine::Impl::loop() {
 }
 
 void Engine::Impl::wait_for_work() {
+  speculation.idle();
   double seconds = scheduler->has_work() ? kPausedWaitS : kIdleWaitS;
   if (tier && tier->in_flight() > 0) seconds = tier->gets_in_flight() > 0 ? kGetWaitS : kPutWaitS;
   wait_for_mail(seconds);
@@ -240,6 +241,8 @@ void Engine::Impl::add(Submission&& submission) {
     if (speculation.enabled() && Speculation::suits(r)) l->answers.back()->drafts = std::make_unique<DraftState>();
   }
   l->open = r.n;
+  speculation.request_added();
+  scheduler->set_feeds_drafter(speculation.feeds_drafter());
 
   sched::Request s;
   s.prompt = r.prompt;

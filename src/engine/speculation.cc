@@ -1,8 +1,10 @@
 #include "engine/speculation.h"
 
 #include <algorithm>
-#include <bit>
 #include <chrono>
+#include <cmath>
+#include <limits>
+#include <numeric>
 
 #include "ops/row_batch.h"
 #include "sched/draft_calibration.h"
@@ -10,229 +12,375 @@
 namespace deepinfer::engine {
 namespace {
 
-constexpr double kForget = 0.98;  // of how often n-gram drafts came true
-constexpr int kTextStreak = 4;    // rounds after which the model's drafter is not asked any more
+constexpr double kForget = 0.98;      // of how often n-gram drafts came true
+constexpr float kForgetOwn = 0.9f;    // the same of one answer
+constexpr float kTextWeight = 3;      // of all answers' text drafts beside the answer's own, in drafts
+constexpr float kModelWeight = 2;     // of the governor's prior beside the answer's own rounds, in rounds
+constexpr int kFirstRounds = 4;       // of an answer, which the prior is made of
+constexpr int kTextStreak = 4;        // rounds after which the model's drafter is not asked any more
+constexpr int kReadyRows = 16;        // in the drafter's rings, for a round of the usual quality
+constexpr int kYoung = 8;             // tokens of an answer whose rings are kept fed
 
-std::vector<sched::StepTime::Point> curve_of(std::span<const double> row_seconds) {
-  std::vector<sched::StepTime::Point> curve;
-  double least = 0;
-  for (size_t i = 0; i < row_seconds.size(); ++i) {
-    least = std::max(least, row_seconds[i]);  // more rows never take less
-    curve.push_back({1 << i, least});
-  }
-  return curve;
+// Sizes of the curve, and how long measuring it may take beyond the first ones.
+constexpr int kSizes[] = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512};
+constexpr size_t kSizesAlways = 5;
+constexpr int kTurns = 6;
+constexpr double kCurveSeconds = 0.03;
+
+int match_class(int matched) { return matched >= 16 ? 3 : matched >= 8 ? 2 : matched >= 4 ? 1 : 0; }
+
+int sequence_of(const StepJob& job, size_t i) {
+  return static_cast<int>(job.sequence_of_row[static_cast<size_t>(job.plan->samples[i].logits_row)]);
 }
 
 }  // namespace
 
-Speculation::Speculation(const DraftOptions& options, const ExecutorInfo& info, std::span<const double> row_seconds)
+Speculation::Speculation(const DraftOptions& options, const ExecutorInfo& info, const sched::DraftCosts& costs)
     : options_(options),
       drafts_max_(std::min(options.drafts_max, DraftState::kDraftsMax)),
       model_drafts_(options.model ? std::min(drafts_max_, info.drafts_max) : 0),
       rows_max_(std::min(info.rows_max, info.outputs_max)),
-      time_(curve_of(row_seconds)) {}
+      governor_(costs, {.drafts_max = drafts_max_, .rows_max = rows_max_}),
+      waits_(fixed()),
+      feeds_(fixed() && model_drafts_ > 0) {}
 
-Speculation::Rate& Speculation::rate_of(int sequences) {
-  return rates_[std::min<size_t>(rates_.size() - 1, static_cast<size_t>(std::bit_width(static_cast<unsigned>(sequences))))];
+float Speculation::text_chance(const DraftState& d, int matched) const {
+  const Hits& h = text_hits_[static_cast<size_t>(match_class(matched))];
+  const auto of_all = static_cast<float>(h.came / h.tried);
+  return (d.text_came + kTextWeight * of_all) / (d.text_tried + kTextWeight);
 }
 
-int Speculation::match_class(int matched) { return matched >= 16 ? 3 : matched >= 8 ? 2 : matched >= 4 ? 1 : 0; }
+// Survivals of a round of the model's drafter, as far as they are known before it: what came true in the answer's own
+// rounds, and beside it what the last one promised, or what others had.
+int Speculation::model_hope(const DraftState& d, std::span<float> out) const {
+  const std::span<const float> prior = d.has_said ? std::span<const float>(d.said) : governor_.prior();
+  const int n = std::min<int>(model_drafts_, static_cast<int>(prior.size()));
+  float survival = 1, before = 1;
+  for (size_t j = 0; j < static_cast<size_t>(n); ++j) {
+    const float usual = before > 0 ? prior[j] / before : 0;
+    before = prior[j];
+    survival *= (d.model_came[j] + kModelWeight * usual) / (d.model_tried[j] + kModelWeight);
+    out[j] = survival;
+  }
+  return n;
+}
 
-float Speculation::text_chance(int matched) const {
-  const Hits& h = text_hits_[static_cast<size_t>(match_class(matched))];
-  return static_cast<float>(h.came / h.tried);
+// The drafter's rings hold enough of it, this step's rows included.
+bool Speculation::ready(const StepJob& job, size_t i) {
+  const model::StepSequence& s = job.plan->step.sequences[static_cast<size_t>(sequence_of(job, i))];
+  if (!job.plan->step.feeds_drafter || s.id != job.plan->samples[i].id) return false;
+  const int known = s.first_position + s.count - s.decoder_begin;
+  return s.first_position + s.count - std::max(s.decoder_begin, s.draft_begin) >= std::min(kReadyRows, known);
+}
+
+std::span<const int32_t> Speculation::drafted(const StepJob& job, size_t i) {
+  if (job.drafts == 0 || !job.wants_drafts[i]) return {};
+  const auto n = static_cast<size_t>(job.drafts);
+  const std::span<const int32_t> all = std::span<const int32_t>(job.draft_tokens).subspan(i * n, n);
+  return all.first(static_cast<size_t>(std::ranges::find_if(all, [](int32_t t) { return t < 0; }) - all.begin()));
 }
 
 void Speculation::start_step(StepJob& job) {
-  if (!enabled() || model_drafts_ == 0) return;
-  const int samples = static_cast<int>(job.plan->samples.size());
-  if (samples == 0 || (options_.mode == DraftMode::kConfidence && !rate_of(samples).on)) return;
+  if (model_drafts_ == 0 || !job.plan->step.feeds_drafter) return;
   for (size_t i = 0; i < job.answers.size(); ++i) {
     const Answer* a = job.answers[i];
-    if (a == nullptr || a->drafts == nullptr || a->drafts->text_streak >= kTextStreak) continue;
+    if (a == nullptr || a->drafts == nullptr) continue;
+    const DraftState& d = *a->drafts;
+    const bool probed = choice_.probe && (choice_.probe_all || !d.has_said) && !d.model_shadow.alive() && ready(job, i);
+    if (!(fixed() ? d.text_streak < kTextStreak : d.asks_model || probed)) continue;
     job.wants_drafts[i] = 1;
     job.drafts = model_drafts_;
   }
 }
 
-// Counts what became of the drafts that this step verified.
+void Speculation::judge_text(DraftState& d, int matched, int judged, int accepted) {
+  const auto tried = static_cast<float>(std::min(judged, accepted + 1)), came = static_cast<float>(accepted);
+  Hits& h = text_hits_[static_cast<size_t>(match_class(matched))];
+  h.tried = h.tried * kForget + tried;
+  h.came = h.came * kForget + came;
+  d.text_tried = d.text_tried * kForgetOwn + tried;
+  d.text_came = d.text_came * kForgetOwn + came;
+}
+
+void Speculation::judge_model(DraftState& d, int judged, int accepted) {
+  for (int j = 0; j < std::min(judged, accepted + 1); ++j) {
+    const auto at = static_cast<size_t>(j);
+    d.model_tried[at] = d.model_tried[at] * kForgetOwn + 1;
+    d.model_came[at] = d.model_came[at] * kForgetOwn + static_cast<float>(j < accepted);
+  }
+  if (d.model_rounds++ < kFirstRounds) governor_.learn(judged, accepted);
+}
+
+// What became of the drafts that this step verified, and of those that were only compared.
 void Speculation::learn_of(const StepJob& job, size_t i, Answer& a) {
   DraftState& d = *a.drafts;
   const std::span<const int32_t> tokens = job.tokens_of(i);
+  if (tokens.empty()) return;
   if (d.text_known) d.text.append(tokens);
   const int verified = job.plan->samples[i].rows - 1, accepted = static_cast<int>(tokens.size()) - 1;
-  if (verified <= 0 || tokens.empty()) return;
-  stats_.verify_rows += verified;
-  for (int j = 0; j < std::min(verified, accepted + 1); ++j) {
-    ++stats_.verified[static_cast<size_t>(j)];
-    stats_.accepted[static_cast<size_t>(j)] += j < accepted;
+  if (verified > 0) {
+    stats_.verify_rows += verified;
+    for (int j = 0; j < std::min(verified, accepted + 1); ++j) {
+      ++stats_.verified[static_cast<size_t>(j)];
+      stats_.accepted[static_cast<size_t>(j)] += j < accepted;
+    }
+    if (d.source == DraftSource::kModel) {
+      judge_model(d, verified, accepted);
+      if (options_.on_round)
+        options_.on_round(std::span<const float>(d.confidence).first(static_cast<size_t>(d.count)), verified, accepted);
+    } else if (d.source == DraftSource::kText) {
+      judge_text(d, d.matched, verified, accepted);
+      ++stats_.text_rounds;
+      stats_.text_accepted += accepted;
+    }
   }
-  if (d.source == DraftSource::kModel && options_.on_round)
-    options_.on_round(std::span<const float>(d.confidence).first(static_cast<size_t>(d.count)), verified, accepted);
-  if (d.source != DraftSource::kText) return;
-  ++stats_.text_rounds;
-  stats_.text_accepted += accepted;
-  Hits& h = text_hits_[static_cast<size_t>(match_class(d.matched))];
-  h.tried = h.tried * kForget + std::min(verified, accepted + 1);
-  h.came = h.came * kForget + accepted;
+  for (const int32_t t : tokens) {
+    DraftState::Shadow& text = d.text_shadow;
+    if (text.alive() && !text.follow(t)) judge_text(d, d.shadow_matched, text.judged, text.accepted);
+    DraftState::Shadow& model = d.model_shadow;
+    if (model.alive() && !model.follow(t)) judge_model(d, model.judged, model.accepted);
+  }
 }
 
 void Speculation::learn(const StepJob& job) {
   for (size_t i = 0; i < job.answers.size(); ++i) {
+    stats_.turns += job.token_count[i] > 0;
+    stats_.tokens += job.token_count[i];
     if (job.answers[i] != nullptr && job.answers[i]->drafts != nullptr) learn_of(job, i, *job.answers[i]);
   }
 }
 
-// The drafts of the next round, and what is expected of them.
-void Speculation::propose(const StepJob& job, size_t i, Answer& a, sched::Scheduler& scheduler) {
+void Speculation::measure(const StepJob& job, const Now& now, bool prompts) {
+  const model::StepPlan& step = job.plan->step;
+  const double done_s = job.at.sampled + job.draft_s;
+  int tokens = 0, drafting = 0;
+  if (job.draft_s > 0) drafting = static_cast<int>(std::ranges::count(job.wants_drafts, 1));
+  if (drafting > 0) governor_.observe_round(drafting, job.draft_s);
+  if (!prompts && !step.tokens.empty() && !job.isolated) {
+    for (const uint32_t n : job.token_count) tokens += static_cast<int>(n);
+    governor_.observe({.requests = static_cast<int>(step.sequences.size()),
+                       .rows = static_cast<int>(step.tokens.size()),
+                       .tokens = tokens,
+                       .interval_s = last_drawn_s_ >= 0 ? done_s - last_drawn_s_ : 0,
+                       .forward_s = job.at.ready - job.at.started,
+                       .sample_s = job.sample_s,
+                       .draft_s = job.draft_s,
+                       .host_s = last_host_s_ > 0 ? now.host_s - last_host_s_ : 0,
+                       .drafting = drafting,
+                       .fed = step.feeds_drafter && model_drafts_ > 0,
+                       .serial = serial_});
+  }
+  last_drawn_s_ = step.tokens.empty() ? -1 : done_s;
+  last_host_s_ = now.host_s;
+}
+
+// Text drafts that are only compared, and the model's of a probe.
+void Speculation::shadow(const StepJob& job, size_t i, Answer& a) {
+  DraftState& d = *a.drafts;
+  if (options_.text && !d.text_shadow.alive()) {
+    const NgramIndex::Proposal p =
+        d.text.propose(std::span(d.text_shadow.tokens).first(static_cast<size_t>(drafts_max_)));
+    d.text_shadow.count = p.count;
+    d.text_shadow.judged = d.text_shadow.accepted = 0;
+    d.shadow_matched = p.matched;
+  }
+  const std::span<const int32_t> drafts = drafted(job, i);
+  if (drafts.empty()) return;
+  const auto n = static_cast<size_t>(job.drafts);
+  sched::draft_survival(std::span<const float>(job.draft_confidence).subspan(i * n, n), options_.temperatures,
+                        std::span<float>(d.said).first(n));
+  d.has_said = true;
+  std::ranges::copy(drafts, d.model_shadow.tokens.begin());
+  d.model_shadow.count = static_cast<int>(drafts.size());
+  d.model_shadow.judged = d.model_shadow.accepted = 0;
+}
+
+void Speculation::decide(StepJob& job, sched::Scheduler& scheduler, bool prompts) {
+  drafting_.clear();
+  governor_.begin();
+  bool young = prompts;
+  for (size_t i = 0; i < job.answers.size(); ++i) {
+    Answer* a = job.answers[i];
+    if (a == nullptr || a->drafts == nullptr || a->ended || job.token_count[i] == 0) continue;
+    DraftState& d = *a->drafts;
+    if (options_.text && !d.text_known) {
+      d.text.append(scheduler.tokens(a->id));
+      d.text_known = true;
+    }
+    shadow(job, i, *a);
+    std::array<float, DraftState::kDraftsMax> text = {}, model = {};
+    const int texts = d.text_shadow.alive() ? drafts_max_ : 0, models = model_hope(d, model);
+    float survival = 1;
+    const float chance = text_chance(d, d.shadow_matched);
+    for (int j = 0; j < texts; ++j) text[static_cast<size_t>(j)] = survival *= chance;
+    governor_.add({.text = std::span<const float>(text).first(static_cast<size_t>(texts)),
+                   .model = std::span<const float>(model).first(static_cast<size_t>(models)),
+                   .ready = ready(job, i)});
+    young = young || a->usage.output_tokens < kYoung;
+    drafting_.push_back(i);
+  }
+  if (fixed()) return;
+  choice_ = governor_.choose();
+  for (size_t k = 0; k < drafting_.size(); ++k) job.answers[drafting_[k]]->drafts->asks_model = governor_.asks_model(k);
+  feeds_ = model_drafts_ > 0 &&
+           (choice_.feed || (governor_.feeds_prompts() && (young || drafting_.empty() || scheduler.stats().waiting > 0)));
+}
+
+// The drafts of the next round, and what is expected of them. False: there are none.
+bool Speculation::propose(const StepJob& job, size_t i, Answer& a) {
   DraftState& d = *a.drafts;
   d.older = d.newest;
   d.has_older = d.has_newest;
   d.source = DraftSource::kNone;
   d.count = 0;
-  d.has_newest = false;
   float expected = 0;
-  if (job.drafts > 0 && job.wants_drafts[i]) {
+  if (const std::span<const int32_t> drafts = drafted(job, i); !drafts.empty()) {
     const auto n = static_cast<size_t>(job.drafts);
-    const std::span<const int32_t> drafted = std::span<const int32_t>(job.draft_tokens).subspan(i * n, n);
-    while (d.count < job.drafts && drafted[static_cast<size_t>(d.count)] >= 0) {
-      d.tokens[static_cast<size_t>(d.count)] = drafted[static_cast<size_t>(d.count)];
-      ++d.count;
-    }
-    if (d.count > 0) {
-      d.source = DraftSource::kModel;
-      d.has_newest = true;
-      const std::span<const float> confidence = std::span<const float>(job.draft_confidence).subspan(i * n, n);
-      std::ranges::copy(confidence, d.confidence.begin());
-      sched::draft_survival(confidence, options_.temperatures,
-                            std::span<float>(d.newest).first(n));
-      for (int j = 0; j < d.count; ++j) expected += d.newest[static_cast<size_t>(j)];
-      ++stats_.rounds;
-      stats_.drafted += d.count;
-    }
+    const std::span<const float> confidence = std::span<const float>(job.draft_confidence).subspan(i * n, n);
+    d.source = DraftSource::kModel;
+    d.count = static_cast<int>(drafts.size());
+    d.model_shadow.count = 0;
+    std::ranges::copy(drafts, d.tokens.begin());
+    std::ranges::copy(confidence, d.confidence.begin());
+    sched::draft_survival(confidence, options_.temperatures, std::span<float>(d.newest).first(n));
+    for (int j = 0; j < d.count; ++j) expected += d.newest[static_cast<size_t>(j)];
+    ++stats_.rounds;
   }
   if (options_.text) {
-    if (!d.text_known) {
-      d.text.append(scheduler.tokens(a.id));
-      d.text_known = true;
-    }
     std::array<int32_t, DraftState::kDraftsMax> tokens = {};
     const NgramIndex::Proposal p = d.text.propose(std::span(tokens).first(static_cast<size_t>(drafts_max_)));
     float survival = 1, sum = 0;
     std::array<float, DraftState::kDraftsMax> chances = {};
-    for (int j = 0; j < p.count; ++j) sum += chances[static_cast<size_t>(j)] = survival *= text_chance(p.matched);
+    const float chance = text_chance(d, p.matched);
+    for (int j = 0; j < p.count; ++j) sum += chances[static_cast<size_t>(j)] = survival *= chance;
     if (p.count > 0 && sum > expected) {
       d.source = DraftSource::kText;
       d.count = p.count;
       d.matched = p.matched;
       d.tokens = tokens;
-      d.newest = chances;
-      d.has_newest = true;
+      d.newest = d.older = chances;  // known before any of them was made
+      d.has_older = true;
+      d.text_shadow.count = 0;
     }
   }
   d.text_streak = d.source == DraftSource::kText ? d.text_streak + 1 : 0;
+  d.has_newest = d.count > 0;
+  stats_.drafted += d.count;
+  return d.count > 0;
 }
 
-// Seconds a token with and without drafts, for this size of batch. The better way runs; the other is tried again after
-// a while that doubles every time that it loses.
-void Speculation::measure(Rate& r, double seconds, double tokens) {
-  ++r.steps;
-  r.seconds += seconds;
-  r.tokens += tokens;
-  ++r.since_probe;
-  if (r.steps < (r.probing ? kProbe : kPeriod)) return;
-  const double each = r.seconds / std::max(1.0, r.tokens);
-  double& known = r.on ? r.on_s : r.off_s;
-  known = known == 0 ? each : 0.5 * (known + each);
-  r.steps = 0;
-  r.seconds = r.tokens = 0;
-  const double other = r.on ? r.off_s : r.on_s;
-  const bool better = other == 0 || each <= other;
-  if (r.probing) {
-    r.probing = false;
-    r.since_probe = 0;
-    r.probe_after = better ? kProbeAfter : std::min(2 * r.probe_after, kProbeAfterMax);
-    if (!better) r.on = !r.on;
-  } else if (other == 0 || r.since_probe >= r.probe_after || each > 1.02 * other) {
-    r.on = !r.on;
-    r.probing = true;
-  }
-}
-
-void Speculation::end_step(StepJob& job, sched::Scheduler& scheduler, double now_s) {
-  if (!enabled()) return;
-  speculating_.clear();
+void Speculation::verify(StepJob& job, sched::Scheduler& scheduler) {
   lengths_.begin();
-  const std::vector<sched::SampleRow>& samples = job.plan->samples;
-  bool prompts = false;
-  for (const model::StepSequence& s : job.plan->step.sequences) prompts |= s.kind == model::RowKind::kPrefill;
-  const int rows = static_cast<int>(job.plan->step.tokens.size());
-  double tokens = 0;
-  for (size_t i = 0; i < samples.size(); ++i) tokens += job.token_count[i];
-  stats_.draft_s += job.draft_s;
-  Rate& rate = rate_of(std::max<int>(1, static_cast<int>(samples.size())));
-  if (rows > 0 && !prompts) {
-    time_.observe_forward(rows, job.at.ready - job.at.started);
-    if (last_end_s_ >= 0 && options_.mode == DraftMode::kConfidence) measure(rate, now_s - last_end_s_, tokens);
-  }
-  last_end_s_ = rows > 0 ? now_s : -1;
-  const bool on = options_.mode == DraftMode::kFixed || rate.on;
-  ++(on ? stats_.steps_on : stats_.steps_off);
-  for (size_t i = 0; i < samples.size(); ++i) {
-    Answer* a = job.answers[i];
-    if (a == nullptr || a->drafts == nullptr) continue;
-    scheduler.set_stepwise(a->id, on);
-    if (a->ended || job.token_count[i] == 0) continue;
-    if (!on) {
-      a->drafts->has_newest = a->drafts->has_older = false;
-      continue;
-    }
-    propose(job, i, *a, scheduler);
-    DraftState& d = *a->drafts;
+  bool any = false;
+  for (const size_t i : drafting_) {
+    Answer& a = *job.answers[i];
+    any |= propose(job, i, a);
+    const DraftState& d = *a.drafts;
     const auto n = static_cast<size_t>(d.count);
     lengths_.add({.drafts = d.count,
-                  .tokens = a->usage.prompt_tokens + a->usage.output_tokens,
+                  .tokens = a.usage.prompt_tokens + a.usage.output_tokens,
                   .newest = d.has_newest ? std::span<const float>(d.newest).first(n) : std::span<const float>(),
                   .older = d.has_older ? std::span<const float>(d.older).first(n) : std::span<const float>()});
-    speculating_.push_back(a);
   }
-  if (speculating_.empty()) return;
+  if (!any) return;
   static const sched::StepTime kAll;
-  const std::span<const int> verify =
-      lengths_.choose(options_.mode == DraftMode::kFixed ? kAll : time_, {.rows_max = rows_max_});
-  for (size_t k = 0; k < speculating_.size(); ++k) {
-    const DraftState& d = *speculating_[k]->drafts;
-    (void)scheduler.set_drafts(speculating_[k]->id,
-                               std::span<const int32_t>(d.tokens).first(static_cast<size_t>(verify[k]))).ok();
+  const std::span<const int> lengths =
+      lengths_.choose(fixed() ? kAll : governor_.time(), {.rows_max = rows_max_});
+  for (size_t k = 0; k < drafting_.size(); ++k) {
+    const Answer& a = *job.answers[drafting_[k]];
+    const auto n = static_cast<size_t>(lengths[k]);
+    stats_.saved_rows += a.drafts->count - lengths[k];
+    waits_ = waits_ || n > 0;
+    (void)scheduler.set_drafts(a.id, std::span<const int32_t>(a.drafts->tokens).first(n)).ok();
   }
 }
 
-std::vector<double> profile_rows(StepExecutor& executor, const DraftOptions& options) {
-  std::vector<double> out;
-  if (options.mode != DraftMode::kConfidence) return out;
+void Speculation::end_step(StepJob& job, sched::Scheduler& scheduler, const Now& now) {
+  bool prompts = false;
+  for (const model::StepSequence& s : job.plan->step.sequences) prompts |= s.kind == model::RowKind::kPrefill;
+  stats_.draft_s += job.draft_s;
+  measure(job, now, prompts);
+  ++(waits_ ? stats_.steps_on : stats_.steps_off);
+  decide(job, scheduler, prompts);
+  waits_ = fixed() || choice_.way != sched::DraftWay::kPlain;
+  serial_ = !now.next_runs;
+  if (waits_ && !now.next_runs) {
+    verify(job, scheduler);
+  } else {
+    for (const size_t i : drafting_) job.answers[i]->drafts->has_newest = false;
+  }
+  scheduler.set_feeds_drafter(feeds_);
+}
+
+sched::DraftCosts draft_costs(StepExecutor& executor, const DraftOptions& options) {
+  using Clock = std::chrono::steady_clock;
+  sched::DraftCosts costs;
+  if (options.mode != DraftMode::kConfidence) return costs;
+  if (options.costs) return *options.costs;
   const ExecutorInfo& info = executor.info();
   const int sequences = std::min({info.sequences_max, info.slots, info.blocks});
   const int rows_max = std::min({info.rows_max, info.outputs_max, sequences * (1 + options.drafts_max)});
-  std::vector<int32_t> history(static_cast<size_t>(info.history_tokens), ops::kNoToken);
-  for (int rows = 1; rows <= rows_max; rows *= 2) {
+  const int drafts = options.model ? std::min(options.drafts_max, info.drafts_max) : 0;
+  const std::vector<int32_t> history(static_cast<size_t>(info.history_tokens), ops::kNoToken);
+  bool failed = false;
+  const auto seconds = [&](const auto& run) {
+    const auto begin = Clock::now();
+    failed = !run() || failed;
+    return std::chrono::duration<double>(Clock::now() - begin).count();
+  };
+  // Rows of one sequence as far as a request goes, then of more.
+  const auto forward_s = [&](int rows, bool feeds) {
     model::StepPlan plan;
-    const int used = std::min(rows, sequences);
+    plan.feeds_drafter = feeds;
+    const int used = std::min(sequences, (rows + options.drafts_max) / (1 + options.drafts_max));
     for (int s = 0; s < used; ++s) {
       const int count = rows / used + (s < rows % used);
       const std::vector<int32_t> tokens(static_cast<size_t>(count), 1);
       const std::array<int32_t, 1> block = {s};
       plan.add_sequence({.id = s, .slot = s, .kind = model::RowKind::kVerify, .outputs = count}, tokens, history, block);
     }
-    double best = 0;
-    for (int i = 0; i < 2; ++i) {
-      const auto begin = std::chrono::steady_clock::now();
-      if (!executor.forward(plan).ok() || !executor.logits(rows).ok()) return {};
-      const double s = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-      best = i == 0 ? s : std::min(best, s);
-    }
-    out.push_back(best);
+    return seconds([&] { return executor.forward(plan).ok() && executor.logits(rows).ok(); });
+  };
+  const auto round_s = [&](int count) {
+    model::DraftPlan plan{.drafts = drafts, .sequences = {}};
+    for (int s = 0; s < count; ++s) plan.sequences.push_back({.id = s, .slot = s, .position = 0, .token = 1});
+    std::vector<int32_t> tokens(static_cast<size_t>(count * drafts));
+    std::vector<float> confidence(tokens.size());
+    return seconds([&] { return executor.draft(plan, {}, tokens, confidence).ok(); });
+  };
+  // Others on the machine disturb single runs: the least of several, of all sizes in turns.
+  std::vector<int> sizes;
+  for (const int rows : kSizes) {
+    if (rows <= rows_max) sizes.push_back(rows);
   }
-  return out;
+  const size_t always = std::min(sizes.size(), kSizesAlways);
+  std::vector<double> least(sizes.size(), std::numeric_limits<double>::infinity());
+  double fed = std::numeric_limits<double>::infinity(), one = fed, many = fed;
+  const int more = std::min(sequences, 4);
+  for (int turn = 0; turn < kTurns && !failed; ++turn) {
+    for (size_t i = 0; i < always; ++i) least[i] = std::min(least[i], forward_s(sizes[i], false));
+    if (drafts == 0) continue;
+    fed = std::min(fed, forward_s(1, true));
+    if (turn == 0) forward_s(more, true);  // a row of each is there to draft from
+    one = std::min(one, round_s(1));
+    many = std::min(many, round_s(more));
+  }
+  double spent = 0;
+  for (size_t i = always; i < sizes.size() && spent < kCurveSeconds && !failed; ++i) {
+    least[i] = std::min(forward_s(sizes[i], false), forward_s(sizes[i], false));
+    spent += 2 * least[i];
+  }
+  for (size_t i = 0; i < sizes.size() && std::isfinite(least[i]); ++i) {
+    if (i > 0) least[i] = std::max(least[i], least[i - 1]);  // more rows never take less
+    costs.forward.push_back({sizes[i], least[i]});
+  }
+  if (drafts > 0 && !failed) {
+    costs.feed = std::clamp(fed / least[0] - 1, 0.0, 0.2);
+    costs.sequence_s = more > 1 ? std::max(0.0, (many - one) / (more - 1)) : one;
+    costs.round_s = std::max(0.0, one - costs.sequence_s);
+  }
+  if (failed) return {};
+  return costs;
 }
 
 }  // namespace deepinfer::engine

@@ -1,15 +1,16 @@
 // Which answers draft, how, and how many of their drafts the next step verifies (internal to engine/). Nothing here
 // changes a token: a draft counts only as long as it is what would have been drawn.
 //
-//   Speculation speculation(options.drafts, info);
+//   Speculation speculation(options.drafts, info, draft_costs(executor, options.drafts));
 //   speculation.start_step(job);                                         // before a step's draws
 //   speculation.learn(job);                                              // before its commit
-//   speculation.end_step(job, scheduler, now_s);                         // behind it: drafts for the next one
+//   speculation.end_step(job, scheduler, {.next_runs = true});           // behind it: drafts for the next one
+//   if (!speculation.waits()) ...                                        // the next step may be planned meanwhile
 //
 // Drafters: the model's own (DSpark) and the answer's own text (engine/ngram_index.h). Per answer the one that is
 // expected to bring more, by the confidence head's survival chances and by how often n-gram drafts of such a match came
-// true. Lengths: sched/draft_lengths.h. Whether drafting pays at all is measured: seconds a token with and without it,
-// for each size of batch; the better one runs, the other is tried again now and then, more and more rarely.
+// true. Whether any of it pays: sched/draft_governor.h. How many are verified: sched/draft_lengths.h.
+// Beside plain steps text drafts are made all the same and compared with what comes (shadows), which costs no row.
 #pragma once
 
 #include <array>
@@ -20,6 +21,7 @@
 #include "engine/engine.h"
 #include "engine/ngram_index.h"
 #include "engine/step_runner.h"
+#include "sched/draft_governor.h"
 #include "sched/draft_lengths.h"
 
 namespace deepinfer::engine {
@@ -28,7 +30,23 @@ enum class DraftSource : uint8_t { kNone, kModel, kText };
 
 // What an answer knows of its drafts.
 struct DraftState {
-  static constexpr int kDraftsMax = sched::DraftLengths::kDraftsMax;
+  static constexpr int kDraftsMax = sched::DraftGovernor::kDraftsMax;
+
+  // Drafts that nobody verifies: the tokens that come are compared with them.
+  struct Shadow {
+    std::array<int32_t, kDraftsMax> tokens = {};
+    int count = 0;
+    int judged = 0, accepted = 0;
+    bool alive() const { return judged < count; }
+    // False: nothing more is to be learnt from it.
+    bool follow(int32_t token) {
+      const bool right = tokens[static_cast<size_t>(judged)] == token;
+      ++judged;
+      accepted += right;
+      if (!right) count = 0;
+      return alive();
+    }
+  };
 
   NgramIndex text;
   bool text_known = false;  // the prompt is in the index
@@ -38,61 +56,84 @@ struct DraftState {
   std::array<float, kDraftsMax> newest = {}, older = {};  // survivals of the last two rounds
   bool has_newest = false, has_older = false;
   std::array<float, kDraftsMax> confidence = {};  // logits of the model's drafts
-  int matched = 0;  // length class of the n-gram match
+  int matched = 0;      // length of the n-gram match behind `tokens`
   int text_streak = 0;  // rounds in a row that the text's drafts were chosen
+
+  Shadow text_shadow, model_shadow;
+  int shadow_matched = 0;
+  // What came true here, the newest rounds counting most.
+  float text_tried = 0, text_came = 0;
+  std::array<float, kDraftsMax> model_tried = {}, model_came = {};
+  int model_rounds = 0;
+  std::array<float, kDraftsMax> said = {};  // survivals of the model's last round, as it sees them
+  bool has_said = false;
+  bool asks_model = false;  // in the step that runs
 };
 
 class Speculation {
  public:
-  Speculation(const DraftOptions& options, const ExecutorInfo& info, std::span<const double> row_seconds);
+  struct Now {
+    bool next_runs = false;  // the next step is under way: drafts would come too late
+    double host_s = 0;       // seconds of planning, streaming and commits since the start
+  };
+
+  Speculation(const DraftOptions& options, const ExecutorInfo& info, const sched::DraftCosts& costs);
 
   bool enabled() const { return options_.mode != DraftMode::kOff; }
   // Whether this answer may speculate at all.
   static bool suits(const Request& request) { return !request.processed_logprobs && !request.on_logits; }
+  // A step is planned only once the one before it is committed.
+  bool waits() const { return waits_; }
+  // Whether rows enter the drafter's rings from the next plan on.
+  bool feeds_drafter() const { return feeds_; }
+  // A request has come: its prompt is fed if drafts of new requests are worth it.
+  void request_added() { feeds_ = feeds_ || (enabled() && governor_.feeds_prompts()); }
+  // Nothing runs: the time until the next step is nobody's.
+  void idle() { last_drawn_s_ = -1; }
+
   // Sets job.drafts and job.wants_drafts; answers of the job are set.
   void start_step(StepJob& job);
   // Before the commit of the job: what became of its drafts.
   void learn(const StepJob& job);
   // Behind it, with the answers that still run: the drafts of the next step.
-  void end_step(StepJob& job, sched::Scheduler& scheduler, double now_s);
+  void end_step(StepJob& job, sched::Scheduler& scheduler, const Now& now);
   const DraftStats& stats() const { return stats_; }
 
  private:
-  struct Rate {  // of one size of batch
-    double on_s = 0, off_s = 0;  // seconds a token
-    int steps = 0;               // of the current period
-    double seconds = 0, tokens = 0;
-    bool on = true;
-    int period = kPeriod, since_probe = 0, probe_after = kProbeAfter;
-    bool probing = false;
+  struct Hits {
+    double tried = 2, came = 1;
   };
-  static constexpr int kPeriod = 12, kProbe = 6, kProbeAfter = 200, kProbeAfterMax = 4000;
 
-  Rate& rate_of(int sequences);
-  void measure(Rate& rate, double seconds, double tokens);
+  bool fixed() const { return options_.mode == DraftMode::kFixed; }
+  void measure(const StepJob& job, const Now& now, bool prompts);
   void learn_of(const StepJob& job, size_t i, Answer& a);
-  void propose(const StepJob& job, size_t i, Answer& a, sched::Scheduler& scheduler);
-  float text_chance(int matched) const;
-  static int match_class(int matched);
+  void judge_text(DraftState& d, int matched, int judged, int accepted);
+  void judge_model(DraftState& d, int judged, int accepted);
+  void decide(StepJob& job, sched::Scheduler& scheduler, bool prompts);
+  void shadow(const StepJob& job, size_t i, Answer& a);
+  bool propose(const StepJob& job, size_t i, Answer& a);
+  void verify(StepJob& job, sched::Scheduler& scheduler);
+  float text_chance(const DraftState& d, int matched) const;
+  int model_hope(const DraftState& d, std::span<float> out) const;
+  static bool ready(const StepJob& job, size_t i);
+  static std::span<const int32_t> drafted(const StepJob& job, size_t i);
 
   const DraftOptions options_;
   const int drafts_max_;
   const int model_drafts_;  // of a round; 0: the model has no drafter, or it is not asked
   const int rows_max_;
-  sched::StepTime time_;
+  sched::DraftGovernor governor_;
   sched::DraftLengths lengths_;
-  std::vector<Answer*> speculating_;
-  std::array<Rate, 16> rates_;
-  double last_end_s_ = -1;
-  struct Hits {
-    double tried = 2, came = 1;
-  };
+  sched::DraftChoice choice_;
+  bool waits_ = false, feeds_ = false, serial_ = false;
+  std::vector<size_t> drafting_;  // samples of the job whose answers go on and may draft
+  double last_drawn_s_ = -1, last_host_s_ = 0;
   std::array<Hits, 4> text_hits_;
   DraftStats stats_;
 };
 
-// Seconds of a forward of 1, 2, 4, .. decode rows, for the first guess of what rows cost. Runs on memory that holds
-// nothing yet. Empty if drafts are off or a forward fails.
-std::vector<double> profile_rows(StepExecutor& executor, const DraftOptions& options);
+// Measures what steps and draft rounds cost, on memory that holds nothing yet. Empty if drafts are not by confidence, or
+// a forward fails.
+sched::DraftCosts draft_costs(StepExecutor& executor, const DraftOptions& options);
 
 }  // namespace deepinfer::engine

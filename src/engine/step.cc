@@ -12,17 +12,23 @@ Answer* Engine::Impl::find(int64_t id) const {
   return it == by_id.end() ? nullptr : it->second;
 }
 
-// One turn of the loop: plans a step while the one before it runs, then ends that one while the new one runs.
+// One turn of the loop: plans a step while the one before it runs, then ends that one while the new one runs. Where the
+// next plan hangs on what is drawn, the runner does both between two forwards.
 bool Engine::Impl::step() {
   if (running != nullptr && running->plan->empty()) end_step(*std::exchange(running, nullptr));
-  StepJob* next = running == nullptr || options.overlap ? plan_step() : nullptr;
+  const bool ahead = running == nullptr || (options.overlap && !speculation.waits());
+  StepJob* next = ahead ? plan_step() : nullptr;
   if (running == nullptr && next == nullptr) return false;
   if (running != nullptr) prepare(*running);
-  runner.post({.finish = running, .start = next});
-  runner.wait();
-  StepJob* done = running;
-  running = next;
-  if (done != nullptr) end_step(*done);
+  if (ahead) {
+    runner.post({.finish = running, .start = next});
+    runner.wait();
+    StepJob* done = std::exchange(running, next);
+    if (done != nullptr) end_step(*done);
+  } else {
+    runner.post({.finish = running, .between = &end_and_plan});
+    runner.wait();
+  }
   if (running != nullptr && !running->device_failure.ok()) fail_device();
   return true;
 }
@@ -78,7 +84,7 @@ void Engine::Impl::end_step(StepJob& job) {
     if (Answer* a = find(id); a != nullptr) a->error = why;
   }
   stream_tokens(job);
-  if (speculation.enabled()) speculation.learn(job);
+  speculation.learn(job);
   const double t1 = step_clock();
   const bool rows = !job.plan->step.sequences.empty();
   stats.steps += rows;
@@ -98,7 +104,9 @@ void Engine::Impl::end_step(StepJob& job) {
   collect_ends();
   if (speculation.enabled()) {
     for (size_t i = 0; i < job.answers.size(); ++i) job.answers[i] = find(job.plan->samples[i].id);
-    speculation.end_step(job, *scheduler, now());
+    const StepTimes& t = stats.times;
+    speculation.end_step(job, *scheduler,
+                         {.next_runs = running != nullptr, .host_s = t.plan + t.prepare + t.stream + t.commit});
   }
   stats.times.stream += (t1 - t0) + (step_clock() - t4);
   stats.times.commit += t3 - t2;

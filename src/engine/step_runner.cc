@@ -109,8 +109,8 @@ void StepRunner::loop() {
     if (stopping_) return;
     const Command command = command_;
     if (command.finish != nullptr) finish(*command.finish);
-    StepJob* start = command.start;
-    if (start != nullptr) prepare(*start, command.finish);
+    StepJob* start = command.between != nullptr ? (*command.between)() : command.start;
+    if (start != nullptr) prepare(*start, command.between != nullptr ? nullptr : command.finish);
     // Nothing of the job but its plan is used from here on: the caller goes on with it while the forward runs.
     const model::StepPlan* step = nullptr;
     if (start != nullptr && start->device_failure.ok() && !start->plan->step.sequences.empty()) step = &start->plan->step;

@@ -8,11 +8,15 @@
 //   runner.post({.finish = &first, .start = &second});
 //   runner.wait();                                          // first.drawn is there, second runs
 //   ... stream and commit first: while second runs ...
+//   runner.post({.finish = &second, .between = &end_and_plan});   // what runs next hangs on what was drawn
+//   runner.wait();
 //
 // To finish a step is to wait for its logits and to draw from them. Before the next one starts, its tokens that name
-// draws of the finished step are filled in (Scheduler::fill_drawn) and its copies run. Between post() and the return of
-// wait() the runner alone uses the scheduler, its host store and the answers of the jobs; the caller waits. Outside of
-// that it uses the executor and the started job's plan only.
+// draws of the finished step are filled in (Scheduler::fill_drawn) and its copies run. `between` ends the finished step
+// and gives the next one: on the runner's thread, so that no thread has to wake up between two forwards. From post() to
+// the return of wait() the runner alone uses the scheduler, its host store and the answers of the jobs, and with
+// `between` all that the caller owns; the caller waits. Outside of that it uses the executor and the started job's plan
+// only.
 //
 // Failures. If a forward fails, its sequences run again one by one, in finish: those that fail alone are in
 // result.failed and their answers have the error. If a copy fails, KV memory is not what the plan says: the job's
@@ -21,6 +25,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <thread>
 #include <utility>
@@ -76,6 +81,7 @@ class StepRunner {
   struct Command {
     StepJob* finish = nullptr;
     StepJob* start = nullptr;
+    const std::function<StepJob*()>* between = nullptr;  // gives `start` once `finish` is done
   };
   using Clock = double (*)(const void*);
 

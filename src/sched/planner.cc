@@ -29,7 +29,6 @@ bool Scheduler::Impl::wants_decode(const Sequence& s) const {
   if (s.phase != Phase::kRunning || s.paused || s.planned < s.state.prompt_tokens ||
       s.in_plan == current().plan.step.step)
     return false;
-  if (s.stepwise && s.ahead > 0) return false;
   return s.known() + s.ahead - s.planned == 1 && s.outputs() + s.ahead < s.max_output;
 }
 

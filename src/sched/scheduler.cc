@@ -256,10 +256,6 @@ Status Scheduler::set_drafts(int64_t id, std::span<const int32_t> drafts) {
   return {};
 }
 
-void Scheduler::set_stepwise(int64_t id, bool stepwise) {
-  if (Sequence* s = impl_->find(id)) s->stepwise = stepwise;
-}
-
 void Scheduler::set_feeds_drafter(bool feeds) { impl_->feeds_drafter = feeds; }
 
 void Scheduler::set_cost(const StepCost& cost) { impl_->cost = cost; }

@@ -132,8 +132,6 @@ class Scheduler {
   // Tokens to verify behind the sequence's last token in the next plan; ids or device references. Dropped if they do
   // not fit.
   Status set_drafts(int64_t id, std::span<const int32_t> drafts);
-  // Its next rows are planned only once all its draws are committed, so that drafts can be set in between.
-  void set_stepwise(int64_t id, bool stepwise);
   // Whether the rows of plans from now on enter the drafter's rings (StepPlan::feeds_drafter).
   void set_feeds_drafter(bool feeds);
   void set_cost(const StepCost& cost);

@@ -56,7 +56,6 @@ struct Sequence {
   EndReason end = EndReason::kStop;
   int skips = 0;
   bool paused = false;
-  bool stepwise = false;
 
   // Device memory.
   int slot = -1;

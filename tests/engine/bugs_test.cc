@@ -1,5 +1,5 @@
-// Troubles that users of other servers met (fixtures/bugs), as far as they concern the engine: 18, 20 and 22 here, 8 and
-// 10 in text_test.cc, 12 in tests/unit/engine.
+// Troubles that users of other servers met (fixtures/bugs), as far as they concern the engine: 15, 17, 18, 20 and 22
+// here, 8 and 10 in text_test.cc, 12 in tests/unit/engine.
 #include <cstdlib>
 
 #include "tests/engine/support.h"
@@ -41,6 +41,57 @@ class LongContext : public ::testing::Test {
     if (std::getenv("DEEPINFER_TEST_ALL") == nullptr) GTEST_SKIP() << "long; DEEPINFER_TEST_ALL=1 runs it";
   }
 };
+
+std::unique_ptr<engine::Engine> engine_with(const engine::DraftOptions& drafts) {
+  testing::EngineSetup s;
+  s.model = testing::kSanitized ? "tiny-random" : "tiny-trained";
+  s.options.drafts = drafts;
+  return testing::make_engine(s);
+}
+
+// 15: a penalty that counts the drafts before a verified row.
+TEST(Bugs, PenaltyUnderSpeculation) {
+  const auto plain = engine_with({});
+  for (const bool model : {false, true}) {
+    const auto drafting = engine_with({.mode = engine::DraftMode::kFixed, .model = model, .text = !model});
+    std::vector<Collected> answers;
+    for (const float penalty : {2.0f, -2.0f}) {
+      Request r = make_request({0, 300, 410, 777, 777, 777}, 8, true);
+      r.sampling.temperature = 0;
+      r.sampling.frequency_penalty = penalty;
+      r.sampling.logit_bias = {{777, 14.0f}};  // what the penalty works on
+      answers.push_back(testing::run(*drafting, r)[0]);
+      ASSERT_EQ(answers.back().tokens.size(), 8u);
+      expect_equal(answers.back(), testing::run(*plain, r)[0]);
+    }
+    EXPECT_NE(answers[0].tokens, answers[1].tokens);
+    EXPECT_GT(drafting->stats().drafts.verify_rows, 0);
+  }
+}
+
+// 17: a prompt of one token, drafts that repeat it, and an end that is wanted before it may come.
+TEST(Bugs, RepeatedTokenAndTheLeastLength) {
+  const auto plain = engine_with({}),
+             drafting = engine_with({.mode = engine::DraftMode::kFixed, .model = false, .text = true});
+  constexpr int32_t kEnd = 1;
+  for (const int length : {64, 1, 2}) {
+    for (const double temperature : {0.0, 0.8}) {
+      Request r = make_request(std::vector<int32_t>(static_cast<size_t>(length), 777), 12, true);
+      r.ignore_end = false;
+      r.min_tokens = 5;
+      r.sampling.temperature = temperature;
+      r.sampling.logit_bias = {{kEnd, 100.0f}, {777, 40.0f}};
+      const Collected got = testing::run(*drafting, r)[0];
+      expect_equal(got, testing::run(*plain, r)[0]);
+      EXPECT_EQ(got.reason, engine::FinishReason::kStopToken);
+      ASSERT_EQ(got.tokens.size(), 6u) << "the end comes as soon as it may";
+      EXPECT_EQ(got.tokens, (std::vector<int32_t>{777, 777, 777, 777, 777, kEnd}));
+    }
+  }
+  EXPECT_GT(drafting->stats().drafts.text_accepted, 0);
+  Request empty = make_request({}, 5, true);
+  EXPECT_EQ(drafting->submit(empty).status().code(), Code::kInvalidArgument);
+}
 
 // 18: the same prompt of 7,000 tokens three times with 32 others between.
 TEST_F(LongContext, PrefixHitWithoutStaleWindows) {
