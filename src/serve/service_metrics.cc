@@ -30,6 +30,8 @@ std::string_view api_name(recipe::Protocol protocol) {
   return "";
 }
 
+constexpr std::string_view kVerified = "deepinfer_draft_rows_total", kAccepted = "deepinfer_draft_accepted_total";
+
 int count_open_files() {
   int count = 0;
   DIR* dir = ::opendir("/proc/self/fd");
@@ -63,6 +65,12 @@ ServiceMetrics::ServiceMetrics()
       prefill_rows_(metrics_.counter("deepinfer_engine_prefill_rows_total", "Prompt rows run by the model.")),
       decode_rows_(metrics_.counter("deepinfer_engine_decode_rows_total", "Decode rows run by the model.")),
       preemptions_(metrics_.counter("deepinfer_engine_preemptions_total", "Answers put aside for want of KV memory.")),
+      turns_(metrics_.counter("deepinfer_engine_answer_steps_total",
+                              "Steps of single answers; output tokens over these are the tokens a step.")),
+      drafted_(metrics_.counter("deepinfer_draft_tokens_total", "Tokens guessed ahead for verification.")),
+      draft_rows_saved_(metrics_.counter("deepinfer_draft_rows_saved_total",
+                                         "Guessed tokens that were not worth a row of a step.")),
+      draft_seconds_(metrics_.counter("deepinfer_draft_seconds_total", "Time of the model's drafter.")),
       first_token_(metrics_.histogram("deepinfer_time_to_first_token_seconds",
                                       "From the engine's receipt of a request to its first token.", kSeconds)),
       output_token_(metrics_.histogram("deepinfer_time_per_output_token_seconds",
@@ -74,6 +82,8 @@ ServiceMetrics::ServiceMetrics()
       start_time_(metrics_.gauge("process_start_time_seconds", "Start of the process since 1970.")),
       open_files_(metrics_.gauge("process_open_fds", "Open file descriptors of the process.")) {
   start_time_.set(static_cast<double>(std::time(nullptr)));
+  by_place(kVerified, 0);
+  by_place(kAccepted, 0);
 }
 
 void ServiceMetrics::finished(const Finished& f) {
@@ -143,6 +153,7 @@ void ServiceMetrics::update(const engine::EngineStats& stats, int blocks) {
   decode_rows_.raise_to(static_cast<double>(s.decode_rows));
   preemptions_.raise_to(static_cast<double>(s.spilled + s.recomputed));
   if (stats.weights) update_weights(*stats.weights);
+  update_drafts(stats.drafts);
   update_process();
 }
 
@@ -167,6 +178,24 @@ void ServiceMetrics::update_weights(const checkpoint::StoreStats& s) {
   raise("deepinfer_weight_wait_seconds_total", "Time that steps stood still for weights.", s.experts.wait_s + s.rows.wait_s);
   raise("deepinfer_weight_read_failures_total", "Experts and rows that could not be read.",
         static_cast<double>(s.experts.failures + s.rows.failures));
+}
+
+observe::Counter& ServiceMetrics::by_place(std::string_view name, size_t place) {
+  return metrics_.counter(std::string(name),
+                          name == kVerified ? "Guessed tokens that a step verified, by place in the guess, those before it being right."
+                                            : "Guessed tokens that were right, by place in the guess.",
+                          {{"place", std::to_string(place + 1)}});
+}
+
+void ServiceMetrics::update_drafts(const engine::DraftStats& d) {
+  turns_.raise_to(static_cast<double>(d.turns));
+  drafted_.raise_to(static_cast<double>(d.drafted));
+  draft_rows_saved_.raise_to(static_cast<double>(d.saved_rows));
+  draft_seconds_.raise_to(d.draft_s);
+  for (size_t i = 0; i < d.verified.size() && d.verified[i] > 0; ++i) {
+    by_place(kVerified, i).raise_to(static_cast<double>(d.verified[i]));
+    by_place(kAccepted, i).raise_to(static_cast<double>(d.accepted[i]));
+  }
 }
 
 void ServiceMetrics::update_process() {

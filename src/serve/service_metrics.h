@@ -40,11 +40,14 @@ class ServiceMetrics {
   };
   void update_process();
   void update_weights(const checkpoint::StoreStats& stats);
+  void update_drafts(const engine::DraftStats& stats);
+  observe::Counter& by_place(std::string_view name, size_t place);
 
   observe::Metrics metrics_;
   observe::Gauge &connections_, &running_, &waiting_, &kv_usage_, &slots_free_, &stored_, &stored_bytes_, &saved_, &saved_bytes_;
   observe::Counter &prompt_tokens_, &cached_tokens_, &generated_tokens_, &lines_dropped_, &unsaved_;
   observe::Counter &steps_, &failed_steps_, &output_tokens_, &prefill_rows_, &decode_rows_, &preemptions_;
+  observe::Counter &turns_, &drafted_, &draft_rows_saved_, &draft_seconds_;
   observe::Histogram &first_token_, &output_token_, &prompt_size_, &answer_size_;
   observe::Gauge &cpu_seconds_, &resident_bytes_, &start_time_, &open_files_;
   std::mutex mutex_;

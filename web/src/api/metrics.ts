@@ -14,6 +14,7 @@ export interface Live {
   firstTokenMs: number | null; // mean
   tokensPerS: number | null; // over the last interval
   promptPerS: number | null;
+  tokensPerStep: number | null; // of an answer; above 1 where guesses come true
 }
 
 export const live = new Store<Live | null>(null);
@@ -54,6 +55,7 @@ export function liveOf(samples: Samples, at: number, last: Live | null): Live {
     firstTokenMs: first === null ? null : first * 1000,
     tokensPerS: rate(generated, last?.generated),
     promptPerS: rate(prompt, last?.prompt),
+    tokensPerStep: share(generated, get("engine_answer_steps_total")),
   };
 }
 

@@ -52,6 +52,7 @@ export function LivePane() {
         </Tile>
         <Tile name="First token, mean" value={now.firstTokenMs === null ? "–" : `${Math.round(now.firstTokenMs)} ms`} />
         <Tile name="Prompt tokens/s" value={rate(now.promptPerS)} />
+        <Tile name="Tokens a step" value={now.tokensPerStep === null ? "–" : now.tokensPerStep.toFixed(2)} metric="step" />
       </div>
       <Totals now={now} />
     </>
