@@ -84,8 +84,7 @@ class Recorder {
   explicit Recorder(const RecordOptions& o)
       : options_(o),
         checkpoint_(std::make_shared<const checkpoint::Checkpoint>(must(checkpoint::Checkpoint::open(o.model)))),
-        tokenizer_(must(text::Tokenizer::load(o.model + "/tokenizer.json"))),
-        encoder_(tokenizer_, must(recipe::SpecialIds::find(tokenizer_, recipe::Version::kV41)), {}),
+        prompts_(o.model),
         sampler_(static_cast<int>(checkpoint_->config().vocab_size)) {
     model::Options m;
     m.limits.context_max = kContext;
@@ -119,15 +118,7 @@ class Recorder {
 
   void start(int index) {
     const auto kind = static_cast<PromptKind>(index / 2 % 3);
-    const std::string text = prompt_text(kind, static_cast<uint32_t>(index / 2));
-    std::vector<int32_t> prompt;
-    if (kind == PromptKind::kText) {
-      prompt.push_back(static_cast<int32_t>(checkpoint_->config().bos_token_id));
-      for (const text::TokenId id : tokenizer_.encode(text)) prompt.push_back(static_cast<int32_t>(id));
-    } else {
-      const recipe::EncodedPrompt e = must(encoder_.encode(render(conversation(kind, text), recipe::Version::kV41)));
-      prompt.assign(e.ids.begin(), e.ids.end());
-    }
+    const std::vector<int32_t> prompt = prompts_.ids(kind, static_cast<uint32_t>(index / 2));
     auto a = std::make_unique<Answer>(Answer{.sequence = must(model::Sequence::create(*model_, *kv_))});
     a->record = {.kind = kind, .sampled = index % 2 == 1, .rounds = {}};
     a->params.temperature = a->record.sampled ? 0.8 : 0;
@@ -201,8 +192,7 @@ class Recorder {
 
   const RecordOptions options_;
   std::shared_ptr<const checkpoint::Checkpoint> checkpoint_;
-  text::Tokenizer tokenizer_;
-  recipe::PromptEncoder encoder_;
+  const Prompts prompts_;
   ops::Sampler sampler_;
   std::unique_ptr<model::Model> model_;
   std::unique_ptr<model::KvAllocator> kv_;
@@ -237,6 +227,33 @@ std::string prompt_text(PromptKind kind, uint32_t seed) {
                          w.of({"was", "lived"}), who);
   }
   return {};
+}
+
+struct Prompts::Impl {
+  explicit Impl(const text::Tokenizer& tokenizer)
+      : encoder(tokenizer, must(recipe::SpecialIds::find(tokenizer, recipe::Version::kV41)), {}) {}
+
+  recipe::PromptEncoder encoder;
+  int32_t begin = 0;  // token in front of a text
+};
+
+Prompts::Prompts(const std::string& model)
+    : impl_(std::make_unique<Impl>(must(text::Tokenizer::load(model + "/tokenizer.json")))) {
+  impl_->begin = static_cast<int32_t>(must(checkpoint::Checkpoint::open(model)).config().bos_token_id);
+}
+
+Prompts::~Prompts() = default;
+
+std::vector<int32_t> Prompts::ids(PromptKind kind, uint32_t seed) const {
+  const std::string text = prompt_text(kind, seed);
+  if (kind == PromptKind::kText) {
+    const std::vector<text::TokenId> ids = impl_->encoder.tokenizer().encode(text);
+    std::vector<int32_t> out(1, impl_->begin);
+    out.insert(out.end(), ids.begin(), ids.end());
+    return out;
+  }
+  const recipe::EncodedPrompt e = must(impl_->encoder.encode(render(conversation(kind, text), recipe::Version::kV41)));
+  return {e.ids.begin(), e.ids.end()};
 }
 
 Recording record_drafts(const RecordOptions& options) { return Recorder(options).run(); }

@@ -11,6 +11,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -43,6 +44,18 @@ struct RecordOptions {
 };
 
 std::string prompt_text(PromptKind kind, uint32_t seed);  // the user's part
+
+// Whole prompts of the bundled model's form.
+class Prompts {
+ public:
+  explicit Prompts(const std::string& model);
+  ~Prompts();
+  std::vector<int32_t> ids(PromptKind kind, uint32_t seed) const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
 
 // Exits with a message on failure.
 Recording record_drafts(const RecordOptions& options);

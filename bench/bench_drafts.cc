@@ -1,0 +1,186 @@
+// Drafts on this CPU with the bundled model: the same requests on an engine without drafts and on one with them, in
+// turns, at batch 1, 8 and 32. Both keep running, so what the governor learns from the first requests is paid for here.
+#include <time.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/thread_pool.h"
+#include "bench/bench.h"
+#include "bench/draft_recording.h"
+#include "checkpoint/checkpoint.h"
+#include "engine/engine.h"
+#include "engine/model_executor.h"
+#include "model/sequence.h"
+#include "ops/cpu/cpu_ops.h"
+
+namespace {
+
+using namespace deepinfer;
+using bench::kDrafts;
+using bench::PromptKind;
+
+constexpr const char* kModel = "models/tiny";
+constexpr const char* kKinds[] = {"chat", "tools", "text"};
+
+void must(const Status& s) {
+  if (!s.ok()) std::exit((std::fprintf(stderr, "%s\n", s.to_string().c_str()), 1));
+}
+
+template <class T>
+T must(Result<T> r) {
+  must(r.status());
+  return std::move(r).value();
+}
+
+std::shared_ptr<const checkpoint::Checkpoint> open_model() {
+  return std::make_shared<const checkpoint::Checkpoint>(must(checkpoint::Checkpoint::open(kModel)));
+}
+
+std::unique_ptr<engine::Engine> make_engine(int batch, bool drafts) {
+  engine::EngineOptions o;
+  o.queue_events = 512;  // the reader must not be what is measured
+  o.prefix_cache = false;
+  if (drafts) o.drafts = {.mode = engine::DraftMode::kConfidence, .drafts_max = kDrafts};
+  const engine::ModelExecutorOptions sizes{
+      .context_max = 1024, .sequences_max = batch, .drafts_max = drafts ? kDrafts : 0};
+  auto executor =
+      must(engine::ModelExecutor::create(open_model(), ops::make_cpu_ops(available_cores()), sizes));
+  return must(engine::Engine::create(std::move(executor), std::nullopt, o));
+}
+
+struct Seconds {
+  double wall = 0, cpu = 0;  // of this process
+};
+
+Seconds now() {
+  timespec t = {};
+  ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+  return {bench::wall_seconds(), static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec)};
+}
+
+// From the first token of the last answer to begin until all have ended. Answers of the two engines are equal.
+Seconds run(engine::Engine& e, const bench::Prompts& prompts, int batch, int round, int tokens, PromptKind kind,
+           bool mixed, std::vector<int32_t>* out) {
+  std::vector<std::unique_ptr<engine::Stream>> streams;
+  for (int i = 0; i < batch; ++i) {
+    const auto seed = static_cast<uint32_t>(round * batch + i);
+    engine::Request r;
+    r.prompt = prompts.ids(mixed ? static_cast<PromptKind>(i % 3) : kind, seed);
+    r.seed = seed;
+    r.max_tokens = tokens;
+    r.sampling.temperature = (round + i) % 2 == 0 ? 0 : 0.8;
+    streams.push_back(must(e.submit(r)));
+  }
+  engine::Event event;
+  out->clear();
+  for (auto& s : streams) {
+    if (s->next(&event)) out->push_back(event.token);
+  }
+  const Seconds begin = now();
+  for (auto& s : streams) {
+    while (s->next(&event)) out->push_back(event.token);
+  }
+  const Seconds end = now();
+  return {end.wall - begin.wall, end.cpu - begin.cpu};
+}
+
+void report(const std::string& name, double value, std::optional<double> goal, const char* unit = "ratio") {
+  bench::report({.bench = "drafts", .name = name, .value = value, .unit = unit, .goal = goal});
+}
+
+double tokens_a_step(const engine::DraftStats& a, const engine::DraftStats& b) {
+  return static_cast<double>(b.tokens - a.tokens) / static_cast<double>(std::max<int64_t>(1, b.turns - a.turns));
+}
+
+// Kinds one after the other at batch 1, where a step is one request's; mixed in larger batches.
+void decode(int batch, int rounds, int tokens) {
+  const bench::Prompts prompts(kModel);
+  const auto off = make_engine(batch, false), on = make_engine(batch, true);
+  std::vector<double> ratios, cpu_ratios;
+  std::array<double, 3> off_s = {}, on_s = {}, step = {};
+  std::vector<int32_t> plain, drafted;
+  for (int round = 0; round < rounds; ++round) {
+    for (int k = 0; k < (batch == 1 ? 3 : 1); ++k) {
+      const auto at = static_cast<size_t>(k);
+      const auto kind = static_cast<PromptKind>(k);
+      const engine::DraftStats before = on->stats().drafts;
+      Seconds a, b;
+      for (const bool first : {true, false}) {
+        if (first == (round % 2 == 0)) {
+          a = run(*off, prompts, batch, round, tokens, kind, batch > 1, &plain);
+        } else {
+          b = run(*on, prompts, batch, round, tokens, kind, batch > 1, &drafted);
+        }
+      }
+      if (plain != drafted) must(make_error(Code::kInternal, "drafts changed an answer"));
+      off_s[at] += a.wall;
+      on_s[at] += b.wall;
+      step[at] += tokens_a_step(before, on->stats().drafts) / rounds;
+      ratios.push_back(a.wall / b.wall);
+      cpu_ratios.push_back(a.cpu / b.cpu);
+    }
+  }
+  const auto sum = [](const std::array<double, 3>& s) { return s[0] + s[1] + s[2]; };
+  report(fmt::format("on_over_off_batch_{}", batch), sum(off_s) / sum(on_s), 0.98);
+  report(fmt::format("on_over_off_batch_{}_median", batch), bench::median(ratios), {});
+  report(fmt::format("on_over_off_batch_{}_median_cpu", batch), bench::median(cpu_ratios), {});
+  report(fmt::format("tokens_per_step_batch_{}", batch), tokens_a_step({}, on->stats().drafts), {}, "tokens");
+  if (batch > 1) return;
+  for (size_t k = 0; k < 3; ++k) {
+    report(fmt::format("on_over_off_batch_1_{}", kKinds[k]), off_s[k] / on_s[k],
+           kKinds[k] == std::string_view("tools") ? std::optional(1.3) : std::nullopt);
+    report(fmt::format("tokens_per_step_batch_1_{}", kKinds[k]), step[k], {}, "tokens");
+  }
+}
+
+// What a step of 6 rows and a draft round of 5 cost, in steps of one row.
+void costs(int repeats) {
+  model::Options o;
+  o.limits.context_max = 1024;
+  o.pages = ops::KvLayout::pages_for(1024);
+  const auto m = must(model::Model::create(open_model(), ops::make_cpu_ops(available_cores()), o));
+  model::KvAllocator kv(o.pages, 1);
+  model::Sequence s = must(model::Sequence::create(*m, kv));
+  std::vector<float> logits;
+  must(s.append(std::vector<int32_t>(64, 9), 1, &logits));
+  std::vector<double> one, six, round;
+  for (int i = 0; i < repeats; ++i) {
+    for (std::vector<double>* times : {&one, &six}) {
+      const std::vector<int32_t> rows(times == &one ? 1 : 1 + kDrafts, 9);
+      model::StepPlan plan;
+      must(s.add_rows(plan, rows, static_cast<int32_t>(rows.size())));
+      plan.feeds_drafter = times == &six;
+      const double begin = bench::wall_seconds();
+      must(m->forward(plan));
+      must(m->ops().synchronize());
+      times->push_back(bench::wall_seconds() - begin);
+    }
+    const model::DraftPlan plan{.drafts = kDrafts,
+                                .sequences = {{.slot = s.slot(), .position = s.size() - 1, .token = 9}}};
+    const double begin = bench::wall_seconds();
+    must(m->draft(plan, m->greedy_chooser()));
+    must(m->ops().synchronize());
+    round.push_back(bench::wall_seconds() - begin);
+  }
+  const auto in_steps = [&](const std::vector<double>& s) { return bench::median(s) / bench::median(one); };
+  bench::report({.bench = "drafts", .name = "step_of_6_rows_over_1_row", .value = in_steps(six), .unit = "steps",
+                 .higher_is_better = false});
+  bench::report({.bench = "drafts", .name = "draft_round_over_1_row", .value = in_steps(round), .unit = "steps",
+                 .higher_is_better = false});
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const bench::Options options = bench::parse(argc, argv);
+  costs(options.quick ? 20 : 400);
+  decode(1, options.quick ? 2 : 40, options.quick ? 16 : 96);
+  decode(8, options.quick ? 1 : 16, options.quick ? 16 : 96);
+  decode(32, options.quick ? 1 : 6, options.quick ? 8 : 96);
+}
