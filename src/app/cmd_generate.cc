@@ -97,7 +97,8 @@ int generate(GenerateFlags& flags) {
   }
   if (!result.ok()) return fail(result.status());
   if (const Status status = output.value()->close(); !status.ok()) return fail(status);
-  const std::string guesses = draft_summary(engine.value()->stats().drafts);
+  const engine::DraftStats drafts = engine.value()->stats().drafts;
+  const std::string guesses = drafts.verify_rows > 0 ? draft_summary(drafts) : "";
   engine.value().reset();  // its last steps are traced, too
   if (const Status status = watch.value()->close(); !status.ok()) return fail(status);
   if (!flags.quiet) write_out(STDERR_FILENO, summary(result.value(), seconds()) + guesses);

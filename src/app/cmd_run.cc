@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 
 #include "app/commands.h"
+#include "app/draft_flags.h"
 #include "app/environment.h"
 #include "app/options/command_options.h"
 #include "app/run/chat.h"
@@ -171,18 +172,24 @@ int run_model(Flags& flags) {
   LoadedModel& model = loaded.value();
   Session session(*model.generator, model.tokenizer, make_settings(o, *model.checkpoint));
   const std::chrono::duration<double> load_time = std::chrono::steady_clock::now() - begin;
-  if (!chat) {
-    return answer_once(*model.generator, session, o, *o.prompt,
+  const auto guesses = [&model] { return draft_summary(model.generator->stats().drafts); };
+  int code = kExitOk;
+  if (chat) {
+    const std::string state = state_dir();
+    code = Chat(session, interrupt,
+                {.conversation = make_conversation(o),
+                 .model = dir.value(),
+                 .history_path = state.empty() ? "" : state + "/history",
+                 .guesses = guesses,
+                 .raw = o.raw,
+                 .quiet = o.quiet})
+               .run();
+  } else {
+    code = answer_once(*model.generator, session, o, *o.prompt,
                        {.model = dir.value(), .seed = session.settings().seed, .load_s = load_time.count()}, interrupt);
   }
-  const std::string state = state_dir();
-  return Chat(session, interrupt,
-              {.conversation = make_conversation(o),
-               .model = dir.value(),
-               .history_path = state.empty() ? "" : state + "/history",
-               .raw = o.raw,
-               .quiet = o.quiet})
-      .run();
+  if (o.stats) write_out(STDERR_FILENO, guesses());
+  return code;
 }
 
 void setup_run(CLI::App& app, Run* run) {
@@ -192,6 +199,7 @@ void setup_run(CLI::App& app, Run* run) {
   app.add_option("model", o.model, "Folder of a model, or the name of one that was pulled: the same as --model");
   app.add_option("-p,--prompt", o.prompt, "Answer this and end (also: text on standard input)");
   app.add_option("--system", o.system, "System text");
+  app.add_flag("--stats", o.stats, "Say at the end what came of the guesses");
   app.add_flag("--raw", o.raw,
                "Continue the text as it is, without the chat format; special tokens may be spelled out");
   options->bind("model", &flags->model_option);
@@ -200,6 +208,7 @@ void setup_run(CLI::App& app, Run* run) {
   options->bind("threads", &o.threads);
   options->bind("ram", &o.ram);
   options->bind("context", &o.context);
+  bind_drafts(*options, &o.drafts);
   options->bind("prefill", &flags->prefill);
   options->bind("temperature", &o.temperature);
   options->bind("top-p", &o.top_p);

@@ -61,16 +61,17 @@ class Bell {
 
 Result<std::unique_ptr<EngineGenerator>> EngineGenerator::create(
     std::shared_ptr<const checkpoint::Checkpoint> checkpoint, std::unique_ptr<ops::Ops> ops, int64_t context,
-    uint64_t ram_bytes) {
+    uint64_t ram_bytes, const DraftOptions& drafts) {
   const auto blocks = static_cast<int>((context + kv::kBlockTokens - 1) / kv::kBlockTokens) + kSpareBlocks;
   DI_ASSIGN_OR_RETURN(
       std::unique_ptr<ModelExecutor> executor,
       ModelExecutor::create(
           std::move(checkpoint), std::move(ops),
           {.context_max = context, .sequences_max = 1, .rows_max = kRowsMax, .outputs_max = 1, .blocks = blocks,
-           .ram_bytes = ram_bytes}));
+           .drafts_max = drafts.mode == DraftMode::kOff ? 0 : drafts.drafts_max, .ram_bytes = ram_bytes}));
   EngineOptions options;
   options.keep_extra = ModelExecutor::kBacktrack;
+  options.drafts = drafts;
   DI_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, Engine::create(std::move(executor), std::nullopt, options));
   return std::unique_ptr<EngineGenerator>(new EngineGenerator(std::move(engine)));
 }

@@ -29,7 +29,7 @@ class EngineGenerator {
   // context: positions, at most the config's max_position_embeddings. ram_bytes: ModelExecutorOptions.
   static Result<std::unique_ptr<EngineGenerator>> create(std::shared_ptr<const checkpoint::Checkpoint> checkpoint,
                                                          std::unique_ptr<ops::Ops> ops, int64_t context,
-                                                         uint64_t ram_bytes = 0);
+                                                         uint64_t ram_bytes = 0, const DraftOptions& drafts = {});
 
   EngineStats stats() { return engine_->stats(); }
   Result<GenerateResult> generate(const GenerateRequest& request, const Generator::Sink& sink,

@@ -25,7 +25,7 @@ constexpr int kYoung = 8;             // tokens of an answer whose rings are kep
 constexpr int kSizes[] = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512};
 constexpr size_t kSizesAlways = 5;
 constexpr int kTurns = 6;
-constexpr double kCurveSeconds = 0.03;
+constexpr double kCurveSeconds = 0.03, kSlowSeconds = 0.5;
 
 int match_class(int matched) { return matched >= 16 ? 3 : matched >= 8 ? 2 : matched >= 4 ? 1 : 0; }
 
@@ -357,8 +357,12 @@ sched::DraftCosts draft_costs(StepExecutor& executor, const DraftOptions& option
   std::vector<double> least(sizes.size(), std::numeric_limits<double>::infinity());
   double fed = std::numeric_limits<double>::infinity(), one = fed, many = fed;
   const int more = std::min(sequences, 4);
-  for (int turn = 0; turn < kTurns && !failed; ++turn) {
-    for (size_t i = 0; i < always; ++i) least[i] = std::min(least[i], forward_s(sizes[i], false));
+  const auto begin = Clock::now();
+  const auto slow = [&] { return std::chrono::duration<double>(Clock::now() - begin).count() > kSlowSeconds; };
+  for (int turn = 0; turn < kTurns && !failed && (turn == 0 || !slow()); ++turn) {
+    for (size_t i = 0; i < always; ++i) {
+      if (i == 0 || i + 1 == always || !slow()) least[i] = std::min(least[i], forward_s(sizes[i], false));
+    }
     if (drafts == 0) continue;
     fed = std::min(fed, forward_s(1, true));
     if (turn == 0) forward_s(more, true);  // a row of each is there to draft from
@@ -366,13 +370,14 @@ sched::DraftCosts draft_costs(StepExecutor& executor, const DraftOptions& option
     many = std::min(many, round_s(more));
   }
   double spent = 0;
-  for (size_t i = always; i < sizes.size() && spent < kCurveSeconds && !failed; ++i) {
+  for (size_t i = always; i < sizes.size() && spent < kCurveSeconds && !failed && !slow(); ++i) {
     least[i] = std::min(forward_s(sizes[i], false), forward_s(sizes[i], false));
     spent += 2 * least[i];
   }
-  for (size_t i = 0; i < sizes.size() && std::isfinite(least[i]); ++i) {
-    if (i > 0) least[i] = std::max(least[i], least[i - 1]);  // more rows never take less
-    costs.forward.push_back({sizes[i], least[i]});
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    if (!std::isfinite(least[i])) continue;
+    const double before = costs.forward.empty() ? 0 : costs.forward.back().seconds;
+    costs.forward.push_back({sizes[i], std::max(least[i], before)});  // more rows never take less
   }
   if (drafts > 0 && !failed) {
     costs.feed = std::clamp(fed / least[0] - 1, 0.0, 0.2);

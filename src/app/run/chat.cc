@@ -103,7 +103,8 @@ bool Chat::command(const std::string& line) {
   } else if (name == "/seed") {
     set_seed(rest);
   } else if (name == "/stats") {
-    say(totals_.to_string());
+    const std::string guesses = options_.guesses ? options_.guesses() : "";
+    say(totals_.to_string() + (guesses.empty() ? "" : "\n" + guesses.substr(0, guesses.find('\n'))));
   } else if (name == "/save") {
     save(rest);
   } else {

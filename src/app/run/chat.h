@@ -7,6 +7,7 @@
 // to standard output, everything else to standard error. A failed answer or command is said and the chat goes on.
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include "app/run/report.h"
@@ -21,6 +22,7 @@ struct ChatOptions {
   recipe::Conversation conversation;  // its settings, and the system message if there is one
   std::string model;
   std::string history_path;
+  std::function<std::string()> guesses;  // a line for /stats
   bool raw = false;  // each line is completed on its own
   bool quiet = false;
 };

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "app/draft_flags.h"
 #include "engine/generator.h"
 #include "recipe/conversation.h"
 
@@ -27,6 +28,8 @@ struct RunOptions {
   std::vector<std::string> stop;
   bool json = false;
   bool quiet = false;  // no figures at the end
+  bool stats = false;  // of the guesses, at the end
+  DraftFlags drafts;
   int threads = 0;     // 0: all cores
   std::string device = "auto";
   std::string backend;  // empty: the device's usual one
