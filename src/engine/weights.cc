@@ -22,13 +22,7 @@ Result<std::shared_ptr<WeightStore>> open_weights(const checkpoint::Checkpoint& 
   uint64_t room = 0;
   if (ram_bytes > 0) {
     const uint64_t used = own_memory() + other_bytes;
-    if (used >= ram_bytes) {
-      return make_error(Code::kResourceExhausted,
-                        "{} of memory (--ram) are too few: {} are taken before the weights, {} of them for KV and work. "
-                        "Give more, or allow less context (--context) or fewer sequences.",
-                        format_bytes(ram_bytes), format_bytes(used), format_bytes(other_bytes));
-    }
-    room = ram_bytes - used;
+    room = ram_bytes > used ? ram_bytes - used : 0;
   } else {
     // Mapped weights need no room of their own as long as the page cache can hold them.
     const uint64_t free = available_memory().bytes;
