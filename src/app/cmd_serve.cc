@@ -116,12 +116,14 @@ int serve_model(ServeFlags& flags, CommandOptions& options) {
   if (!parts.ok()) return fail(parts.status());
   const Result<std::unique_ptr<Watch>> watch = Watch::open(flags.engine.watch);
   if (!watch.ok()) return fail(watch.status());
+  std::shared_ptr<kv::TierStack> tiers;
   Result<std::unique_ptr<engine::Engine>> made = make_engine(
       flags.engine, parts.value(),
-      {.seed = random_seed(), .observer = watch.value()->observer(), .waiting_max = flags.limits.requests_max});
+      {.seed = random_seed(), .observer = watch.value()->observer(), .waiting_max = flags.limits.requests_max, .tiers = &tiers});
   if (!made.ok()) return fail(made.status());
   engine::Engine& engine = *made.value();
   watch.value()->begin(engine.info());
+  if (tiers) flags.config.kv_levels = [tiers] { return tiers->published(); };
   flags.config.grammar = flags.engine.grammar(kGrammarTimeoutS);
   auto service = serve::Service::create(flags.config, serve::make_engine_backend(std::move(made).value()), parts->tokenizer);
   if (!service.ok()) return fail(service.status());

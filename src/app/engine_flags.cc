@@ -6,6 +6,7 @@
 #include "app/options/token_ranges.h"
 #include "checkpoint/checkpoint.h"
 #include "engine/model_executor.h"
+#include "kv/tier_stack.h"
 #include "ops/ops.h"
 
 namespace deepinfer::app {
@@ -73,6 +74,7 @@ Result<std::unique_ptr<engine::Engine>> make_engine(const EngineFlags& flags, Mo
   DI_ASSIGN_OR_RETURN(options.banned_tokens, parse_token_ranges(flags.ban_tokens));
   if (flags.keep > 0) options.keep_extra = static_cast<int>(flags.keep) - executor->info().window;
   DI_RETURN_IF_ERROR(add_kv_tiers(flags.kv, &options));
+  if (extras.tiers != nullptr) *extras.tiers = std::dynamic_pointer_cast<kv::TierStack>(options.tier);
   return engine::Engine::create(std::move(executor), parts.tokenizer, options);
 }
 

@@ -21,6 +21,9 @@
 namespace deepinfer::checkpoint {
 struct ModelConfig;
 }
+namespace deepinfer::kv {
+class TierStack;
+}
 
 namespace deepinfer::app {
 
@@ -48,6 +51,7 @@ struct EngineExtras {
   uint64_t seed = 0;  // of requests without one
   std::shared_ptr<engine::StepObserver> observer = {};
   std::optional<int> waiting_max = {};
+  std::shared_ptr<kv::TierStack>* tiers = nullptr;  // gets the KV tiers, if there are any
 };
 
 // Takes the backend out of `parts`.

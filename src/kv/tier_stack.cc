@@ -9,6 +9,7 @@ namespace deepinfer::kv {
 TierStack::TierStack(std::vector<std::shared_ptr<Tier>> levels, TierStackOptions options)
     : options_(options), levels_(std::move(levels)), stats_(levels_.size()), ours_(levels_.size()) {
   for (size_t i = 0; i < levels_.size(); ++i) stats_[i].name = levels_[i]->name();
+  published_ = stats_;
 }
 
 TierStack::~TierStack() {
@@ -134,6 +135,17 @@ void TierStack::give_up_late(double now_s) {
   }
 }
 
+// Never waits: what a reader holds up comes with the next poll.
+void TierStack::publish() {
+  const std::unique_lock<std::mutex> lock(published_mutex_, std::try_to_lock);
+  if (lock.owns_lock()) std::ranges::copy(stats_, published_.begin());
+}
+
+std::vector<TierLevelStats> TierStack::published() const {
+  const std::lock_guard<std::mutex> lock(published_mutex_);
+  return published_;
+}
+
 size_t TierStack::poll(std::span<Completion> done) {
   std::array<Completion, 64> answers;
   for (size_t level = 0; level < levels_.size(); ++level) {
@@ -141,6 +153,7 @@ size_t TierStack::poll(std::span<Completion> done) {
     for (size_t i = 0; i < n; ++i) level_answered(level, answers[i]);
   }
   give_up_late(now());
+  publish();
   size_t n = 0;
   for (; n < done.size() && !completions_.empty(); completions_.pop_front())
     done[n++] = std::move(completions_.front());

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <mutex>
 #include <unordered_map>
 #include <vector>
 
@@ -45,6 +46,8 @@ class TierStack : public Tier {
   void cancel(Ticket ticket) override;
 
   const std::vector<TierLevelStats>& stats() const { return stats_; }
+  // The same as of the last poll; from any thread.
+  std::vector<TierLevelStats> published() const;
 
  private:
   struct Get {
@@ -70,10 +73,13 @@ class TierStack : public Tier {
   void level_answered(size_t level, const Completion& done);
   void get_answered(size_t level, Ticket ticket, Get& get, const Completion& done);
   void give_up_late(double now_s);
+  void publish();
 
   const TierStackOptions options_;
   std::vector<std::shared_ptr<Tier>> levels_;
   std::vector<TierLevelStats> stats_;
+  mutable std::mutex published_mutex_;
+  std::vector<TierLevelStats> published_;
   std::unordered_map<Ticket, Get> gets_;
   std::unordered_map<Ticket, Put> puts_;
   std::vector<std::unordered_map<Ticket, Ticket>> ours_;  // a level's ticket -> ours

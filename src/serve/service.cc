@@ -126,6 +126,7 @@ void Service::stop() {
 
 std::string Service::metrics_text() {
   metrics.update(backend->stats(), backend->kv_blocks());
+  if (config.kv_levels) metrics.update_tiers(config.kv_levels());
   metrics.set_stored_responses(responses.figures());
   metrics.set_lines_dropped(gate->lines_dropped());
   if (const Server* server = server_) metrics.set_connections(server->connections());

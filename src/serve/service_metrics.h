@@ -10,8 +10,10 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <vector>
 
 #include "engine/engine.h"
+#include "kv/tier_stack.h"
 #include "observe/metrics.h"
 #include "serve/response_store.h"
 
@@ -28,6 +30,7 @@ class ServiceMetrics {
   void limit_hit(std::string_view limit);
   void image_read(const ImageOutcome& outcome);
   void update(const engine::EngineStats& stats, int blocks);
+  void update_tiers(const std::vector<kv::TierLevelStats>& levels);
   void set_connections(int open) { connections_.set(open); }
   void set_stored_responses(const ResponseStore::Figures& figures);
   void set_lines_dropped(uint64_t lines) { lines_dropped_.raise_to(static_cast<double>(lines)); }

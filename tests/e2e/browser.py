@@ -145,15 +145,15 @@ class Page:
     def count(self, selector):
         return self.eval(f"document.querySelectorAll({json.dumps(selector)}).length")
 
-    def click(self, selector, at=0):
-        """A real click into the middle of the element, once it stands still and nothing lies above it."""
+    def place_of(self, selector, at=0):
+        """The middle of the element (of its first line), once it stands still and nothing lies above it."""
         place = self.eval(f"""(async () => {{
             const end = performance.now() + {TIMEOUT_S * 1000};
             for (let last = "", before = ""; performance.now() < end; before = last) {{
                 const e = document.querySelectorAll({json.dumps(selector)})[{at}];
                 if (!e) return null;
                 e.scrollIntoView({{block: "center"}});
-                const r = e.getBoundingClientRect();
+                const r = e.getClientRects()[0] ?? e.getBoundingClientRect();
                 const [x, y] = [r.left + r.width / 2, r.top + r.height / 2];
                 const hit = document.elementFromPoint(x, y);
                 last = `${{x}} ${{y}}`;
@@ -164,15 +164,18 @@ class Page:
             return null;
         }})()""")
         if place is None:
-            raise AssertionError(f"nothing to click at {selector}")
+            raise AssertionError(f"nothing to reach at {selector}")
+        return place
+
+    def click(self, selector, at=0):
+        """A real click."""
+        place = self.place_of(selector, at)
         for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
             button = "none" if kind == "mouseMoved" else "left"
             self.call("Input.dispatchMouseEvent", type=kind, x=place[0], y=place[1], button=button, clickCount=1)
 
     def hover(self, selector):
-        place = self.eval(
-            f"(() => {{ const r = document.querySelector({json.dumps(selector)}).getClientRects()[0]; return [r.left + r.width / 2, r.top + r.height / 2]; }})()"
-        )
+        place = self.place_of(selector)
         self.call("Input.dispatchMouseEvent", type="mouseMoved", x=place[0], y=place[1])
 
     def type(self, selector, text):

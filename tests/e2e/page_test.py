@@ -11,7 +11,7 @@ import time
 import unittest
 
 import sdk_install
-from browser import Browser, find_chromium
+from browser import TIMEOUT_S, Browser, find_chromium
 from page_stub import settle
 from program import SANITIZED
 from server import Server
@@ -28,7 +28,7 @@ def setUpModule():
             file=sys.stderr,
         )
         raise unittest.SkipTest("no Chromium")
-    browser, server = Browser(), Server()
+    browser, server = Browser(), Server("--kv-host-mb", "64")
 
 
 def tearDownModule():
@@ -177,7 +177,9 @@ class PageTest(unittest.TestCase):
         self.page.click('[aria-label="Show tokens"]')
         self.ask("How do I make tea?")
         self.answered()
+        # Ids come from the server, for each message on its own.
         self.page.wait("document.querySelectorAll('.answer .token[data-id]').length > 3")
+        self.page.wait("document.querySelectorAll('.user .token[data-id]').length > 0")
         status, body = server.post(
             "/v1/chat/completions",
             {
@@ -225,14 +227,17 @@ class PageTest(unittest.TestCase):
         self.page.click("#tab-live")
         self.ask("How do I make tea?")
         self.answered()
-        generated, prompt = (
-            int(server.metric(f"deepinfer_{name}")) for name in ("engine_output_tokens_total", "prompt_tokens_total")
-        )
-        self.page.wait(
-            f"document.querySelector('[data-metric=generated]')?.textContent === '{generated:,}'",
-            "the page's count of generated tokens",
-        )
-        self.assertEqual(self.page.text("[data-metric=prompt]"), f"{prompt:,}")
+        # The server counts an answer when all of it is sent, which the page may see first; then both are at rest.
+        names = {"generated": "engine_output_tokens_total", "prompt": "prompt_tokens_total", "tiers": "kv_tier_hits_total"}
+        end = time.monotonic() + TIMEOUT_S
+        while True:
+            told = {name: f"{int(server.metric('deepinfer_' + metric)):,}" for name, metric in names.items()}
+            shown = {name: self.page.text(f"[data-metric={name}]").split(" ")[0] for name in names}
+            if told == shown or time.monotonic() > end:
+                break
+            time.sleep(0.1)
+        self.assertEqual(shown, told)
+        self.assertGreater(int(told["prompt"].replace(",", "")), 0)
         self.page.wait("document.querySelector('[data-metric=running]').textContent === '0'")
         self.assertRegex(self.page.text("[data-metric=kv]"), r"^[\d.]+%$")
         self.assertRegex(self.page.text("[data-metric=hits]"), r"^[\d.]+%$")
@@ -263,6 +268,7 @@ class PageTest(unittest.TestCase):
             "Put this into JSON with the keys name, age, city: My name is Rosa. I live in Lisbon. I am 34 years old."
         )
         self.answered()
+        self.page.wait("document.querySelector('.answer .check')")
         self.assertEqual(self.page.text(".answer .check"), "Valid JSON")
         self.assertEqual(
             set(json.loads(self.page.eval("document.querySelector('.answer pre').textContent"))),

@@ -11,6 +11,8 @@ export interface Live {
   waiting: number | null;
   kvUsed: number | null; // 0..1
   cacheHit: number | null; // share of prompt tokens found in the cache, 0..1
+  tierHits: number | null; // KV blocks that came back from lower tiers; null: the server has none
+  tierBytes: number | null;
   firstTokenMs: number | null; // mean
   tokensPerS: number | null; // over the last interval
   promptPerS: number | null;
@@ -52,6 +54,8 @@ export function liveOf(samples: Samples, at: number, last: Live | null): Live {
     waiting: get("requests_waiting"),
     kvUsed: get("kv_usage_ratio"),
     cacheHit: share(get("cached_prompt_tokens_total"), prompt),
+    tierHits: get("kv_tier_hits_total"),
+    tierBytes: get("kv_tier_read_bytes_total"),
     firstTokenMs: first === null ? null : first * 1000,
     tokensPerS: rate(generated, last?.generated),
     promptPerS: rate(prompt, last?.prompt),

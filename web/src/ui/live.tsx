@@ -66,6 +66,14 @@ function Totals({ now }: { now: Live }) {
       <dd data-metric="generated">{whole(now.generated)}</dd>
       <dt>Prompt tokens read</dt>
       <dd data-metric="prompt">{whole(now.prompt)}</dd>
+      {now.tierHits !== null && (
+        <>
+          <dt>KV blocks back from lower tiers</dt>
+          <dd data-metric="tiers">
+            {whole(now.tierHits)} ({((now.tierBytes ?? 0) / 1e6).toFixed(1)} MB)
+          </dd>
+        </>
+      )}
     </dl>
   );
 }

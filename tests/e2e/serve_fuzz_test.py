@@ -1,0 +1,129 @@
+"""Damaged requests over sockets: heads, bodies and chunks of the recorded cases with bytes changed, cut, doubled and moved, in pieces,
+several on one connection. Each is answered with a proper status or the connection ends; nothing is a fault of the server's, and it
+answers as before afterwards. Seconds by default; DEEPINFER_TEST_ALL=1 goes on for ten minutes (FUZZ_SECONDS changes the time, FUZZ_SEED
+the seed).
+"""
+import json
+import os
+import pathlib
+import random
+import re
+import socket
+import tempfile
+import threading
+import time
+import unittest
+
+from program import SANITIZED
+from server import Server
+
+CASES = pathlib.Path(__file__).resolve().parents[1] / "api" / "cases"
+ALL = bool(os.environ.get("DEEPINFER_TEST_ALL"))
+SECONDS = float(os.environ.get("FUZZ_SECONDS", 600 if ALL else 4))
+SEED = int(os.environ.get("FUZZ_SEED", 1))
+CLIENTS = 4
+TOKENS = [b"\r\n", b"\n", b"\0", b"\xff", b" ", b":", b"0", b"-1", b"9" * 30, b"{", b"[" * 300, b"\"", b"\\u", b"\\ud800", b"null", b"1e999", b"%00", b"../",
+          b"Content-Length: 5\r\n", b"Transfer-Encoding: chunked\r\n", b"Expect: 100-continue\r\n", b"Connection: close\r\n", b"X: " + b"y" * 5000 + b"\r\n"]
+
+
+def recorded():
+    out = []
+    for file in sorted(CASES.glob("*.json")):
+        for case in json.loads(file.read_text()):
+            request = case["steps"][0]["request"]
+            body = request.get("text") or (json.dumps(request["body"], ensure_ascii=False) if "body" in request else "")
+            if "{{" in body:
+                continue
+            body = re.sub(r'("max(?:_output)?_tokens": )\d+', r"\g<1>2", body).encode()
+            method = request.get("method", "POST" if body else "GET")
+            head = f"{method} {request['path']} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+            out.append(head.encode() + body)
+    return out
+
+
+class Fuzzer(threading.Thread):
+    def __init__(self, port, requests, seed, until):
+        super().__init__()
+        self.port, self.requests, self.random, self.until = port, requests, random.Random(seed), until
+        self.sent, self.answers, self.faults = 0, {}, []
+
+    def damaged(self):
+        r, text = self.random, bytearray(self.random.choice(self.requests))
+        for _ in range(r.choice((0, 1, 1, 2, 5))):
+            at, way = r.randrange(len(text) + 1), r.randrange(6)
+            if way == 0 and text:
+                text[at % len(text)] = r.randrange(256)
+            elif way == 1:
+                del text[at : at + r.randrange(1, 20)]
+            elif way == 2:
+                text[at:at] = r.choice(TOKENS)
+            elif way == 3:
+                text[at:at] = text[at : at + r.randrange(1, 60)]
+            elif way == 4:
+                del text[at:]
+            else:
+                other = r.choice(self.requests)
+                text[at:] = other[r.randrange(len(other)) :]
+        return bytes(text)
+
+    def one(self):
+        text = self.damaged() + (self.damaged() if self.random.random() < 0.2 else b"")
+        with socket.create_connection(("127.0.0.1", self.port), timeout=60) as s:
+            try:
+                if self.random.random() < 0.3 and len(text) > 2:
+                    cut = self.random.randrange(1, len(text))
+                    s.sendall(text[:cut])
+                    time.sleep(0.002)
+                    s.sendall(text[cut:])
+                else:
+                    s.sendall(text)
+                s.shutdown(socket.SHUT_WR)  # what is missing will not come
+                reply = b""
+                while more := s.recv(1 << 16):
+                    reply += more
+            except (ConnectionResetError, BrokenPipeError):
+                reply = b""
+        self.sent += 1
+        status = re.match(rb"HTTP/1\.1 (\d{3}) ", reply)
+        code = int(status[1]) if status else 0
+        self.answers[code] = self.answers.get(code, 0) + 1
+        if (reply and not status) or code in (500, 502):
+            self.faults.append((text, reply[:500]))
+
+    def run(self):
+        while time.monotonic() < self.until and not self.faults:
+            try:
+                self.one()
+            except OSError as error:  # nobody there, or no answer within a minute
+                self.faults.append((b"", repr(error).encode()))
+
+
+class ServeFuzzTest(unittest.TestCase):
+    def test_damaged_requests(self):
+        requests = recorded()
+        self.assertGreater(len(requests), 30)
+        with tempfile.TemporaryDirectory() as folder, Server("--state-dir", folder + "/state", "--body-timeout", "2", "--header-timeout", "2", "--no-image-fetch") as server:
+            port = int(server.url.rsplit(":", 1)[1])
+            ask = lambda: server.post("/v1/completions", {"model": "deepseek-v4.1-flash", "prompt": "Once upon a time", "max_tokens": 8, "temperature": 0})[1]["choices"]
+            before = ask()
+            fuzzers = [Fuzzer(port, requests, SEED * 1000 + i, time.monotonic() + SECONDS) for i in range(CLIENTS)]
+            for fuzzer in fuzzers:
+                fuzzer.start()
+            for fuzzer in fuzzers:
+                fuzzer.join()
+            answers = {}
+            for fuzzer in fuzzers:
+                self.assertEqual(fuzzer.faults, [], f"seed {SEED}")
+                for code, count in fuzzer.answers.items():
+                    answers[code] = answers.get(code, 0) + count
+            print(f"{sum(f.sent for f in fuzzers)} requests: {dict(sorted(answers.items()))}")
+            self.assertGreater(answers.get(200, 0), 0)
+            self.assertGreater(answers.get(400, 0), 0)
+            self.assertEqual(ask(), before)
+            self.assertIsNone(server.process.poll())
+            if not SANITIZED:
+                self.assertEqual(server.stop(), 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
