@@ -50,7 +50,7 @@ struct Transfer {
   CURL* curl = nullptr;
   std::string* body = nullptr;
   size_t head_bytes = 0;
-  bool forbidden = false, too_large = false, stopped = false;
+  bool forbidden = false, too_large = false, stopped = false, no_memory = false;
 
   long status() const {
     long status = 0;
@@ -81,6 +81,8 @@ size_t on_body(char* bytes, size_t size, size_t count, void* data) {
     t->too_large = true;
     return 0;
   }
+  t->no_memory = t->limits->reserve && !t->limits->reserve(size * count);
+  if (t->no_memory) return 0;
   t->body->append(bytes, size * count);
   return size * count;
 }
@@ -147,6 +149,12 @@ std::optional<ImageError> transfer_error(const Transfer& t, CURLcode code) {
                       .message = fmt::format("The image at the URL has more bytes than may be fetched for it, {} (image_bytes_max, images_fetched_bytes_max).",
                                              t.limits->bytes_max),
                       .limit = "image_bytes_max"};
+  }
+  if (t.no_memory) {
+    return ImageError{.code = image_code::kOverloaded,
+                      .message = "Other images take all of image_memory_max. Try again later.",
+                      .retry = true,
+                      .limit = "image_memory_max"};
   }
   if (t.stopped) return fetch_failed(true, "The service ended, or gave up on the request, while the image was fetched.");
   if (t.head_bytes > kHeadBytesMax) return fetch_failed(false, fmt::format("The image's server sent more than {} bytes of headers.", kHeadBytesMax));

@@ -28,6 +28,8 @@ namespace deepinfer::serve {
 struct FetchLimits {
   size_t bytes_max = size_t{32} << 20;
   Deadline deadline;
+  // Asked before bytes are kept; false: there is no memory for them now. Empty: there always is.
+  std::function<bool(size_t bytes)> reserve = {};
 };
 
 std::optional<ImageError> fetch_image(const std::string& url, const FetchRules& rules, const FetchLimits& limits,

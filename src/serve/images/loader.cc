@@ -27,6 +27,12 @@ class Budget {
     free_ -= amount;
     return true;
   }
+  bool try_take(size_t amount) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (free_ < amount) return false;
+    free_ -= amount;
+    return true;
+  }
   void give(size_t amount) {
     {
       const std::lock_guard<std::mutex> lock(mutex_);
@@ -53,6 +59,22 @@ struct Share {
   Budget& budget;
   const size_t amount;
   const bool taken;
+};
+
+// A part that grows, for a scope.
+struct GrowingShare {
+  explicit GrowingShare(Budget& b) : budget(b) {}
+  ~GrowingShare() { budget.give(amount); }
+  GrowingShare(const GrowingShare&) = delete;
+  GrowingShare& operator=(const GrowingShare&) = delete;
+  bool grow(size_t more) {
+    if (!budget.try_take(more)) return false;
+    amount += more;
+    return true;
+  }
+
+  Budget& budget;
+  size_t amount = 0;
 };
 
 recipe::ApiError api_error(const ImageError& error, const std::string& path) {
@@ -91,12 +113,13 @@ struct ImageLoader::Impl {
       : options(std::move(o)),
         on_outcome(std::move(f)),
         memory(options.memory_max),
+        files(options.memory_max / 2),
         decoders(static_cast<size_t>(options.decode_threads)),
         fetching(options.fetch_threads, options.requests_max * kAtOncePerRequest),
         reading(options.decode_threads, options.requests_max * kAtOncePerRequest) {}
 
   std::optional<ImageError> read(Job& job, size_t index);
-  std::optional<ImageError> fetch(Job& job, size_t index, std::string* bytes);
+  std::optional<ImageError> fetch(Job& job, size_t index, GrowingShare& share, std::string* bytes);
   std::optional<ImageError> decode(const Job& job, std::string_view bytes);
   void next_turn(const std::shared_ptr<Job>& job);
   void take_turn(const std::shared_ptr<Job>& job, size_t index);
@@ -104,20 +127,20 @@ struct ImageLoader::Impl {
 
   const ImageOptions options;
   const std::function<void(const ImageOutcome&)> on_outcome;
-  Budget memory, decoders;
+  Budget memory, files, decoders;  // files: what is being fetched
   std::atomic<size_t> requests{0};
   std::atomic<bool> ending{false};
   // Apart, so that slow servers hold up no image that is there already.
   Workers fetching, reading;
 };
 
-std::optional<ImageError> ImageLoader::Impl::fetch(Job& job, size_t index, std::string* bytes) {
+std::optional<ImageError> ImageLoader::Impl::fetch(Job& job, size_t index, GrowingShare& share, std::string* bytes) {
   if (!options.fetch) {
     return ImageError{.code = image_code::kBadUrl, .message = "This service does not fetch images. Send a data URL, or start it with --image-fetch."};
   }
   const size_t before = job.fetched_bytes.load();
   const size_t left = options.fetched_bytes_max - std::min(before, options.fetched_bytes_max);
-  const FetchLimits limits = {.bytes_max = std::min(options.bytes_max, left), .deadline = job.deadline};
+  const FetchLimits limits = {.bytes_max = std::min(options.bytes_max, left), .deadline = job.deadline, .reserve = [&](size_t more) { return share.grow(more); }};
   const auto stop = [&] { return ending || job.over || job.first_bad < index; };
   auto error = fetch_image(job.images[index].source, options.rules, limits, stop, bytes);
   if (error) return error;
@@ -152,9 +175,10 @@ std::optional<ImageError> ImageLoader::Impl::decode(const Job& job, std::string_
 
 std::optional<ImageError> ImageLoader::Impl::read(Job& job, size_t index) {
   recipe::Image& image = job.images[index];
+  GrowingShare share(files);
   std::string bytes;
   if (!image.is_data_url) {
-    if (auto error = fetch(job, index, &bytes)) return error;
+    if (auto error = fetch(job, index, share, &bytes)) return error;
   } else if (!decode_data_url(image.source, &bytes)) {
     return ImageError{.code = image_code::kBadBase64, .message = "base64 decode error"};
   }

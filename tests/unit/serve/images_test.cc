@@ -2,9 +2,12 @@
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
+#include <future>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/file.h"
@@ -13,6 +16,7 @@
 #include "serve/images/data_url.h"
 #include "serve/images/decode.h"
 #include "serve/images/fetch.h"
+#include "serve/images/loader.h"
 
 namespace deepinfer::serve {
 namespace {
@@ -201,6 +205,86 @@ TEST(ImagesTest, RefusesUrlsThatLeadInside) {
   EXPECT_NE(code("http://127.0.0.1/", rules).find("not on the public internet"), std::string::npos);
   EXPECT_NE(code("http://127.0.0.2:9/", rules).find("ports 80 and 443"), std::string::npos);
   EXPECT_NE(code("http://stores.example@127.0.0.1/", rules).find("password"), std::string::npos);
+}
+
+std::string encoded(const std::string& bytes) {
+  constexpr char kDigits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string out = "data:image/png;base64,";
+  uint32_t bits = 0;
+  int held = 0;
+  for (const char c : bytes) {
+    bits = bits << 8 | static_cast<uint8_t>(c);
+    for (held += 8; held >= 6; held -= 6) out += kDigits[bits >> (held - 6) & 63];
+  }
+  if (held > 0) out += kDigits[bits << (6 - held) & 63];
+  return out;
+}
+
+std::vector<recipe::Image> request(size_t count, const std::string& source) {
+  std::vector<recipe::Image> images(count);
+  for (size_t i = 0; i < count; ++i) images[i] = {.source = source, .is_data_url = true, .path = "image[" + std::to_string(i) + "]"};
+  return images;
+}
+
+// What a request's images come to; blocks.
+std::optional<recipe::ApiError> outcome(ImageLoader& loader, std::vector<recipe::Image> images) {
+  std::promise<std::optional<recipe::ApiError>> said;
+  const auto check = loader.check(std::move(images), [&](std::optional<recipe::ApiError> error) { said.set_value(std::move(error)); });
+  return check ? said.get_future().get() : recipe::ApiError{.status = 503};
+}
+
+TEST(ImageLoaderTest, NamesTheFirstBadImageOfManyRequestsAtOnce) {
+  const std::string good = encoded(read("rgb.png"));
+  std::atomic<int> ok{0}, bad{0};
+  ImageLoader loader({}, [&](const ImageOutcome& o) { ++(o.code == "ok" ? ok : bad); });
+  EXPECT_FALSE(outcome(loader, request(600, good)));
+  EXPECT_EQ(ok, 600);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 8; ++t) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < 20; ++i) {
+        std::vector<recipe::Image> images = request(40, good);
+        images[7].source = "data:image/png;base64,SGVsbG8=";
+        images[23].source = "data:image/png;base64,*";
+        const auto error = outcome(loader, std::move(images));
+        ASSERT_TRUE(error);
+        EXPECT_EQ(error->param, "image[7]");
+        EXPECT_EQ(error->code, image_code::kUnsupportedType);
+        EXPECT_EQ(error->status, 400);
+      }
+    });
+  }
+  for (std::thread& t : threads) t.join();
+  EXPECT_GE(bad, 160);
+}
+
+TEST(ImageLoaderTest, HoldsItsLimits) {
+  const std::string good = encoded(read("rgb.png"));
+  const auto none = [](const ImageOutcome&) {};
+  ImageLoader small({.bytes_max = 100}, none);
+  EXPECT_EQ(outcome(small, request(1, good))->code, image_code::kTooManyBytes);
+  ImageLoader narrow({.side_max = 30}, none);
+  EXPECT_FALSE(outcome(narrow, request(14, good)));
+  EXPECT_EQ(outcome(narrow, request(15, good))->code, image_code::kTooManyPixels);  // half the side from 15 on
+  ImageLoader busy({.requests_max = 0}, none);
+  EXPECT_EQ(outcome(busy, request(1, good))->status, 503);
+  ImageLoader poor({.memory_max = 10}, none);  // one at a time, however large
+  EXPECT_FALSE(outcome(poor, request(20, good)));
+}
+
+TEST(ImageLoaderTest, SaysNothingOnceGivenUp) {
+  const std::string good = encoded(read("rgb.png"));
+  std::atomic<int> said{0};
+  {
+    ImageLoader loader({}, [](const ImageOutcome&) {});
+    for (int i = 0; i < 200; ++i) {
+      auto check = loader.check(request(100, good), [&](std::optional<recipe::ApiError>) { ++said; });
+      ASSERT_TRUE(check);
+      check.reset();
+    }
+    EXPECT_FALSE(outcome(loader, request(1, good)));
+  }
+  EXPECT_LT(said, 200);
 }
 
 }  // namespace
