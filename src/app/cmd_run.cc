@@ -206,6 +206,7 @@ void setup_run(CLI::App& app, Run* run) {
   options->bind("device", &o.device);
   options->bind("backend", &o.backend);
   options->bind("threads", &o.threads);
+  options->bind("pin-threads", &o.pin_threads);
   options->bind("ram", &o.ram);
   options->bind("context", &o.context);
   bind_drafts(*options, &o.drafts);

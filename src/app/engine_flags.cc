@@ -20,6 +20,7 @@ void bind_engine(CommandOptions& options, EngineFlags* flags) {
   options.bind("device", &flags->run.device);
   options.bind("backend", &flags->run.backend);
   options.bind("threads", &flags->run.threads);
+  options.bind("pin-threads", &flags->run.pin_threads);
   options.bind("ram", &flags->run.ram);
   options.bind("context", &flags->run.context);
   options.bind("sequences", &flags->sequences);

@@ -2,12 +2,16 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstdio>
 #include <cmath>
+#include <fstream>
+#include <iterator>
+#include <string>
 #include <thread>
 #include <vector>
 
 #include <sched.h>
+
+#include "base/cpu_quota.h"
 
 namespace deepinfer {
 namespace {
@@ -142,13 +146,9 @@ int available_cores() {
   CPU_ZERO(&set);
   int cores = ::sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set)
                                                              : static_cast<int>(std::thread::hardware_concurrency());
-  if (std::FILE* f = std::fopen("/sys/fs/cgroup/cpu.max", "r")) {
-    double quota = 0, period = 0;
-    if (std::fscanf(f, "%lf %lf", &quota, &period) == 2 && period > 0) {
-      cores = std::min(cores, static_cast<int>(std::ceil(quota / period)));
-    }
-    std::fclose(f);
-  }
+  std::ifstream in("/proc/self/cgroup");
+  const std::string self(std::istreambuf_iterator<char>(in), {});
+  if (const double quota = std::ceil(quota_cores("/sys/fs/cgroup", self)); quota < cores) cores = static_cast<int>(quota);
   return std::max(cores, 1);
 }
 

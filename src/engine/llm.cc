@@ -103,7 +103,7 @@ Result<std::unique_ptr<LLM>> LLM::open(const LlmOptions& options) {
   DI_ASSIGN_OR_RETURN(impl->tokenizer, open_tokenizer(o, config));
   if (impl->tokenizer) impl->vocabulary = recipe::OutputVocabulary(*impl->tokenizer);
   DI_ASSIGN_OR_RETURN(std::unique_ptr<ops::Ops> ops,
-                      engine::make_ops({o.device, o.backend, o.threads, o.library_dir}));
+                      engine::make_ops({o.device, o.backend, o.threads, o.library_dir, o.pin_threads}));
   if (o.context <= 0) o.context = std::min(kContextDefault, config.max_position_embeddings);
   DI_ASSIGN_OR_RETURN(
       std::unique_ptr<engine::ModelExecutor> executor,

@@ -18,10 +18,10 @@ namespace {
 // lacks.
 int64_t padding_max(int64_t vocab_size) { return std::max<int64_t>(vocab_size / 64, 128); }
 
-Result<std::unique_ptr<ops::Ops>> make_cpu_ops(const std::string& backend, int threads) {
-  if (backend.empty() || backend == "fast") return ops::make_cpu_ops(threads);
+Result<std::unique_ptr<ops::Ops>> make_cpu_ops(const std::string& backend, int threads, bool pin) {
+  if (backend.empty() || backend == "fast") return ops::make_cpu_ops(threads, pin);
   if (backend == "fast-avx2") {
-    std::unique_ptr<ops::Ops> fast = ops::make_fast_ops(threads, "avx2");
+    std::unique_ptr<ops::Ops> fast = ops::make_fast_ops(threads, "avx2", pin);
     if (fast != nullptr) return fast;
     return Status(Code::kInvalidArgument,
                   "This processor lacks AVX2 or FMA, which backend \"fast-avx2\" needs; use plain.");
@@ -53,7 +53,8 @@ Result<std::unique_ptr<ops::Ops>> make_ops(const ComputeOptions& options, std::s
       *note = fmt::format("Computing on the CPU: {}", gpu.status().message());
     }
   }
-  return make_cpu_ops(options.backend, options.threads > 0 ? options.threads : available_cores());
+  return make_cpu_ops(options.backend, options.threads > 0 ? options.threads : available_cores(),
+                      options.pin_threads);
 }
 
 Status check_tokenizer(const text::Tokenizer& tokenizer, const checkpoint::ModelConfig& config,

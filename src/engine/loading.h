@@ -27,6 +27,7 @@ struct ComputeOptions {
   std::string backend = {};     // the CPU's kernels: fast, fast-avx2, plain, reference; empty: fast. "cuda": as a device
   int threads = 0;              // of the CPU; 0: all cores
   std::string library_dir = {};  // where the CUDA backend's shared object lies
+  bool pin_threads = false;      // threads of the fast CPU backend stay on a core each
 };
 
 // kInvalidArgument for names that do not exist or contradict each other; with a GPU named, what open_cuda_ops

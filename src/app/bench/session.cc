@@ -24,6 +24,7 @@ void bind_bench(CommandOptions& options, BenchFlags* flags) {
   options.bind("device", &o.device);
   options.bind("backend", &o.backend);
   options.bind("threads", &o.threads);
+  options.bind("pin-threads", &o.pin_threads);
   options.bind("ram", &flags->ram);
   options.bind("context", &o.context);
   options.bind("prefill", &flags->prefill);

@@ -10,6 +10,7 @@ Status read_llm_options(const OptionValues& values, LlmOptions* options) {
   values.read("device", &options->device);
   values.read("backend", &options->backend);
   values.read("threads", &options->threads);
+  values.read("pin-threads", &options->pin_threads);
   std::string ram;
   values.read("ram", &ram);
   if (!ram.empty()) {

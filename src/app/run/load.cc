@@ -104,7 +104,8 @@ Result<ModelParts> load_parts(const std::string& dir, const RunOptions& options,
   std::string note;
   DI_ASSIGN_OR_RETURN(
       std::unique_ptr<ops::Ops> ops,
-      engine::make_ops({options.device, options.backend, options.threads, engine::program_directory()}, &note));
+      engine::make_ops({options.device, options.backend, options.threads, engine::program_directory(), options.pin_threads},
+                       &note));
   if (!note.empty()) fmt::print(stderr, "{}\n", without_controls(note));
   DI_ASSIGN_OR_RETURN(const uint64_t ram, ram_bytes(options));
   read_ahead(*checkpoint, ram, bar, stop);

@@ -7,6 +7,7 @@
 #include <numeric>
 #include <string>
 
+#include "base/affinity.h"
 #include "checkpoint/nan_scan.h"
 
 namespace deepinfer::checkpoint {
@@ -67,6 +68,7 @@ Result<std::unique_ptr<ExpertCache>> ExpertCache::create(const Options& options,
                                                          DirectReader* reader) {
   std::unique_ptr<ExpertCache> c(new ExpertCache(options, reader));
   DI_ASSIGN_OR_RETURN(c->memory_, HugeMemory::allocate(static_cast<size_t>(options.slots) * options.slot_bytes));
+  interleave(c->memory_.as<void>(), c->memory_.bytes());
   c->begin_.push_back(0);
   for (const std::vector<Places>& layer : places) {
     c->places_.insert(c->places_.end(), layer.begin(), layer.end());

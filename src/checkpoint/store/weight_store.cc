@@ -6,6 +6,7 @@
 #include <mutex>
 #include <new>
 
+#include "base/affinity.h"
 #include "base/format.h"
 #include "base/memory.h"
 #include "checkpoint/checkpoint.h"
@@ -123,6 +124,7 @@ Status WeightStore::load_resident(const Checkpoint& checkpoint) {
   }
   if (!runs.empty()) bytes += runs.back().bytes();
   DI_ASSIGN_OR_RETURN(memory_, HugeMemory::allocate(bytes));
+  interleave(memory_.as<void>(), memory_.bytes());
   std::vector<DirectReader::Piece> pieces;
   for (const Run& run : runs) {
     for (uint64_t done = 0; done < run.bytes(); done += kLoadPiece) {

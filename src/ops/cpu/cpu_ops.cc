@@ -28,7 +28,7 @@ std::unique_ptr<Ops> make_plain_ops(int threads) {
   return std::make_unique<cpu::Backend<float>>(std::move(c), true, threads);
 }
 
-std::unique_ptr<Ops> make_fast_ops(int threads, const std::string& isa) {
+std::unique_ptr<Ops> make_fast_ops(int threads, const std::string& isa, bool pin) {
   const cpu::fast::Kernels* kernels = cpu::fast::choose_kernels(isa.c_str());
   if (kernels == nullptr) return nullptr;
   Capabilities c;
@@ -37,11 +37,11 @@ std::unique_ptr<Ops> make_fast_ops(int threads, const std::string& isa) {
   c.numeric_class = "fast-bf16-pairs-2";
   c.host_memory = true;
   c.kv_format = {KvFormat::Records::kPacked, sizeof(float)};
-  return std::make_unique<cpu::fast::FastBackend>(std::move(c), *kernels, threads);
+  return std::make_unique<cpu::fast::FastBackend>(std::move(c), *kernels, threads, pin);
 }
 
-std::unique_ptr<Ops> make_cpu_ops(int threads) {
-  std::unique_ptr<Ops> fast = make_fast_ops(threads);
+std::unique_ptr<Ops> make_cpu_ops(int threads, bool pin) {
+  std::unique_ptr<Ops> fast = make_fast_ops(threads, "", pin);
   return fast != nullptr ? std::move(fast) : make_plain_ops(threads);
 }
 

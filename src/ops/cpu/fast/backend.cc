@@ -5,8 +5,10 @@
 
 namespace deepinfer::ops::cpu::fast {
 
-FastBackend::FastBackend(Capabilities capabilities, const Kernels& kernels, int threads)
-    : Backend<float>(std::move(capabilities), true, threads, ThreadPool::Idle::kSpin), k_(kernels) {}
+FastBackend::FastBackend(Capabilities capabilities, const Kernels& kernels, int threads, bool pin)
+    : Backend<float>(std::move(capabilities), true, threads, ThreadPool::Idle::kSpin), k_(kernels) {
+  pin_ = pin;
+}
 
 FastBackend::WorkspaceRows FastBackend::plan_workspace(const checkpoint::ModelConfig& c, const Limits& limits) const {
   const std::array<Buffer, kRoles> buffers = plan_buffers(c, limits);

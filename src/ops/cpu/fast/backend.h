@@ -32,7 +32,7 @@ void attend_heads(const Kernels& k, const AttendCall& call);
 
 class FastBackend final : public Backend<float> {
  public:
-  FastBackend(Capabilities capabilities, const Kernels& kernels, int threads);
+  FastBackend(Capabilities capabilities, const Kernels& kernels, int threads, bool pin);
 
   Status load(const checkpoint::ModelConfig& config, const ModelWeights& weights, const Limits& limits) override;
   uint64_t workspace_bytes(const checkpoint::ModelConfig& config, const Limits& limits) const override;

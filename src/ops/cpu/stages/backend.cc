@@ -9,6 +9,7 @@
 #include <thread>
 #include <type_traits>
 
+#include "base/affinity.h"
 #include "checkpoint/store/weight_store.h"
 
 namespace deepinfer::ops::cpu {
@@ -239,9 +240,11 @@ bool Backend<T>::reserve_scratch() {
   std::atomic<int> arrived{0};
   const auto deadline = std::chrono::steady_clock::now() + kPatience;
   std::atomic<bool> failed{false};
+  const std::thread::id caller = std::this_thread::get_id();  // others inherit what is done to it
   auto body = [&](int64_t, int64_t) {
     if (!reserve_thread()) failed = true;
-    ++arrived;
+    const int place = ++arrived;
+    if (pin_ && std::this_thread::get_id() != caller) pin_to_core(place);
     while (arrived < pool_.threads() && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
   };
   parallel(pool_.threads(), body);

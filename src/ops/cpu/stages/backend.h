@@ -107,7 +107,7 @@ class Backend : public Ops {
   const RowSet& set_of(Rows set) const { return sets_[static_cast<int>(set)]; }
   int drafts_max() const;
   int64_t keys_max() const { return c_.sliding_window + std::max<int64_t>(c_.index_topk, drafts_max()); }
-  // Lets every thread of the pool grow its scratch memory now instead of in a step.
+  // Lets every thread of the pool grow its scratch memory now instead of in a step, and pins it if that is wanted.
   bool reserve_scratch();  // false: no memory
   // What reserve_scratch does on every thread. False: no memory.
   virtual bool reserve_thread();
@@ -184,6 +184,7 @@ class Backend : public Ops {
 
   Capabilities capabilities_;
   const bool rounding_;
+  bool pin_ = false;
   ThreadPool pool_;
   checkpoint::ModelConfig c_;
   ModelWeights w_;

@@ -1,0 +1,54 @@
+#include "base/affinity.h"
+
+#include <cstdint>
+#include <cstdio>
+
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+namespace deepinfer {
+namespace {
+
+constexpr int kMaxNodes = 64;
+constexpr int kInterleave = 3;  // MPOL_INTERLEAVE of the kernel's interface
+
+// The nodes of a list as "0-1,3", a bit each.
+uint64_t online_nodes() {
+  std::FILE* f = std::fopen("/sys/devices/system/node/online", "r");
+  if (f == nullptr) return 1;
+  uint64_t nodes = 0;
+  for (int first = 0; std::fscanf(f, "%d", &first) == 1;) {
+    int last = first, c = std::fgetc(f);
+    if (c == '-' && std::fscanf(f, "%d", &last) == 1) c = std::fgetc(f);
+    for (int n = first; n >= 0 && n <= last && n < kMaxNodes; ++n) nodes |= uint64_t{1} << n;
+    if (c != ',') break;
+  }
+  std::fclose(f);
+  return nodes;
+}
+
+}  // namespace
+
+bool pin_to_core(int place) {
+  cpu_set_t all;
+  CPU_ZERO(&all);
+  if (place < 0 || ::sched_getaffinity(::getpid(), sizeof(all), &all) != 0 || CPU_COUNT(&all) == 0) return false;
+  place %= CPU_COUNT(&all);
+  for (int core = 0; core < CPU_SETSIZE; ++core) {
+    if (!CPU_ISSET(core, &all) || place-- > 0) continue;
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(core, &one);
+    return ::sched_setaffinity(0, sizeof(one), &one) == 0;
+  }
+  return false;
+}
+
+bool interleave(void* data, size_t bytes) {
+  const uint64_t nodes = online_nodes();
+  if (bytes == 0 || (nodes & (nodes - 1)) == 0) return false;
+  return ::syscall(SYS_mbind, data, bytes, kInterleave, &nodes, kMaxNodes + 1, 0) == 0;
+}
+
+}  // namespace deepinfer
