@@ -21,11 +21,11 @@ constexpr int kTextStreak = 4;        // rounds after which the model's drafter 
 constexpr int kReadyRows = 16;        // in the drafter's rings, for a round of the usual quality
 constexpr int kYoung = 8;             // tokens of an answer whose rings are kept fed
 
-// Sizes of the curve, and how long measuring it may take beyond the first ones.
-constexpr int kSizes[] = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512};
+// Sizes of the curve. The first ones are measured several times; where steps are slow, some are left out.
+constexpr int kSizes[] = {1, 2, 3, 4, 6, 8, 16, 32, 64, 128, 256, 512};
 constexpr size_t kSizesAlways = 5;
-constexpr int kTurns = 6;
-constexpr double kCurveSeconds = 0.03, kSlowSeconds = 0.5;
+constexpr int kTurns = 6, kTwice = 32;
+constexpr double kSlowSeconds = 0.5;
 
 int match_class(int matched) { return matched >= 16 ? 3 : matched >= 8 ? 2 : matched >= 4 ? 1 : 0; }
 
@@ -369,15 +369,12 @@ sched::DraftCosts draft_costs(StepExecutor& executor, const DraftOptions& option
     one = std::min(one, round_s(1));
     many = std::min(many, round_s(more));
   }
-  double spent = 0;
-  for (size_t i = always; i < sizes.size() && spent < kCurveSeconds && !failed && !slow(); ++i) {
-    least[i] = std::min(forward_s(sizes[i], false), forward_s(sizes[i], false));
-    spent += 2 * least[i];
+  for (size_t i = always; i < sizes.size() && !failed && !slow(); ++i) {
+    least[i] = forward_s(sizes[i], false);
+    if (sizes[i] <= kTwice) least[i] = std::min(least[i], forward_s(sizes[i], false));
   }
   for (size_t i = 0; i < sizes.size(); ++i) {
-    if (!std::isfinite(least[i])) continue;
-    const double before = costs.forward.empty() ? 0 : costs.forward.back().seconds;
-    costs.forward.push_back({sizes[i], std::max(least[i], before)});  // more rows never take less
+    if (std::isfinite(least[i])) costs.forward.push_back({sizes[i], least[i]});
   }
   if (drafts > 0 && !failed) {
     costs.feed = std::clamp(fed / least[0] - 1, 0.0, 0.2);

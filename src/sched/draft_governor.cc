@@ -20,8 +20,25 @@ constexpr double kHopeful = 0.95;      // a draft of a drafter that nobody knows
 constexpr int kProbeShows = 3;         // steps in which a probe must show something
 constexpr int kProbeWaits = 128;       // steps that a probe waits for a new request
 
-// Forward seconds by rows: between the measured sizes a straight line, behind them the last one goes on.
-std::vector<double> dense(const std::vector<StepTime::Point>& points, int rows_max) {
+// The measured points below which none lies: what others on the machine held up is left out, and the cost of another row
+// never falls.
+std::vector<StepTime::Point> lower_hull(const std::vector<StepTime::Point>& points) {
+  std::vector<StepTime::Point> hull;
+  const auto slope = [](const StepTime::Point& a, const StepTime::Point& b) {
+    return (b.seconds - a.seconds) / (b.rows - a.rows);
+  };
+  for (const StepTime::Point& p : points) {
+    while (hull.size() > 1 && slope(hull[hull.size() - 2], p) <= slope(hull[hull.size() - 2], hull.back()))
+      hull.pop_back();
+    if (hull.size() == 1 && p.seconds < hull.back().seconds) hull.back().seconds = p.seconds;
+    hull.push_back(p);
+  }
+  return hull;
+}
+
+// Forward seconds by rows: straight lines between those points, and the last one goes on.
+std::vector<double> dense(const std::vector<StepTime::Point>& measured, int rows_max) {
+  const std::vector<StepTime::Point> points = lower_hull(measured);
   std::vector<double> out;
   if (points.empty()) return out;
   out.assign(static_cast<size_t>(rows_max) + 1, 0);
