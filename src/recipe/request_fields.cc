@@ -14,8 +14,10 @@ constexpr RequestField kFields[] = {
     {C, "model", kHonoured, "compared exactly with the served names"},
     {C, "messages", kHonoured, "roles system, developer (read as user), user, assistant, tool, latest_reminder"},
     {C, "messages[].content", kHonoured, "a string or parts; parts are joined by a blank line"},
-    {C, "messages[].content[].image_url", kHonoured, "http, https or data URL; detail low, high, original, auto; not in assistant messages"},
-    {C, "messages[].content[].file", kHonoured, "image as file_data (flat or nested)"},
+    {C, "messages[].content[].image_url", kHonoured,
+     "http, https or data URL; detail low, high, original, auto; not in assistant messages; the service fetches and checks images, then "
+     "refuses the request: no model here can see"},
+    {C, "messages[].content[].file", kHonoured, "image as file_data (flat or nested); as image_url"},
     {C, "messages[].content[].file.file_id", kRefused, "there is no file store"},
     {C, "messages[].reasoning_content", kHonoured, "shown to the model as the protocol's history rule says"},
     {C, "messages[].tool_calls", kHonoured, "function and custom calls; every call must be answered"},
@@ -69,7 +71,7 @@ constexpr RequestField kFields[] = {
 
     {R, "model", kHonoured, "compared exactly with the served names"},
     {R, "input", kHonoured, "a string or items"},
-    {R, "input[].content", kHonoured, "input_text, output_text, input_image; input_file becomes [Unsupported Document]"},
+    {R, "input[].content", kHonoured, "input_text, output_text, input_image (as Chat's image_url); input_file becomes [Unsupported Document]"},
     {R, "input[].content[].file_id", kRefused, "there is no file store"},
     {R, "input[].encrypted_content", kHonoured, "reasoning sealed by this service; used where the item has no text"},
     {R, "input[].summary", kHonoured, "used where a reasoning item has neither text nor encrypted content"},
@@ -113,7 +115,7 @@ constexpr RequestField kFields[] = {
 
     {M, "model", kHonoured, "served names; claude-* is mapped to a served model"},
     {M, "messages", kHonoured, "roles user, assistant, system"},
-    {M, "messages[].content", kHonoured, "a string or blocks: text, image, document, search_result, tool_use, tool_result, tool_reference, thinking"},
+    {M, "messages[].content", kHonoured, "a string or blocks: text, image (as Chat's image_url), document, search_result, tool_use, tool_result, tool_reference, thinking"},
     {M, "messages[].content[].source.file_id", kRefused, "there is no file store"},
     {M, "messages[].content[].data", kHonoured, "redacted_thinking: read if this service sealed it, else left out"},
     {M, "messages[].content[].signature", kIgnored, ""},

@@ -100,7 +100,13 @@ void ResponseStore::save_later(Entry& e, std::vector<recipe::Json> output_items,
     return;
   }
   e.pending = std::make_shared<Pending>();
-  e.pending->response = {.id = r.id, .owner = r.owner, .previous = r.previous, .body = r.body, .input_items = r.input_items, .output_items = std::move(output_items), .created = r.created};
+  e.pending->response = {.id = r.id,
+                         .owner = r.owner,
+                         .previous = r.previous,
+                         .body = r.body,
+                         .input_items = r.input_items,
+                         .output_items = std::move(output_items),
+                         .created = r.created};
   e.pending->parent = e.parent;
   e.pending->bytes = bytes;
   e.pending->now = now;

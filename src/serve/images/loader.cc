@@ -136,7 +136,8 @@ struct ImageLoader::Impl {
 
 std::optional<ImageError> ImageLoader::Impl::fetch(Job& job, size_t index, GrowingShare& share, std::string* bytes) {
   if (!options.fetch) {
-    return ImageError{.code = image_code::kBadUrl, .message = "This service does not fetch images. Send a data URL, or start it with --image-fetch."};
+    return ImageError{.code = image_code::kBadUrl,
+                      .message = "This service does not fetch images. Send a data URL, or start it with --image-fetch."};
   }
   const size_t before = job.fetched_bytes.load();
   const size_t left = options.fetched_bytes_max - std::min(before, options.fetched_bytes_max);

@@ -198,8 +198,14 @@ std::string document(const Router& router, std::string_view model, const recipe:
     schemas.set(schema_name(p), request_schema(p, limits));
   }
   const Json text = object({{"type", "string"}}), any = Json::object();
-  const Json openai = object({{"error", object({{"type", "object"}, {"required", list({"message", "type", "param", "code"})}, {"properties", object({{"message", text}, {"type", text}, {"param", any}, {"code", any}})}})}});
-  const Json anthropic = object({{"type", text}, {"error", object({{"type", "object"}, {"required", list({"type", "message"})}, {"properties", object({{"type", text}, {"message", text}})}})}, {"request_id", any}});
+  const Json openai_error = object({{"type", "object"},
+                                    {"required", list({"message", "type", "param", "code"})},
+                                    {"properties", object({{"message", text}, {"type", text}, {"param", any}, {"code", any}})}});
+  const Json messages_error = object({{"type", "object"},
+                                      {"required", list({"type", "message"})},
+                                      {"properties", object({{"type", text}, {"message", text}})}});
+  const Json openai = object({{"error", openai_error}});
+  const Json anthropic = object({{"type", text}, {"error", messages_error}, {"request_id", any}});
   const Json keys = object({{"bearer", object({{"type", "http"}, {"scheme", "bearer"}})},
                             {"x-api-key", object({{"type", "apiKey"}, {"in", "header"}, {"name", "x-api-key"}})}});
   Json security = Json::array();
@@ -211,7 +217,8 @@ std::string document(const Router& router, std::string_view model, const recipe:
               {"security", std::move(security)},
               {"paths", std::move(all)},
               {"components", object({{"schemas", std::move(schemas)},
-                                     {"responses", object({{"Error", error_response(openai, list({"error"}))}, {"MessagesError", error_response(anthropic, list({"type", "error"}))}})},
+                                     {"responses", object({{"Error", error_response(openai, list({"error"}))},
+                                                            {"MessagesError", error_response(anthropic, list({"type", "error"}))}})},
                                      {"securitySchemes", keys}})}}));
 }
 

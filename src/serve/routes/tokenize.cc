@@ -67,7 +67,9 @@ Computed tokenize(const Service& service, Exchange& x) {
   if (text == nullptr) text = body->find("text");
   if (text == nullptr || !text->is_string()) return bad_request(x, "prompt must be a string, or messages a conversation.", "prompt");
   const Json* offsets_wanted = body->find("return_offsets");
-  if (offsets_wanted != nullptr && !offsets_wanted->is_bool() && !offsets_wanted->is_null()) return bad_request(x, "return_offsets must be true or false.", "return_offsets");
+  if (offsets_wanted != nullptr && !offsets_wanted->is_bool() && !offsets_wanted->is_null()) {
+    return bad_request(x, "return_offsets must be true or false.", "return_offsets");
+  }
   const std::string& bytes = text->as_string();
   const text::Encoding encoding = service.tokenizer.encode_with_ranges(bytes);
   const std::vector<text::TokenId>& ids = encoding.ids;
