@@ -70,7 +70,8 @@ checkpoint::ModelConfig shape(bool quick) {
   c.engram_vocab_size = quick ? 2000 : 100000;
   c.engram_compressed_vocab_size = 4096;
   c.engram_num_embeddings.clear();
-  for (const auto& primes : checkpoint::engram_primes(1, c.engram_max_ngram_size - 1, c.engram_n_heads, c.engram_vocab_size)) {
+  for (const auto& primes :
+       checkpoint::engram_primes(1, c.engram_max_ngram_size - 1, c.engram_n_heads, c.engram_vocab_size)) {
     c.engram_num_embeddings.push_back(std::accumulate(primes.begin(), primes.end(), int64_t{0}));
   }
   c.num_nextn_predict_layers = 0;
@@ -260,14 +261,20 @@ void run(bool quick) {
   ssd.goal_is_ratio = true;
   bench::report(ssd);
   bench::report(line("decode", measured, "tokens/s"));
-  bench::report(line("hit_rate", share(after.experts.hits - before.experts.hits, after.experts.uses - before.experts.uses), "ratio"));
-  bench::report(line("guesses_used", share(after.experts.expected_used - before.experts.expected_used,
-                                           after.experts.expected_reads - before.experts.expected_reads), "ratio"));
-  bench::report(line("guesses_a_token", static_cast<double>(after.experts.expected_reads - before.experts.expected_reads) / (turns * tokens), "experts"));
+  bench::report(line(
+      "hit_rate", share(after.experts.hits - before.experts.hits, after.experts.uses - before.experts.uses), "ratio"));
+  bench::report(line("guesses_used",
+                     share(after.experts.expected_used - before.experts.expected_used,
+                           after.experts.expected_reads - before.experts.expected_reads),
+                     "ratio"));
+  bench::report(line(
+      "guesses_a_token",
+      static_cast<double>(after.experts.expected_reads - before.experts.expected_reads) / (turns * tokens), "experts"));
   bench::report(line("waiting_for_experts", wait / (turns * tokens) * measured, "ratio"));
   checkpoint::StoreRates r = must(checkpoint::measure_disk(*c, quick ? 0.5 : 2.0));
   r.memory_bytes_per_s = memory;
-  bench::Line predicted = line("predicted_decode", checkpoint::predict_decode(config, store.plan(), r).tokens_per_s, "tokens/s");
+  bench::Line predicted =
+      line("predicted_decode", checkpoint::predict_decode(config, store.plan(), r).tokens_per_s, "tokens/s");
   predicted.ceiling = measured;
   predicted.ceiling_is = "measured decode";
   bench::report(predicted);

@@ -1,11 +1,11 @@
 #include "base/affinity.h"
 
-#include <cstdint>
-#include <cstdio>
-
 #include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+#include <cstdint>
+#include <cstdio>
 
 namespace deepinfer {
 namespace {

@@ -13,8 +13,8 @@ namespace deepinfer {
 // The place counts modulo the cores of the process's affinity; false if the system refused.
 bool pin_to_core(int place);
 
-// Spreads the pages of [data, data + bytes) over all memory nodes, so that the threads of all of them read weights at the
-// sum of their rates. data begins a page. False where there is one node or the system refused.
+// Spreads the pages of [data, data + bytes) over all memory nodes, so that the threads of all of them read weights at
+// the sum of their rates. data begins a page. False where there is one node or the system refused.
 bool interleave(void* data, size_t bytes);
 
 }  // namespace deepinfer

@@ -1,10 +1,10 @@
 #include "base/format.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-
-#include <fmt/format.h>
 
 namespace deepinfer {
 
@@ -31,8 +31,8 @@ Result<uint64_t> parse_bytes(std::string_view text) {
   }
   const double bytes = number * factor;
   if (error != std::errc() || factor == 0 || !(bytes >= 0) || bytes >= 1e18) {
-    return make_error(Code::kInvalidArgument, "\"{}\" is no size; write a number and a unit, as in 24GiB, 800MB or 1.5T.",
-                      text);
+    return make_error(Code::kInvalidArgument,
+                      "\"{}\" is no size; write a number and a unit, as in 24GiB, 800MB or 1.5T.", text);
   }
   return static_cast<uint64_t>(bytes);
 }

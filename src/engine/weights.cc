@@ -36,14 +36,15 @@ Result<std::shared_ptr<WeightStore>> open_weights(const checkpoint::Checkpoint& 
                       ops.capabilities().backend);
   }
   if (const uint64_t least = checkpoint::least_store_bytes(checkpoint.config()); room < least) {
-    return make_error(Code::kResourceExhausted,
-                      "This model needs at least {} of memory for weights; {} are left of {}, beside {} for KV, work and the "
-                      "program. {}",
-                      format_bytes(least), format_bytes(room),
-                      ram_bytes > 0 ? "--ram" : "what is free", format_bytes(own_memory() + other_bytes),
-                      ram_bytes > 0 ? fmt::format("Give --ram {}MB, or less context (--context) or fewer sequences.",
-                                                  (least + own_memory() + other_bytes) / 1'000'000 + 2)
-                                    : std::string("Allow less context (--context) or fewer sequences."));
+    return make_error(
+        Code::kResourceExhausted,
+        "This model needs at least {} of memory for weights; {} are left of {}, beside {} for KV, work and the "
+        "program. {}",
+        format_bytes(least), format_bytes(room), ram_bytes > 0 ? "--ram" : "what is free",
+        format_bytes(own_memory() + other_bytes),
+        ram_bytes > 0 ? fmt::format("Give --ram {}MB, or less context (--context) or fewer sequences.",
+                                    (least + own_memory() + other_bytes) / 1'000'000 + 2)
+                      : std::string("Allow less context (--context) or fewer sequences."));
   }
   return WeightStore::open(checkpoint, {.ram_bytes = room});
 }

@@ -113,14 +113,16 @@ TEST_P(Offload, SameBitsAsInMemory) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, Offload,
-                         ::testing::Values(std::tuple("tiny-random", Kind::kPlain), std::tuple("tiny-random", Kind::kFast),
+                         ::testing::Values(std::tuple("tiny-random", Kind::kPlain),
+                                           std::tuple("tiny-random", Kind::kFast),
                                            std::tuple("tiny-trained", Kind::kFast),
                                            std::tuple("tiny-wide-random", Kind::kFast)));
 
 // A queue whose reads fail while `faulty` is set.
 class FaultyQueue : public IoQueue {
  public:
-  FaultyQueue(std::unique_ptr<IoQueue> inner, const std::atomic<int>* error) : inner_(std::move(inner)), error_(error) {}
+  FaultyQueue(std::unique_ptr<IoQueue> inner, const std::atomic<int>* error)
+      : inner_(std::move(inner)), error_(error) {}
   const char* name() const override { return inner_->name(); }
   bool read(int fd, std::span<std::byte> into, uint64_t offset, uint64_t tag) override {
     return inner_->read(fd, into, offset, tag);
@@ -146,13 +148,13 @@ TEST(OffloadFaults, DiskErrorsEndStepsNotTheProgram) {
   const auto c = testing::open_checkpoint("tiny-random");
   const Result<std::vector<float>> expected = all_logits(*make_model(c, Kind::kFast, nullptr));
   std::atomic<int> error{0};
-  const auto store = open_store(*c, {.ram_bytes = least_budget(c->config()),
-                                     .warm_up = false,
-                                     .make_queue = [&](const IoQueue::Options& o) -> Result<std::unique_ptr<IoQueue>> {
-                                       DI_ASSIGN_OR_RETURN(auto inner, IoQueue::create(o));
-                                       return std::unique_ptr<IoQueue>(
-                                           std::make_unique<FaultyQueue>(std::move(inner), &error));
-                                     }});
+  const auto store =
+      open_store(*c, {.ram_bytes = least_budget(c->config()),
+                      .warm_up = false,
+                      .make_queue = [&](const IoQueue::Options& o) -> Result<std::unique_ptr<IoQueue>> {
+                        DI_ASSIGN_OR_RETURN(auto inner, IoQueue::create(o));
+                        return std::unique_ptr<IoQueue>(std::make_unique<FaultyQueue>(std::move(inner), &error));
+                      }});
   ASSERT_NE(store, nullptr);
   const auto m = make_model(c, Kind::kFast, store);
   for (int round = 0; round < 3; ++round) {

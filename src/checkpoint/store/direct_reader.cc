@@ -1,12 +1,12 @@
 #include "checkpoint/store/direct_reader.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <array>
 #include <cerrno>
 #include <cstring>
 #include <exception>
-
-#include <fcntl.h>
-#include <unistd.h>
 
 namespace deepinfer::checkpoint {
 
@@ -117,7 +117,8 @@ void DirectReader::finish(size_t at, const IoQueue::Done& done) {
     const std::lock_guard lock(mutex_);
     bytes_read_ += static_cast<uint64_t>(done.bytes);
     const bool again = done.error == EINTR || done.error == EAGAIN;
-    const bool partial = done.error == 0 && done.bytes > 0 && job.done < job.piece.least && job.done % kIoAlignment == 0;
+    const bool partial =
+        done.error == 0 && done.bytes > 0 && job.done < job.piece.least && job.done % kIoAlignment == 0;
     if ((again || partial) && !stop_) {
       queues_[static_cast<int>(job.priority)].push_front(job);
       return;
@@ -134,10 +135,11 @@ void DirectReader::finish(size_t at, const IoQueue::Done& done) {
     status = make_error(Code::kIo, "Cannot read weights at byte {} of {}: {}. Check the disk and the file.",
                         job.piece.offset, path, std::strerror(done.error));
   } else if (job.done < job.piece.least) {
-    status = make_error(Code::kDataLoss,
-                        "{} ends at byte {}, but weights up to byte {} were there when it was opened: the file was cut. "
-                        "Fetch it again.",
-                        path, job.piece.offset + job.done, job.piece.offset + job.piece.least);
+    status =
+        make_error(Code::kDataLoss,
+                   "{} ends at byte {}, but weights up to byte {} were there when it was opened: the file was cut. "
+                   "Fetch it again.",
+                   path, job.piece.offset + job.done, job.piece.offset + job.piece.least);
   }
   job.listener(job.context, job.owner, status);
 }

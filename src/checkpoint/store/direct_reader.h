@@ -5,12 +5,12 @@
 //   reader->read(DirectReader::Class::kNeeded, pieces, owner, [](uint64_t owner, Status s) { ... });
 //
 // Pieces begin and end at multiples of kIoAlignment, in the file and in memory; the last one of a file may reach beyond
-// its end, `least` says how many bytes must come. Each piece ends with one call of its listener, on the reader's thread,
-// which holds no lock then: kIo with the system's reason, kDataLoss where the file is shorter than it was. Needed pieces
-// go before wanted ones, which use at most a quarter of the depth.
-// Files are opened with O_DIRECT; where a file system lacks it they are read normally and dropped from the page cache.
-// read(), promote() and add_file() may be called by any thread, also from a listener. Destroying it ends what is in
-// flight and forgets what is queued, without calls.
+// its end, `least` says how many bytes must come. Each piece ends with one call of its listener, on the reader's
+// thread, which holds no lock then: kIo with the system's reason, kDataLoss where the file is shorter than it was.
+// Needed pieces go before wanted ones, which use at most a quarter of the depth. Files are opened with O_DIRECT; where
+// a file system lacks it they are read normally and dropped from the page cache. read(), promote() and add_file() may
+// be called by any thread, also from a listener. Destroying it ends what is in flight and forgets what is queued,
+// without calls.
 #pragma once
 
 #include <condition_variable>

@@ -189,8 +189,8 @@ void ExpertCache::check_scales(int32_t slot) {
   }
 }
 
-// Reads for what is missing. Beyond kWorking a missing expert takes only the slot of one that counts less and else waits
-// for those in work: a long prompt, which needs every expert once, leaves the often used ones where they are.
+// Reads for what is missing. Beyond kWorking a missing expert takes only the slot of one that counts less and else
+// waits for those in work: a long prompt, which needs every expert once, leaves the often used ones where they are.
 void ExpertCache::issue() {
   while (!missing_.empty()) {
     const bool must = working_ < kWorking;

@@ -8,13 +8,13 @@
 // Which expert leaves. Each has a count of its uses in which a use `half_life` steps ago counts one half (LRFU: H long
 // is frequency, H short recency); counts outlive the expert's stay. What a step needs is always read, into the slot of
 // the lowest count; what is only expected is read if its count is above that of the one it would displace.
-// What is expected: what expect() names for a layer ahead (a backend may guess by the layer's router), and, when a layer
-// begins, the choices of the step before for the layers behind it; both while the disk has nothing better to do. Either
-// guess stops for a while where fewer than a quarter of its reads were used.
-// A step may need more experts than there are slots: they are read as slots become free.
+// What is expected: what expect() names for a layer ahead (a backend may guess by the layer's router), and, when a
+// layer begins, the choices of the step before for the layers behind it; both while the disk has nothing better to do.
+// Either guess stops for a while where fewer than a quarter of its reads were used. A step may need more experts than
+// there are slots: they are read as slots become free.
 //
-// One thread calls begin(), next(), take_error(); stats() any. begin() ends what next() has not finished. The reader has
-// to be destroyed first.
+// One thread calls begin(), next(), take_error(); stats() any. begin() ends what next() has not finished. The reader
+// has to be destroyed first.
 #pragma once
 
 #include <array>
@@ -84,10 +84,10 @@ class ExpertCache {
   struct Slot {
     int32_t expert = -1;  // number over all layers
     State state = State::kFree;
-    bool needed = false;    // by the layer in work
+    bool needed = false;         // by the layer in work
     Guess guess = Guess::kNone;  // why it was read ahead; none once it was used
     uint64_t guessed_at = 0;     // in layers run
-    bool warm = false;      // read to fill the cache
+    bool warm = false;           // read to fill the cache
     bool failed = false;
     int32_t pieces = 0;  // still being read
   };
@@ -109,36 +109,38 @@ class ExpertCache {
   void touch(int32_t expert);
   double now() const { return static_cast<double>(stats_.layers_run) / static_cast<double>(begin_.size() - 1); }
   ExpertAddress address(int32_t slot) const;
-  std::byte* memory(int32_t slot) const { return memory_.as<std::byte>() + static_cast<size_t>(slot) * options_.slot_bytes; }
+  std::byte* memory(int32_t slot) const {
+    return memory_.as<std::byte>() + static_cast<size_t>(slot) * options_.slot_bytes;
+  }
 
   const Options options_;
   DirectReader* const reader_;
   HugeMemory memory_;
-  std::vector<Places> places_;   // of all experts
-  std::vector<int32_t> begin_;   // first number of each layer, and the end
+  std::vector<Places> places_;  // of all experts
+  std::vector<int32_t> begin_;  // first number of each layer, and the end
 
   mutable std::mutex mutex_;
   std::condition_variable arrived_changed_;
   std::vector<Slot> slots_;
-  std::vector<int32_t> free_;    // slots
+  std::vector<int32_t> free_;     // slots
   std::vector<int32_t> slot_of_;  // a number each; -1: not in memory
   std::vector<double> count_;     // log2 of the count, plus now / half life when it was formed
   std::vector<int32_t> missing_;  // needed, without a slot yet; the last comes first
   std::vector<int32_t> ready_;    // slots that next() gives out
   std::vector<int32_t> given_;    // and has given out
   std::vector<Arrived> out_;
-  int layer_ = 0;        // in work
-  int working_ = 0;      // slots that it has: being read, ready or given out
-  int outstanding_ = 0;  // needed, not given out yet
-  int reading_ = 0;      // slots
+  int layer_ = 0;                           // in work
+  int working_ = 0;                         // slots that it has: being read, ready or given out
+  int outstanding_ = 0;                     // needed, not given out yet
+  int reading_ = 0;                         // slots
   std::vector<std::vector<int32_t>> last_;  // choices of each layer in the step before
   std::vector<DirectReader::Piece> pieces_;
   int64_t warm_at_ = 0;
   int warm_reading_ = 0;
   bool warming_ = false;
-  int guessed_ = 0;  // slots that were read ahead and not used yet
+  int guessed_ = 0;              // slots that were read ahead and not used yet
   std::array<Judge, 3> judges_;  // by Guess
-  Status error_, failure_;  // of what was given out; the last of any read
+  Status error_, failure_;       // of what was given out; the last of any read
   uint64_t expert_bytes_ = 0;
   ExpertStats stats_;
 };

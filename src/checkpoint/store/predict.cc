@@ -1,5 +1,8 @@
 #include "checkpoint/store/predict.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -7,9 +10,6 @@
 #include <chrono>
 #include <cstring>
 #include <random>
-
-#include <fcntl.h>
-#include <unistd.h>
 
 #include "base/huge_memory.h"
 #include "base/io_queue.h"
@@ -54,7 +54,8 @@ Status open_files(const Checkpoint& checkpoint, OpenFiles* out) {
 
 // Random reads of `bytes` at multiples of kLargeRead, kDepth at once, for some seconds.
 Result<double> reads_per_s(const OpenFiles& files, uint64_t bytes, double seconds) {
-  if (files.pieces == 0) return make_error(Code::kFailedPrecondition, "the checkpoint is too small to measure the disk by");
+  if (files.pieces == 0)
+    return make_error(Code::kFailedPrecondition, "the checkpoint is too small to measure the disk by");
   DI_ASSIGN_OR_RETURN(std::unique_ptr<IoQueue> io, IoQueue::create({.depth = kDepth}));
   AlignedBuffer memory(kDepth * bytes);
   std::mt19937_64 random(bytes);
@@ -73,7 +74,8 @@ Result<double> reads_per_s(const OpenFiles& files, uint64_t bytes, double second
     const size_t n = io->wait(done);
     if (n == 0) return make_error(Code::kIo, "the disk gives no answers");
     for (size_t i = 0; i < n; ++i) {
-      if (done[i].error != 0) return make_error(Code::kIo, "cannot read the checkpoint: {}", std::strerror(done[i].error));
+      if (done[i].error != 0)
+        return make_error(Code::kIo, "cannot read the checkpoint: {}", std::strerror(done[i].error));
       start(done[i].tag);
     }
     count += n;
@@ -123,13 +125,14 @@ DecodePrediction predict_decode(const ModelConfig& c, const StorePlan& plan, con
                       spec.group == Group::kHead || spec.group == Group::kEngramDense;
     if (read) every_token += static_cast<double>(stored_bytes(spec));
   }
-  const double experts = static_cast<double>(c.num_hidden_layers * c.num_experts_per_tok) *
-                         static_cast<double>(plan.expert_bytes);
+  const double experts =
+      static_cast<double>(c.num_hidden_layers * c.num_experts_per_tok) * static_cast<double>(plan.expert_bytes);
   DecodePrediction p;
   p.hit_rate = static_cast<double>(plan.slots) / static_cast<double>(plan.experts);
   p.memory_bytes = every_token + experts;
   p.expert_bytes = experts * (1 - p.hit_rate);
-  for (const bool resident : plan.table_resident) p.row_reads += resident ? 0 : 2.0 * static_cast<double>(c.engram_columns());
+  for (const bool resident : plan.table_resident)
+    p.row_reads += resident ? 0 : 2.0 * static_cast<double>(c.engram_columns());
   p.row_reads += plan.embedding_resident ? 0 : 1;
   p.memory_s = p.memory_bytes / rates.memory_bytes_per_s;
   p.disk_s = p.expert_bytes / rates.disk_bytes_per_s + p.row_reads / rates.disk_rows_per_s;

@@ -6,9 +6,10 @@
 //   predict_decode(config, plan, rates).tokens_per_s;
 //
 // One sequence, a warm cache, a short context. A token reads the resident weights once, the chosen experts from memory,
-// those that are not cached from the SSD first, and its table rows. Hit rate: slots / experts, which holds if all experts
-// are used alike; text that prefers some makes it higher, so what is said is careful. The disk works while the processor
-// does, but for wrong guesses and the first and last expert of a layer: kOverlap of the shorter time is hidden.
+// those that are not cached from the SSD first, and its table rows. Hit rate: slots / experts, which holds if all
+// experts are used alike; text that prefers some makes it higher, so what is said is careful. The disk works while the
+// processor does, but for wrong guesses and the first and last expert of a layer: kOverlap of the shorter time is
+// hidden.
 #pragma once
 
 #include "base/status.h"
@@ -31,10 +32,10 @@ Result<StoreRates> measure_disk(const Checkpoint& checkpoint, double seconds);
 Result<double> measure_memory(int threads);
 
 struct DecodePrediction {
-  double hit_rate = 0;            // of experts
-  double memory_bytes = 0;        // a token reads from memory
-  double expert_bytes = 0;        // and from the SSD
-  double row_reads = 0;           // reads of table rows
+  double hit_rate = 0;      // of experts
+  double memory_bytes = 0;  // a token reads from memory
+  double expert_bytes = 0;  // and from the SSD
+  double row_reads = 0;     // reads of table rows
   double memory_s = 0, disk_s = 0;
   double tokens_per_s = 0;
 };

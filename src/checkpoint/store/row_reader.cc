@@ -136,9 +136,10 @@ void RowReader::piece_done(size_t frame, const Status& status) {
   if (nan || !status.ok()) {
     left |= kFailed;
     if (error_.ok()) {
-      error_ = !nan ? status
-                    : make_error(Code::kDataLoss, "Row {} of a table holds NaN: the weights are damaged. Fetch them again.",
-                                 s.ids[static_cast<size_t>(f.place)]);
+      error_ =
+          !nan ? status
+               : make_error(Code::kDataLoss, "Row {} of a table holds NaN: the weights are damaged. Fetch them again.",
+                            s.ids[static_cast<size_t>(f.place)]);
     }
     ++stats_.failures;
   }

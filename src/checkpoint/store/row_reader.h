@@ -53,15 +53,15 @@ class RowReader {
     size_t stride = 0;
     // The cache.
     int64_t sets = 0;
-    std::vector<int32_t> tags;   // [sets, kWays], most recently used first
-    std::vector<uint8_t> places; // [sets, kWays] which of the set's rows a tag means
+    std::vector<int32_t> tags;    // [sets, kWays], most recently used first
+    std::vector<uint8_t> places;  // [sets, kWays] which of the set's rows a tag means
     std::vector<std::byte> data;  // [sets, kWays, stride]
     // The request in work.
-    std::vector<std::byte> rows;     // [n, stride]
-    std::vector<int32_t> ids;        // [n]
-    std::vector<int32_t> first;      // [n] the place of an equal id before it, or itself
-    std::vector<uint8_t> parts_left; // [n] of rows being read
-    std::vector<int32_t> queue;      // places to read
+    std::vector<std::byte> rows;      // [n, stride]
+    std::vector<int32_t> ids;         // [n]
+    std::vector<int32_t> first;       // [n] the place of an equal id before it, or itself
+    std::vector<uint8_t> parts_left;  // [n] of rows being read
+    std::vector<int32_t> queue;       // places to read
     size_t queue_at = 0;
     int64_t pending = 0;
   };

@@ -25,10 +25,14 @@ Sizes measure(const ModelConfig& c) {
   for (const TensorSpec& spec : expected_tensors(c)) {
     const uint64_t bytes = stored_bytes(spec);
     switch (spec.group) {
-      case Group::kVision: break;
+      case Group::kVision:
+        break;
       case Group::kRoutedExperts:
-      case Group::kDrafterExperts: break;
-      case Group::kEngramTables: s.tables.push_back(bytes + 2 * kPageEdges); break;
+      case Group::kDrafterExperts:
+        break;
+      case Group::kEngramTables:
+        s.tables.push_back(bytes + 2 * kPageEdges);
+        break;
       case Group::kEmbedding:
         if (spec.name == "embed.weight") {
           s.embedding = bytes + kPageEdges;
@@ -36,7 +40,8 @@ Sizes measure(const ModelConfig& c) {
           s.dense += bytes + kPageEdges;
         }
         break;
-      default: s.dense += bytes + 2 * kPageEdges;
+      default:
+        s.dense += bytes + 2 * kPageEdges;
     }
   }
   const int64_t D = c.hidden_size, I = c.moe_intermediate_size;
@@ -65,11 +70,12 @@ Result<StorePlan> plan_store(const ModelConfig& config, const StoreBudget& budge
   const uint64_t row_tables = s.tables.size() + 1;
   const uint64_t least = least_bytes(s);
   if (budget.ram_bytes < least) {
-    return make_error(Code::kResourceExhausted,
-                      "{} of memory for weights are too few: {} are read for every token, and {} experts of {} and rows "
-                      "of tables need {} more.",
-                      format_bytes(budget.ram_bytes), format_bytes(s.dense), least_slots(s), format_bytes(s.slot),
-                      format_bytes(least - s.dense));
+    return make_error(
+        Code::kResourceExhausted,
+        "{} of memory for weights are too few: {} are read for every token, and {} experts of {} and rows "
+        "of tables need {} more.",
+        format_bytes(budget.ram_bytes), format_bytes(s.dense), least_slots(s), format_bytes(s.slot),
+        format_bytes(least - s.dense));
   }
   StorePlan p;
   p.slot_bytes = s.slot;

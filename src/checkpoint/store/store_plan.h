@@ -23,11 +23,11 @@ struct StoreBudget {
 };
 
 struct StorePlan {
-  uint64_t dense_bytes = 0;      // resident, embedding and tables included where they are
-  uint64_t slot_bytes = 0;       // of one expert
-  int64_t slots = 0;             // of the cache, at most `experts`
-  int64_t experts = 0;           // of all layers and drafter stages
-  uint64_t expert_bytes = 0;     // stored bytes of one
+  uint64_t dense_bytes = 0;   // resident, embedding and tables included where they are
+  uint64_t slot_bytes = 0;    // of one expert
+  int64_t slots = 0;          // of the cache, at most `experts`
+  int64_t experts = 0;        // of all layers and drafter stages
+  uint64_t expert_bytes = 0;  // stored bytes of one
   bool embedding_resident = true;
   std::vector<bool> table_resident;  // an Engram layer each
   uint64_t row_cache_bytes = 0;      // a table that is not resident each, the embedding included

@@ -69,7 +69,8 @@ Result<std::shared_ptr<WeightStore>> WeightStore::open(const Checkpoint& checkpo
   std::shared_ptr<WeightStore> s(new WeightStore);
   DI_ASSIGN_OR_RETURN(s->plan_, plan_store(checkpoint.config(), {.ram_bytes = options.ram_bytes}));
   if (const MemoryRoom room = available_memory(); s->plan_.total_bytes > room.bytes) {
-    return make_error(Code::kResourceExhausted, "The weights are to take {} of memory, but only {} are {}. Give less (--ram).",
+    return make_error(Code::kResourceExhausted,
+                      "The weights are to take {} of memory, but only {} are {}. Give less (--ram).",
                       format_bytes(s->plan_.total_bytes), format_bytes(room.bytes), room.limited_by);
   }
   DI_ASSIGN_OR_RETURN(s->reader_, DirectReader::create({.depth = options.depth, .make_queue = options.make_queue}));
@@ -89,10 +90,14 @@ bool WeightStore::resident(const TensorSpec& spec) const {
   switch (spec.group) {
     case Group::kVision:
     case Group::kRoutedExperts:
-    case Group::kDrafterExperts: return false;
-    case Group::kEmbedding: return plan_.embedding_resident || spec.name != "embed.weight";
-    case Group::kEngramTables: return false;  // decided a table at a time
-    default: return true;
+    case Group::kDrafterExperts:
+      return false;
+    case Group::kEmbedding:
+      return plan_.embedding_resident || spec.name != "embed.weight";
+    case Group::kEngramTables:
+      return false;  // decided a table at a time
+    default:
+      return true;
   }
 }
 
@@ -188,7 +193,7 @@ Status WeightStore::place_experts(const Checkpoint& checkpoint, const Options& o
     const int64_t experts = layer < c.num_hidden_layers ? c.n_routed_experts : c.dspark_n_routed_experts;
     std::vector<ExpertCache::Places>& of_layer = places.emplace_back(static_cast<size_t>(experts));
     for (int64_t e = 0; e < experts; ++e) {
-      static constexpr const char* kNames[ExpertAddress::kParts] = {"w1.weight", "w1.scale", "w3.weight",
+      static constexpr const char* kNames[ExpertAddress::kParts] = {"w1.weight", "w1.scale",  "w3.weight",
                                                                     "w3.scale",  "w2.weight", "w2.scale"};
       for (int i = 0; i < ExpertAddress::kParts; ++i) {
         const Checkpoint::FileRange r = checkpoint.file_range(expert_name(c, layer, e, kNames[i]));

@@ -1,18 +1,17 @@
 #include "base/cpu_quota.h"
 
+#include <gtest/gtest.h>
+#include <sched.h>
+
 #include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <thread>
 
-#include <gtest/gtest.h>
-
 #include "base/affinity.h"
 #include "base/huge_memory.h"
 #include "base/thread_pool.h"
 #include "tests/support/temp_dir.h"
-
-#include <sched.h>
 
 namespace deepinfer {
 namespace {

@@ -6,9 +6,15 @@ namespace deepinfer {
 namespace {
 
 TEST(ParseBytes, Units) {
-  const std::pair<const char*, uint64_t> cases[] = {
-      {"0", 0},          {"17", 17},           {"2GiB", uint64_t{2} << 30}, {"2 gib", uint64_t{2} << 30}, {"1.5k", 1536},
-      {"64GB", 64'000'000'000}, {"800MB", 800'000'000}, {"1T", uint64_t{1} << 40},   {"12B", 12}};
+  const std::pair<const char*, uint64_t> cases[] = {{"0", 0},
+                                                    {"17", 17},
+                                                    {"2GiB", uint64_t{2} << 30},
+                                                    {"2 gib", uint64_t{2} << 30},
+                                                    {"1.5k", 1536},
+                                                    {"64GB", 64'000'000'000},
+                                                    {"800MB", 800'000'000},
+                                                    {"1T", uint64_t{1} << 40},
+                                                    {"12B", 12}};
   for (const auto& [text, bytes] : cases) {
     const Result<uint64_t> r = parse_bytes(text);
     ASSERT_TRUE(r.ok()) << text << ": " << r.status().message();

@@ -1,5 +1,5 @@
-// The expert cache and the row reader on a file of known bytes: what leaves, what is read ahead, and that every byte that
-// is given out is the right one.
+// The expert cache and the row reader on a file of known bytes: what leaves, what is read ahead, and that every byte
+// that is given out is the right one.
 #include <gtest/gtest.h>
 
 #include <algorithm>
