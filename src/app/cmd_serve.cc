@@ -4,6 +4,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <memory>
+#include <utility>
+#include <vector>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
@@ -123,7 +126,11 @@ int serve_model(ServeFlags& flags, CommandOptions& options) {
   if (!made.ok()) return fail(made.status());
   engine::Engine& engine = *made.value();
   watch.value()->begin(engine.info());
-  if (tiers) flags.config.kv_levels = [tiers] { return tiers->published(); };
+  // The tiers are the engine's, and end with it.
+  flags.config.kv_levels = [weak = std::weak_ptr(std::exchange(tiers, nullptr))] {
+    const auto stack = weak.lock();
+    return stack ? stack->published() : std::vector<kv::TierLevelStats>();
+  };
   flags.config.grammar = flags.engine.grammar(kGrammarTimeoutS);
   auto service = serve::Service::create(flags.config, serve::make_engine_backend(std::move(made).value()), parts->tokenizer);
   if (!service.ok()) return fail(service.status());
