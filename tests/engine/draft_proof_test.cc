@@ -100,7 +100,7 @@ TEST(DraftProof, DrawsFollowSoftmax) {
     const std::vector<float> logits = logits_at(*plain, r, at);
     const std::vector<double> p = softmax(logits, kTemperature);
     EXPECT_LT(*std::max_element(p.begin(), p.end()), 0.9) << "there is something to draw";
-    const std::vector<int64_t> counts = draw_many(*e, r, r.forced_tokens.size(), testing::kSanitized ? 8 : 60, p.size());
+    const std::vector<int64_t> counts = draw_many(*e, r, r.forced_tokens.size(), testing::kSanitized ? 8 : 40, p.size());
     EXPECT_LT(deviation(counts, p), 4);
     // The check would see a temperature that is off.
     if (!testing::kSanitized) { EXPECT_GT(deviation(counts, softmax(logits, 0.75 * kTemperature)), 4); }
@@ -119,7 +119,7 @@ TEST(DraftProof, AcceptanceKeepsItsBound) {
   o.pages = ops::KvLayout::pages_for(512);
   const auto m = model::Model::create(checkpoint, ops::make_cpu_ops(2), o).value();
   const auto e = testing::make_engine(setup_of({.mode = DraftMode::kFixed, .drafts_max = 1, .text = false}));
-  constexpr int kDraws = 200;
+  constexpr int kDraws = 128;
   double least = 1, most = 0;
   for (int context = 0; context < 8; ++context) {
     SCOPED_TRACE(context);
