@@ -1,326 +1,350 @@
 // The attention core for head_dim 512 (spec/model.md 6.3, 6.4, 11.3). A cluster of kSplit CTAs takes 64 heads of a row: its CTAs share
 // out tiles of 64 keys for the scores and channels for the values, so one row fills many SMs and many rows one each, with the same
-// sums. Each CTA has two warpgroups that take turns: one expands records to bf16 in shared memory while the tensor cores work for
-// the other.
+// sums.
 //
-// Shared memory is in core matrices of 8 rows x 16 bytes. In a group of 8 channels they stand in the order 0 4 1 5 2 6 3 7, in which
-// FP4 words unpack; queries are stored alike. Keys are held at 2^-8 of their value, so that a factor on FP4 codes stays finite in
-// bf16; powers of two change no rounding.
-#include "ops/cuda/attend.cuh"
-#include "ops/cuda/hopper.cuh"
-#include "ops/cuda/weights.cuh"
-#include "ops/cuda/wgmma.cuh"
+// Keys never stand in shared memory as bf16. Both products are taken transposed, with the keys as the A operand, which each thread
+// expands in its registers from the records: scores^T = K Q^T with a key a row, out^T = V^T P^T with a channel a row. Queries and
+// probabilities, the B operands, lie in core matrices of 8 heads x 16 bytes. Inside a step of 16 the order of channels (of keys) is
+// the one in which FP4 words unpack, the same in every kernel and for every kSplit.
+//
+// Keys are held at 2^-8 of their value, so that a factor on FP4 codes stays finite in bf16; powers of two change no rounding.
+#include "ops/cuda/attend_keys.cuh"
 
 namespace deepinfer::ops::cuda {
 namespace {
 
-constexpr int kThreads = 256, kGroup = 128, kHeads = 64, kTile = 64, kDim = kWideDim, kMaxTiles = kWideKeys / kTile;
-constexpr int kCore = 128;                             // bytes of a core matrix
-constexpr int kQueryStride = kDim / 8 * kCore;         // from one group of 8 heads or keys to the next
-constexpr int kProbabilityStride = kWideKeys / 8 * kCore;
-constexpr int kTileBytes = kTile * kDim * 2;
-
 // Bytes in shared memory.
-constexpr int kProbabilities = 0;                       // [64 heads][640 keys] bf16; before: queries [64][512]
-constexpr int kBuffers = kHeads * kWideKeys * 2;        // a tile for each warpgroup
-constexpr int kRecords = kBuffers + 2 * kTileBytes;     // address of each key's record
-constexpr int kSums = kRecords + kWideKeys * 8;         // [tile][head] sums of probabilities
-constexpr int kMaxima = kSums + kMaxTiles * kHeads * 4; // [warpgroup of the cluster][head]
-constexpr int kSharedBytes = kMaxima + 16 * kHeads * 4;
-static_assert(kSharedBytes <= 227 << 10);
+constexpr int kProbabilities = 0;                          // [64 heads][640 keys] bf16; before: queries [64][512]
+constexpr int kScores = kHeads * kWideKeys * 2;            // of each warpgroup; then its ring of records
+constexpr int kRecords = kScores + 2 * kKept * kScoreBytes;  // address of each key's record
+constexpr int kSums = kRecords + kWideKeys * 8;            // [tile][warp][head] sums of probabilities
+constexpr int kMaxima = kSums + 4 * kMaxTiles * kHeads * 4;  // of each head, as ordered_bits()
+constexpr int kInverse = kMaxima + kHeads * 4;
+constexpr int kSharedBytes = kInverse + kHeads * 4;
+constexpr int kSlots = 3;
+static_assert(kSharedBytes <= 227 << 10 && kSlots * kSlotBytes <= kKept * kScoreBytes);
 
-__device__ __forceinline__ uint32_t both(float x) {
-  const __nv_bfloat162 p = __float2bfloat162_rn(x);
-  return *reinterpret_cast<const uint32_t*>(&p);
+// Orders like the float, as a signed number.
+__device__ __forceinline__ int ordered_bits(float x) {
+  const int b = __float_as_int(x);
+  return b ^ ((b >> 31) & 0x7fffffff);
 }
+__device__ __forceinline__ float ordered_value(int b) { return __int_as_float(b ^ ((b >> 31) & 0x7fffffff)); }
 
-// 32 channels of a key as they are stored: FP4 codes in a and two e4m3 scales, or FP8 codes in a and b and one ue8m0 scale.
-struct Raw {
-  uint4 a, b;
-  uint32_t scale;
-};
-
-// As four vectors of 8 channels.
-__device__ __forceinline__ void expand_entry(const Raw& raw, const Shifts& s, uint4 (&out)[4]) {
-  const float2 f = __half22float2(__half2(__nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(raw.scale), __NV_E4M3)));
-  // Codes in exponent and mantissa fields are 2^-126 of their value.
-  const uint32_t factors[2] = {both(f.x * 0x1p118f), both(f.y * 0x1p118f)};
+// A value for each of the thread's 16 columns (heads 8 (i / 2) + 2 quad + i % 2) is combined over the 8 lanes of a quad's place; the
+// thread gets two columns, those of group *group of 8 heads.
+template <class Combine>
+__device__ __forceinline__ float2 combine_columns(float (&v)[16], int lane, int* group, Combine combine) {
+  int first = 0;
 #pragma unroll
-  for (int w = 0; w < 4; ++w) {
-    const uint32_t word = word_of(raw.a, w), factor = factors[w / 2];
-    out[w].x = scale_pair(((word * s.by12) & 0x80008000u) | ((word * s.by6) & 0x01c001c0u), factor);
-    out[w].y = scale_pair(((word * s.by8) & 0x80008000u) | ((word * s.by2) & 0x01c001c0u), factor);
-    out[w].z = scale_pair(((word * s.by4) & 0x80008000u) | ((word >> 2) & 0x01c001c0u), factor);
-    out[w].w = scale_pair((word & 0x80008000u) | ((word >> 6) & 0x01c001c0u), factor);
-  }
-}
-__device__ __forceinline__ void expand_window(const Raw& raw, uint4 (&out)[4]) {
-  const uint32_t factor = both(ue8m0_value(static_cast<uint8_t>(raw.scale))), base = both(0x1p112f);
+  for (int step = 0; step < 3; ++step) {
+    const int bit = 16 >> step, left = 8 >> step;
+    const bool upper = (lane & bit) != 0;
 #pragma unroll
-  for (int v = 0; v < 4; ++v) {
-    const uint4& codes = v < 2 ? raw.a : raw.b;
-    const uint32_t low = word_of(codes, v % 2 * 2), high = word_of(codes, v % 2 * 2 + 1);
-    uint32_t r[4];
-#pragma unroll
-    for (int b = 0; b < 4; ++b) {  // channels b and b + 4: their codes in the upper bytes of both halves
-      const uint32_t u = __byte_perm(low, high, b << 4 | (4 + b) << 12);
-      r[b] = scale_pair(scale_pair((u & 0x80008000u) | ((u >> 4) & 0x07f007f0u), base), factor);
+    for (int i = 0; i < 8; ++i) {
+      if (i >= left) continue;
+      const float mine = upper ? v[left + i] : v[i], given = upper ? v[i] : v[left + i];
+      v[i] = combine(mine, __shfl_xor_sync(0xffffffffu, given, bit));
     }
-    out[v] = {r[0], r[1], r[2], r[3]};
+    first = 2 * first + upper;
   }
-}
-
-// A row's keys in tiles: those of the window, padded to whole tiles, then those of the selected entries.
-struct Tiles {
-  int in_window, entries, window_tiles, count;
-  uint32_t records;  // shared address of the records' addresses, by place in the tiles
-
-  __device__ __forceinline__ bool is_window(int t) const { return t < window_tiles; }
-  __device__ __forceinline__ bool there(int t, int key) const { return is_window(t) ? t * kTile + key < in_window : (t - window_tiles) * kTile + key < entries; }
-};
-
-// One warpgroup expands channels 32 c0 .. + 32 kGroups - 1 of a tile into core matrices [8 keys][8 channels], kGroups * 4 of them a
-// group of keys. A thread keeps to its channels; fetch() loads the first pieces of a tile long before tile() expands it.
-template <int kGroups>
-struct Expander {
-  static constexpr int kKeyGroups = kTile / 8, kAtOnce = 16 / kGroups, kEach = kAtOnce >= kKeyGroups ? 1 : kKeyGroups / kAtOnce, kBatch = kEach < 2 ? kEach : 2;
-  const Tiles& tiles;
-  int channels, key0;  // the thread's first key of a tile; kAtOnce groups of keys to the next
-  uint32_t place;
-  Raw raw[kBatch];
-
-  __device__ __forceinline__ Expander(const Tiles& t, int c0) : tiles(t) {
-    const int thread = threadIdx.x % kGroup, c = thread / 8 % kGroups;
-    channels = c0 + c;
-    key0 = thread / (8 * kGroups) * 8 + thread % 8;
-    place = (key0 / 8 * kGroups + c) * 4 * kCore + key0 % 8 * 16;
-  }
-  __device__ __forceinline__ void load(int t, int batch, Raw (&to)[kBatch]) const {
-    const bool window = tiles.is_window(t);
-#pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      const int key = key0 + (batch * kBatch + i) * kAtOnce * 8;
-      to[i] = {};
-      if (key >= kTile || !tiles.there(t, key)) continue;
-      uint64_t address;
-      asm volatile("ld.shared.u64 %0, [%1];" : "=l"(address) : "r"(tiles.records + (t * kTile + key) * 8));
-      const auto* record = reinterpret_cast<const uint8_t*>(address);
-      if (window) {
-        to[i].a = *reinterpret_cast<const uint4*>(record + 32 * channels);
-        to[i].b = *reinterpret_cast<const uint4*>(record + 32 * channels + 16);
-        to[i].scale = record[kDim + channels];
-      } else {
-        to[i].a = *reinterpret_cast<const uint4*>(record + 16 * channels);
-        to[i].scale = *reinterpret_cast<const uint16_t*>(record + kDim / 2 + 2 * channels);
-      }
-    }
-  }
-  __device__ __forceinline__ void fetch(int t) {
-    if (t < tiles.count) load(t, 0, raw);
-  }
-  __device__ __forceinline__ void tile(int t, const Shifts& s, uint32_t to) {
-#pragma unroll 1
-    for (int batch = 0; batch < kEach / kBatch; ++batch) {
-      Raw now[kBatch];
-#pragma unroll
-      for (int i = 0; i < kBatch; ++i) now[i] = raw[i];
-      if (batch + 1 < kEach / kBatch) load(t, batch + 1, raw);
-#pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
-        if (kAtOnce > kKeyGroups && key0 >= kTile) continue;
-        uint4 v[4];
-        tiles.is_window(t) ? expand_window(now[i], v) : expand_entry(now[i], s, v);  // keys that are not there: codes 0
-        const uint32_t at = to + place + (batch * kBatch + i) * kAtOnce * kGroups * 4 * kCore;
-#pragma unroll
-        for (int w = 0; w < 4; ++w) asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(at + w * kCore), "r"(v[w].x), "r"(v[w].y), "r"(v[w].z), "r"(v[w].w) : "memory");
-      }
-    }
-  }
-};
-
-__device__ __forceinline__ float quad_max(float v) {
-  v = fmaxf(v, __shfl_xor_sync(0xffffffffu, v, 1));
-  return fmaxf(v, __shfl_xor_sync(0xffffffffu, v, 2));
-}
-__device__ __forceinline__ float quad_sum(float v) {
-  v += __shfl_xor_sync(0xffffffffu, v, 1);
-  return v + __shfl_xor_sync(0xffffffffu, v, 2);
+  *group = first;
+  return {v[0], v[1]};
 }
 
 template <int kSplit>
 __device__ __forceinline__ void meet() {
   kSplit > 1 ? cluster_sync() : __syncthreads();
 }
+template <int kSplit>
+__device__ __forceinline__ void raise_maximum(int* p, float x) {
+  if constexpr (kSplit == 1) {
+    atomicMax(p, ordered_bits(x));
+  } else {
+#pragma unroll
+    for (int r = 0; r < kSplit; ++r) {
+      asm volatile("{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %0, %1;\nred.relaxed.cluster.shared::cluster.max.s32 [remote], %2;\n}\n" ::"r"(shared_address(p)), "r"(r),
+                   "r"(ordered_bits(x))
+                   : "memory");
+    }
+  }
+}
+
+// Queries of 64 heads on their way into shared memory, heads that are not there as zeros: load() starts, store() ends. Place 2 q + half of
+// core e of step j of a chunk holds channel packed_column(FP4, q, j, e, half).
+struct Queries {
+  static constexpr int kEach = kHeads * kDim / 8 / kThreads;
+  uint4 u[kEach];  // 8 channels of a head: 128 chunk + 32 q + 8 g
+
+  __device__ __forceinline__ void load(const AttendArguments& a, int row, int head0) {
+#pragma unroll
+    for (int n = 0; n < kEach; ++n) {
+      const int i = n * kThreads + threadIdx.x, q = i / 8 % 4, g = i / 32 % 4, chunk = i / 128 % 4, head = i / 512 * 8 + i % 8;
+      u[n] = head0 + head < a.heads ? *reinterpret_cast<const uint4*>(a.q + (static_cast<int64_t>(row) * a.heads + head0 + head) * kDim + 128 * chunk + 32 * q + 8 * g) : uint4{};
+    }
+  }
+  __device__ __forceinline__ void store(uint8_t* to) const {
+#pragma unroll
+    for (int n = 0; n < kEach; ++n) {
+      const int i = n * kThreads + threadIdx.x, q = i / 8 % 4, g = i / 32 % 4, chunk = i / 128 % 4;
+      const uint32_t pairs[4] = {__byte_perm(u[n].x, u[n].z, 0x5410), __byte_perm(u[n].x, u[n].z, 0x7632), __byte_perm(u[n].y, u[n].w, 0x5410), __byte_perm(u[n].y, u[n].w, 0x7632)};
+#pragma unroll
+      for (int b = 0; b < 4; ++b) *reinterpret_cast<uint32_t*>(to + i / 512 * kQueryStride + (16 * chunk + 4 * g + b) * kCore + i % 8 * 16 + q * 4) = pairs[b];
+    }
+  }
+};
+
+__device__ __forceinline__ float exponential(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.44269504f));
+  return y;
+}
+
+// Probabilities of a tile from its scaled scores, at their place as the B operand, and their sums over each warp's 16 keys; into all CTAs.
+template <int kSplit>
+__device__ __forceinline__ void soften(int t, const float (&score)[kHeads / 2], uint8_t* shared, int warp, int lane) {
+  const int quad = lane % 4;
+  const auto* maxima = reinterpret_cast<const int*>(shared + kMaxima);
+  float sum[16];
+  uint32_t bits[kHeads / 4];
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const int2 top = *reinterpret_cast<const int2*>(maxima + 8 * i + 2 * quad);
+    float p[2][2];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      p[h][0] = exponential(score[4 * i + 2 * h] - ordered_value(top.x));
+      p[h][1] = exponential(score[4 * i + 2 * h + 1] - ordered_value(top.y));
+      const __nv_bfloat162 pair(__float2bfloat16_rn(p[h][0]), __float2bfloat16_rn(p[h][1]));
+      bits[2 * i + h] = *reinterpret_cast<const uint32_t*>(&pair);
+    }
+    sum[2 * i] = p[0][0] + p[1][0];
+    sum[2 * i + 1] = p[0][1] + p[1][1];
+  }
+  // Four core matrices at a time, transposed: rows of 8 keys. Lane l gives the address of row l % 8 of matrix l / 8.
+  const uint32_t core = shared_address(shared + kProbabilities) + (t * (kTile / 8) + 2 * warp + lane / 8 % 2) * kCore + lane / 16 * kProbabilityStride + lane % 8 * 16;
+#pragma unroll
+  for (int i = 0; i < 8; i += 2) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(core + i * kProbabilityStride), "r"(bits[2 * i]), "r"(bits[2 * i + 1]), "r"(bits[2 * i + 2]),
+                 "r"(bits[2 * i + 3])
+                 : "memory");
+  }
+  int group;
+  const float2 total = combine_columns(sum, lane, &group, [](float x, float y) { return x + y; });
+  float* to = reinterpret_cast<float*>(shared + kSums) + (4 * t + warp) * kHeads + 8 * group + 2 * quad;
+  if constexpr (kSplit == 1) {
+    *reinterpret_cast<float2*>(to) = total;
+  } else {
+    __syncwarp();
+#pragma unroll
+    for (int r = 0; r < kSplit; ++r) {
+      cluster_store(shared_address(to), r, __float_as_uint(total.x));
+      cluster_store(shared_address(to + 1), r, __float_as_uint(total.y));
+    }
+#pragma unroll
+    for (int i = 0; i < 8; i += 2) {
+      const uint32_t at = core + i * kProbabilityStride;
+      const uint4 u = shared_load(at);
+      for (int r = 0; r < kSplit; ++r) {
+        asm volatile("{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %0, %1;\nst.shared::cluster.v4.u32 [remote], {%2, %3, %4, %5};\n}\n" ::"r"(at), "r"(r), "r"(u.x), "r"(u.y), "r"(u.z),
+                     "r"(u.w)
+                     : "memory");
+      }
+    }
+  }
+}
+
+__device__ __forceinline__ Tiles make_tiles(const KeyList& list) {
+  const int entries = list.total - list.in_window, window_tiles = (list.in_window + kTile - 1) / kTile;
+  return {list.in_window, entries, window_tiles, window_tiles + (entries + kTile - 1) / kTile};
+}
+
+// The addresses of all records of the tiles. Places without a key get the record of another one of their kind: their probability is 0.
+// What the places of a thread need is loaded step by step for all of them.
+__device__ __forceinline__ void place_records(const AttendArguments& a, const KeyList& list, const Tiles& tiles, uint64_t* records) {
+  constexpr int kEach = (kWideKeys + kThreads - 1) / kThreads;
+  int entry[kEach];
+  const uint8_t* record[kEach];
+#pragma unroll
+  for (int n = 0; n < kEach; ++n) {
+    const int at = n * kThreads + threadIdx.x - tiles.window_tiles * kTile;
+    entry[n] = at >= 0 && tiles.entries > 0 ? list.selected[at < tiles.entries ? at : 0] : -1;
+  }
+#pragma unroll
+  for (int n = 0; n < kEach; ++n) {
+    const int place = n * kThreads + threadIdx.x;
+    record[n] = entry[n] >= 0 ? list.entry_record(a, entry[n]) : list.window_record(a, place < list.in_window ? place : 0);
+  }
+#pragma unroll
+  for (int n = 0; n < kEach; ++n) {
+    const int place = n * kThreads + threadIdx.x;
+    if (place >= tiles.count * kTile) continue;
+    records[place] = reinterpret_cast<uint64_t>(record[n]);
+#pragma unroll
+    for (int i = 0; i < 5; ++i) {
+      if (i < 3 || entry[n] < 0) asm volatile("prefetch.global.L2 [%0];" ::"l"(record[n] + 128 * i));
+    }
+  }
+}
 
 template <int kSplit>
 __global__ __launch_bounds__(kThreads, 1) void attend_wide_kernel(const AttendArguments a, const Shifts shifts) {
   extern __shared__ __align__(128) uint8_t shared[];
-  constexpr int kUnits = 2 * kSplit, kUnitTiles = (kMaxTiles + kUnits - 1) / kUnits, kChannels = kDim / kUnits;
+  constexpr int kUnits = 2 * kSplit, kSteps = kSplit == 1 ? 4 : kSplit == 2 ? 2 : 1;
+  static_assert((kMaxTiles + kUnits - 1) / kUnits <= kKept + 1);
+  const int row = blockIdx.x / kSplit, rank = blockIdx.x % kSplit, head0 = blockIdx.y * kHeads;
+  const int group = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / kGroup, 0), unit = 2 * rank + group, warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) % kGroup / 32, 0);
+  const int lane = threadIdx.x % 32, quad = lane % 4;
+  auto* records = reinterpret_cast<uint64_t*>(shared + kRecords);
+  auto* maxima = reinterpret_cast<int*>(shared + kMaxima);
   wait_for_inputs();
   start_next_kernel();
-  const int row = blockIdx.x / kSplit, rank = blockIdx.x % kSplit, head0 = blockIdx.y * kHeads;
-  const int group = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / kGroup, 0), unit = 2 * rank + group, warp = threadIdx.x % kGroup / 32, lane = threadIdx.x % 32, quad = lane % 4;
+  Queries q;
+  q.load(a, row, head0);
   const KeyList list(a, row);
-  const int entries = list.total - list.in_window, window_tiles = (list.in_window + kTile - 1) / kTile;
-  const Tiles tiles{list.in_window, entries, window_tiles, window_tiles + (entries + kTile - 1) / kTile, shared_address(shared + kRecords)};
-  auto *sums = reinterpret_cast<float*>(shared + kSums), *maxima = reinterpret_cast<float*>(shared + kMaxima);
-  const uint32_t base = shared_address(shared), buffer = base + kBuffers + group * kTileBytes;
-
-  for (int k = threadIdx.x; k < list.total; k += kThreads) {
-    const uint8_t* record = list.record(a, k);
-    reinterpret_cast<uint64_t*>(shared + kRecords)[k < list.in_window ? k : window_tiles * kTile + k - list.in_window] = reinterpret_cast<uint64_t>(record);
-    for (int i = 0; i < (k < list.in_window ? a.record_bytes : a.entry_bytes); i += 128) asm volatile("prefetch.global.L2 [%0];" ::"l"(record + i));
-  }
-#pragma unroll 8
-  for (int i = threadIdx.x; i < kHeads * kDim / 8; i += kThreads) {
-    const int head = i / 8 / (kDim / 8) * 8 + i % 8, c = i / 8 % (kDim / 8);
-    uint4 u{};
-    if (head0 + head < a.heads) u = *reinterpret_cast<const uint4*>(a.q + (static_cast<int64_t>(row) * a.heads + head0 + head) * kDim + 8 * c);
-    *reinterpret_cast<uint4*>(shared + head / 8 * kQueryStride + c * kCore + head % 8 * 16) = {__byte_perm(u.x, u.z, 0x5410), __byte_perm(u.x, u.z, 0x7632), __byte_perm(u.y, u.w, 0x5410),
-                                                                                                __byte_perm(u.y, u.w, 0x7632)};
-  }
+  const Tiles tiles = make_tiles(list);
+  place_records(a, list, tiles, records);
+  if (threadIdx.x < kHeads) maxima[threadIdx.x] = ordered_bits(-1e30f);
+  if constexpr (kSplit > 1) cluster_arrive();  // this CTA is there, and its maxima
+  q.store(shared);
   async_proxy_fence();
-  meet<kSplit>();  // also: all CTAs of the cluster are there
+  __syncthreads();
 
-  Expander<kDim / 32> keys(tiles, 0);
-  keys.fetch(unit);
-  // Scores. A unit (warpgroup of the cluster) takes tiles unit, unit + kUnits, ..
-  float score[kUnitTiles][kTile / 2];
-  const uint64_t query_matrix = matrix_descriptor(shared, kCore, kQueryStride), key_matrix = matrix_descriptor(shared + kBuffers + group * kTileBytes, kCore, kQueryStride);
-#pragma unroll 1  // one copy of the code, which must stay in the instruction cache
-  for (int n = 0; n < kUnitTiles; ++n) {
-    const int t = unit + n * kUnits;
-    if (t >= tiles.count) break;
-    keys.tile(t, shifts, buffer);
-    async_proxy_fence();
-    group_sync(1 + group, kGroup);
-    float now[kTile / 2];
-    wgmma_fence();
-#pragma unroll
-    for (int j = 0; j < kDim / 16; ++j) wgmma_shared<kTile, false>(now, query_matrix + j * (2 * kCore / 16), key_matrix + j * (2 * kCore / 16), j > 0);
-    wgmma_commit();
-    keys.fetch(t + kUnits);
-    wgmma_wait<0>();
-    group_sync(1 + group, kGroup);  // the tile may be overwritten
-#pragma unroll
-    for (int m = 0; m < kUnitTiles; ++m) {
-#pragma unroll
-      for (int i = 0; i < kTile / 2; ++i) score[m][i] = m == n ? now[i] : score[m][i];
-    }
-  }
-  // Maxima of rows lane / 4 and + 8 of this warp's 16 heads, over all units.
-  float top[2] = {-1e30f, -1e30f};
+  // Scores. A unit (warpgroup of the cluster) takes tiles unit, unit + kUnits, ..; the last of kKept + 1 stays in registers.
+  const uint64_t queries = matrix_descriptor(shared, kCore, kQueryStride);
+  const int key0 = 16 * warp + key_at(lane / 4), mine = unit < tiles.count ? (tiles.count - unit + kUnits - 1) / kUnits : 0;
   const float scale = a.scale * 256.0f;
+  float4* kept = reinterpret_cast<float4*>(shared + kScores + group * kKept * kScoreBytes) + threadIdx.x % kGroup;  // [tile][8][thread]
+  float score[kHeads / 2];
+  float top[16];
 #pragma unroll
-  for (int n = 0; n < kUnitTiles; ++n) {
-    const int t = unit + n * kUnits;
-#pragma unroll
-    for (int i = 0; i < kTile / 2; ++i) {
-      const bool there = t < tiles.count && tiles.there(t, i / 4 * 8 + 2 * quad + i % 2);
-      score[n][i] = there ? score[n][i] * scale : -INFINITY;
-      top[i / 2 % 2] = fmaxf(top[i / 2 % 2], score[n][i]);
-    }
-  }
-  const int head = 16 * warp + lane / 4;
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    top[h] = quad_max(top[h]);
-    if (quad == 0) {
-#pragma unroll
-      for (int r = 0; r < kSplit; ++r) {
-        float* to = maxima + unit * kHeads + head + 8 * h;
-        kSplit > 1 ? cluster_store(shared_address(to), r, __float_as_uint(top[h])) : static_cast<void>(*to = top[h]);
-      }
-    }
-  }
-  meet<kSplit>();  // nobody reads queries any more
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    for (int u = 0; u < kUnits; ++u) top[h] = fmaxf(top[h], maxima[u * kHeads + head + 8 * h]);
-  }
-#pragma unroll
-  for (int n = 0; n < kUnitTiles; ++n) {
-    const int t = unit + n * kUnits;
-    if (t >= tiles.count) continue;
-    float sum[2] = {};
-#pragma unroll
-    for (int i = 0; i < kTile / 8; ++i) {
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        const float p0 = __expf(score[n][4 * i + 2 * h] - top[h]), p1 = __expf(score[n][4 * i + 2 * h + 1] - top[h]);
-        sum[h] += p0;
-        sum[h] += p1;
-        const __nv_bfloat162 pair(__float2bfloat16_rn(p0), __float2bfloat16_rn(p1));
-        const uint32_t at = base + kProbabilities + (head / 8 + h) * kProbabilityStride + (t * (kTile / 8) + i) * kCore + head % 8 * 16 + 4 * quad, bits = *reinterpret_cast<const uint32_t*>(&pair);
-#pragma unroll
-        for (int r = 0; r < kSplit; ++r) {
-          if constexpr (kSplit > 1) {
-            cluster_store(at, r, bits);
-          } else {
-            asm volatile("st.shared.u32 [%0], %1;" ::"r"(at), "r"(bits) : "memory");
-          }
-        }
-      }
-    }
+  for (int i = 0; i < 16; ++i) top[i] = -1e30f;
+  const auto keep = [&](int n, int t) {  // scales the scores, -infinity for keys that are not there
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      sum[h] = quad_sum(sum[h]);
-      if (quad != 0) continue;
+      const bool there = tiles.there(t, key0 + 8 * h);
 #pragma unroll
-      for (int r = 0; r < kSplit; ++r) {
-        float* to = sums + t * kHeads + head + 8 * h;
-        kSplit > 1 ? cluster_store(shared_address(to), r, __float_as_uint(sum[h])) : static_cast<void>(*to = sum[h]);
+      for (int i = 0; i < 16; ++i) {
+        float& x = score[i / 2 * 4 + 2 * h + i % 2];
+        x = there ? x * scale : -INFINITY;
+        top[i] = fmaxf(top[i], x);
       }
     }
+    if (n < kKept) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) kept[(n * 8 + i) * kGroup] = {score[4 * i], score[4 * i + 1], score[4 * i + 2], score[4 * i + 3]};
+    }
+  };
+  const auto keys_of = [&](int n) { return TwoKeys(records + (unit + min(n, mine - 1) * kUnits) * kTile + key0); };
+  const int mine_window = unit < tiles.window_tiles ? (tiles.window_tiles - unit + kUnits - 1) / kUnits : 0;
+  RawKeys<false> entry[2];
+  if (mine_window < mine) entry[0].load(keys_of(mine_window).record, 0, quad), entry[1].load(keys_of(mine_window).record, 1, quad);
+  if (mine_window > 0) {
+    RawKeys<true> window[2];
+    window[0].load(keys_of(0).record, 0, quad), window[1].load(keys_of(0).record, 1, quad);
+#pragma unroll 1
+    for (int n = 0; n < mine_window; ++n) {
+      score_tile<true>(keys_of(n), keys_of(min(n + 1, mine_window - 1)), window, quad, queries, shifts, score);
+      keep(n, unit + n * kUnits);
+    }
+  }
+#pragma unroll 1
+  for (int n = mine_window; n < mine; ++n) {
+    score_tile<false>(keys_of(n), keys_of(n + 1), entry, quad, queries, shifts, score);
+    keep(n, unit + n * kUnits);
+  }
+  if constexpr (kSplit > 1) cluster_wait();
+  if (mine > 0) {
+    int at;
+    const float2 best = combine_columns(top, lane, &at, [](float x, float y) { return fmaxf(x, y); });
+    raise_maximum<kSplit>(maxima + 8 * at + 2 * quad, best.x);
+    raise_maximum<kSplit>(maxima + 8 * at + 2 * quad + 1, best.y);
+  }
+  meet<kSplit>();  // nobody reads queries any more
+#pragma unroll 1
+  for (int n = mine - 1; n >= 0; --n) {
+    if (n < kKept) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        const float4 v = kept[(n * 8 + i) * kGroup];
+        score[4 * i] = v.x, score[4 * i + 1] = v.y, score[4 * i + 2] = v.z, score[4 * i + 3] = v.w;
+      }
+    }
+    soften<kSplit>(unit + n * kUnits, score, shared, warp, lane);
   }
   async_proxy_fence();
+
+  // Values: the unit's channels of all keys. Ahead by two tiles.
+  using V = Values<kSteps>;
+  const bool active = kSplit < 8 || group == 0;  // 64 channels are the least
+  const int channel0 = kSplit < 8 ? unit * V::kChannels : rank * V::kChannels;
+  const uint32_t ring = shared_address(shared + kScores + group * kKept * kScoreBytes);
+  group_sync(1 + group, kGroup);  // nobody reads kept scores any more
+  if (active) V::issue(tiles, records, 0, ring, channel0), V::issue(tiles, records, 1, ring + kSlotBytes, channel0);
   meet<kSplit>();
   async_proxy_fence();
-  float inverse[2];  // 2^8 over the denominator
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
+  if (const int head = static_cast<int>(threadIdx.x) - kGroup; head >= 0 && head < kHeads) {
+    const float* sums = reinterpret_cast<const float*>(shared + kSums) + head;
     float sum = 0;
-    for (int t = 0; t < tiles.count; ++t) sum += sums[t * kHeads + head + 8 * h];
-    inverse[h] = head0 + head + 8 * h < a.heads ? 256.0f / (sum + __expf(a.sink[head0 + head + 8 * h] - top[h])) : 0.0f;
-  }
-
-  // Values: channels kChannels * unit .. of all keys, two tiles in turn.
-  constexpr int kHalfBytes = kTile * kChannels * 2, kKeyStride = kChannels / 8 * kCore;
-  float acc[kChannels / 2];
+#pragma unroll 2
+    for (int t = 0; t < tiles.count; ++t) {
 #pragma unroll
-  for (int i = 0; i < kChannels / 2; ++i) acc[i] = 0;
-  Expander<kChannels / 32> parts(tiles, unit * (kChannels / 32));
-  parts.fetch(0);
-  const uint64_t probability_matrix = matrix_descriptor(shared + kProbabilities, kCore, kProbabilityStride), value_matrix = matrix_descriptor(shared + kBuffers + group * kTileBytes, kKeyStride, kCore);
-#pragma unroll 1
-  for (int t = 0; t <= tiles.count; ++t) {  // the tensor cores work on tile t - 1 while tile t is expanded
-    if (t > 0) {
-      wgmma_fence();
-#pragma unroll
-      for (int j = 0; j < kTile / 16; ++j) {
-        wgmma_shared<kChannels, true>(acc, probability_matrix + ((t - 1) * (kTile / 8) + 2 * j) * (kCore / 16), value_matrix + ((t - 1) % 2 * kHalfBytes + 2 * j * kKeyStride) / 16, t + j > 1);
-      }
-      wgmma_commit();
+      for (int w = 0; w < 4; ++w) sum += sums[(4 * t + w) * kHeads];
     }
-    if (t < tiles.count) parts.tile(t, shifts, buffer + t % 2 * kHalfBytes);
-    parts.fetch(t + 1);
-    async_proxy_fence();
-    wgmma_wait<0>();
-    group_sync(1 + group, kGroup);
+    // 2^8 over the denominator.
+    reinterpret_cast<float*>(shared + kInverse)[head] = head0 + head < a.heads ? 256.0f / (sum + __expf(a.sink[head0 + head] - ordered_value(maxima[head]))) : 0.0f;
   }
-  // Through shared memory, where channels return to their order, to full lines.
-  constexpr int kRow = kChannels * 2 + 16;
-  uint8_t* out = shared + kBuffers + group * kTileBytes;
+  float acc[kSteps][kHeads / 2];
 #pragma unroll
-  for (int i = 0; i < kChannels / 2; ++i) {
-    const int h = i / 2 % 2, channel = i / 4 * 8 + quad + 4 * (i % 2);
-    *reinterpret_cast<bf16*>(out + (head + 8 * h) * kRow + channel * 2) = rounded(list.total == 0 ? 0.0f : acc[i] * inverse[h]);
+  for (int m = 0; m < kSteps; ++m) {
+#pragma unroll
+    for (int i = 0; i < kHeads / 2; ++i) acc[m][i] = 0;
   }
-  group_sync(1 + group, kGroup);
-  for (int i = threadIdx.x % kGroup; i < kHeads * kChannels / 8; i += kGroup) {
-    const int h = i / (kChannels / 8), c = i % (kChannels / 8);
-    if (head0 + h < a.heads) {
-      *reinterpret_cast<uint4*>(a.out + (static_cast<int64_t>(row) * a.heads + head0 + h) * kDim + unit * kChannels + 8 * c) = *reinterpret_cast<const uint4*>(out + h * kRow + c * 16);
+  uint32_t operand[2][V::kBatch * kSteps][4];
+  const uint64_t probabilities = matrix_descriptor(shared + kProbabilities, kCore, kProbabilityStride);
+  const int place = 8 * warp + lane / 4, channel = channel0 + 2 * kSteps * place;
+  const int entry_scale = channel % 256 / 16, window_scale = channel / 32;
+  int slot = 0;
+  const auto next_tile = [&](int t) {  // the tile is there, and the slot of the one before is free
+    async_wait<1>();
+    group_sync(1 + group, kGroup);
+    V::issue(tiles, records, t + 2, ring + (slot == 0 ? kSlots - 1 : slot - 1) * kSlotBytes, channel0);
+    const uint8_t* at = shared + kScores + group * kKept * kScoreBytes + slot * kSlotBytes;
+    slot = slot == kSlots - 1 ? 0 : slot + 1;
+    return at;
+  };
+#pragma unroll 1
+  for (int t = 0; active && t < tiles.window_tiles; ++t) {
+    V::template multiply<true>(next_tile(t), place, window_scale, quad, probabilities + t * (kTile / 8) * (kCore / 16), shifts, acc, operand);
+  }
+#pragma unroll 1
+  for (int t = tiles.window_tiles; active && t < tiles.count; ++t) {
+    V::template multiply<false>(next_tile(t), place, entry_scale, quad, probabilities + t * (kTile / 8) * (kCore / 16), shifts, acc, operand);
+  }
+  wgmma_wait<0>();
+  keep_alive(operand[0]);
+  keep_alive(operand[1]);
+  __syncthreads();
+  if (!active) return;
+  const float* inverse = reinterpret_cast<const float*>(shared + kInverse);
+#pragma unroll
+  for (int i = 0; i < kHeads / 4; ++i) {
+    const int head = i / 2 * 8 + 2 * quad + i % 2;
+    if (head0 + head >= a.heads) continue;
+    uint32_t out[kSteps];
+#pragma unroll
+    for (int m = 0; m < kSteps; ++m) {
+      const int at = i / 2 * 4 + i % 2;
+      const __nv_bfloat162 pair(rounded(list.total == 0 ? 0.0f : acc[m][at] * inverse[head]), rounded(list.total == 0 ? 0.0f : acc[m][at + 2] * inverse[head]));
+      out[m] = *reinterpret_cast<const uint32_t*>(&pair);
+    }
+    bf16* to = a.out + (static_cast<int64_t>(row) * a.heads + head0 + head) * kDim + channel;
+    if constexpr (kSteps == 4) {
+      *reinterpret_cast<uint4*>(to) = {out[0], out[1], out[2], out[3]};
+    } else if constexpr (kSteps == 2) {
+      *reinterpret_cast<uint2*>(to) = {out[0], out[1]};
+    } else {
+      *reinterpret_cast<uint32_t*>(to) = out[0];
     }
   }
 }

@@ -84,9 +84,12 @@ __device__ __forceinline__ void cluster_store(uint32_t p, uint32_t rank, uint32_
   asm volatile("{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %0, %1;\nst.shared::cluster.u32 [remote], %2;\n}\n" ::"r"(p), "r"(rank), "r"(word) : "memory");
 }
 
-// All threads of all CTAs of the cluster; what was written to shared memory before is visible after.
+// All threads of all CTAs of the cluster; what was written to shared memory before the arrival is visible after the wait.
+__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
+__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 __device__ __forceinline__ void cluster_sync() {
-  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+  cluster_arrive();
+  cluster_wait();
 }
 // The same place in the shared memory of CTA `rank` of the cluster.
 __device__ __forceinline__ const float* cluster_shared(const float* p, uint32_t rank) {
