@@ -85,6 +85,29 @@ Weights make(WeightFormat format, int n, int k, uint64_t seed) {
   return w;
 }
 
+// `count` matrices of one shape in device memory, as linear() takes them.
+struct OnDevice {
+  check::Device<uint8_t> codes, scales, tiles;
+  LinearWeights w;
+
+  OnDevice(WeightFormat format, int n, int k, int count, const std::vector<uint8_t>& c, const std::vector<uint8_t>& s)
+      : codes(c), scales(s), tiles(arranged_fp4_bytes(n, k) * count) {
+    const int64_t code_stride = static_cast<int64_t>(c.size()) / count, scale_stride = static_cast<int64_t>(s.size()) / count, tile_stride = static_cast<int64_t>(tiles.n) / count;
+    w = {codes.p, scales.p, n, k, format, code_stride, scale_stride};
+    if (format != WeightFormat::kFp4) return;
+    tiles.poison();
+    for (int i = 0; i < count; ++i) arrange_fp4(codes.p + i * code_stride, scales.p + i * scale_stride, n, k, tiles.p + i * tile_stride, nullptr);
+    CUDA_OK(cudaDeviceSynchronize());
+    w.codes = tiles.p, w.scales = nullptr, w.codes_stride = tile_stride, w.scales_stride = 0;
+  }
+  LinearWeights one(int i) const {
+    LinearWeights m = w;
+    m.codes = static_cast<const uint8_t*>(w.codes) + i * w.codes_stride;
+    if (w.scales != nullptr) m.scales = w.scales + i * w.scales_stride;
+    return m;
+  }
+};
+
 const char* name(WeightFormat f) { return f == WeightFormat::kFp8 ? "fp8" : f == WeightFormat::kFp4 ? "fp4" : "bf16"; }
 
 // Row counts that meet every kernel and its borders.
@@ -92,7 +115,7 @@ const int kRows[] = {1, 2, 6, 8, 9, 16, 17, 31, 33, 64, 65, 128, 129, 300, 512};
 
 void test_format(WeightFormat format, int n, int k) {
   const Weights w = make(format, n, k, static_cast<uint64_t>(n) * 131 + k);
-  check::Device<uint8_t> codes(w.codes), scales(w.scales);
+  const OnDevice device(format, n, k, 1, w.codes, w.scales);
   const int max_rows = 512;
   check::Random random(7);
   std::vector<uint16_t> x(static_cast<size_t>(max_rows) * k);
@@ -110,7 +133,7 @@ void test_format(WeightFormat format, int n, int k) {
     const int rows = kRows[i];
     y.poison();
     pack_activations(dx.p, rows, k, packing_of(format, rows), nullptr, packed.p, nullptr);
-    linear({codes.p, scales.p, n, k, format}, packed.p, rows, {y.p, Output::kFp32}, nullptr);
+    linear(device.w, packed.p, rows, {y.p, Output::kFp32}, nullptr);
     CUDA_OK(cudaGetLastError());
     CUDA_OK(cudaDeviceSynchronize());
     const std::vector<float> got = y.get();
@@ -138,7 +161,7 @@ void test_format(WeightFormat format, int n, int k) {
     CHECK(equal, "%s n=%d k=%d: %d rows differ in bits from 512 rows", name(format), n, k, rows);
     // The bf16 output is the rounded fp32 output.
     check::Device<uint16_t> yb(static_cast<size_t>(rows) * n);
-    linear({codes.p, scales.p, n, k, format}, packed.p, rows, {yb.p, Output::kBf16}, nullptr);
+    linear(device.w, packed.p, rows, {yb.p, Output::kBf16}, nullptr);
     CUDA_OK(cudaDeviceSynchronize());
     const std::vector<uint16_t> b = yb.get();
     size_t wrong = 0;
@@ -157,7 +180,7 @@ void test_grouped(WeightFormat format, int n, int k) {
     codes.insert(codes.end(), w[e].codes.begin(), w[e].codes.end());
     scales.insert(scales.end(), w[e].scales.begin(), w[e].scales.end());
   }
-  check::Device<uint8_t> dc(codes), ds(scales);
+  const OnDevice device(format, n, k, experts, codes, scales);
   const int counts[experts] = {3, 0, 130, 8, 17};
   check::Random random(11);
   const int source_rows = 200;
@@ -183,8 +206,7 @@ void test_grouped(WeightFormat format, int n, int k) {
     check::Device<float> y(source.size() * n), alone(static_cast<size_t>(n));
     y.poison();
     pack_activations(dx.p, static_cast<int64_t>(source.size()), k, packing_of(format, per_tile), dsource.p, packed.p, nullptr);
-    LinearWeights lw{dc.p, ds.p, n, k, format, static_cast<int64_t>(w[0].codes.size()), static_cast<int64_t>(w[0].scales.size())};
-    linear_grouped(lw, packed.p, dtiles.p, count.p, static_cast<int>(tiles.size()) + 3, per_tile, {y.p, Output::kFp32}, nullptr);
+    linear_grouped(device.w, packed.p, dtiles.p, count.p, static_cast<int>(tiles.size()) + 3, per_tile, {y.p, Output::kFp32}, nullptr);
     CUDA_OK(cudaDeviceSynchronize());
     std::vector<float> got;
     const std::vector<float> raw = y.get();
@@ -197,13 +219,18 @@ void test_grouped(WeightFormat format, int n, int k) {
           if (i % 7 != 0) continue;
           check::Device<uint8_t> one(packed_bytes(1, k));
           pack_activations(static_cast<uint16_t*>(dx.p) + static_cast<int64_t>(source[real[at]]) * k, 1, k, packing_of(format, 1), nullptr, one.p, nullptr);
-          linear({dc.p + e * w[0].codes.size(), ds.p + e * w[0].scales.size(), n, k, format}, one.p, 1, {alone.p, Output::kFp32}, nullptr);
+          linear(device.one(e), one.p, 1, {alone.p, Output::kFp32}, nullptr);
           CUDA_OK(cudaDeviceSynchronize());
           CHECK(std::memcmp(alone.get().data(), &got[static_cast<size_t>(at) * n], sizeof(float) * n) == 0, "grouped %s expert %d row %d differs from the layer alone", name(format), e, i);
         }
       }
     }
-    CHECK(std::memcmp(first.data(), got.data(), first.size() * sizeof(float)) == 0, "grouped %s: tiles of %d rows differ in bits from tiles of 8", name(format), per_tile);
+    size_t different = 0, at = 0;
+    for (size_t i = first.size(); i-- > 0;) {
+      if (std::memcmp(&first[i], &got[i], sizeof(float)) != 0) ++different, at = i;
+    }
+    CHECK(different == 0, "grouped %s n=%d k=%d: tiles of %d rows differ in %zu of %zu values from tiles of 8, first in row %zu, output %zu", name(format), n, k, per_tile, different,
+          first.size(), at / n, at % n);
   }
 }
 
@@ -216,8 +243,7 @@ void test_batched(WeightFormat format, int n, int k) {
     codes.insert(codes.end(), w.codes.begin(), w.codes.end());
     scales.insert(scales.end(), w.scales.begin(), w.scales.end());
   }
-  check::Device<uint8_t> dc(codes), ds(scales);
-  const int64_t code_stride = static_cast<int64_t>(codes.size()) / kCount, scale_stride = static_cast<int64_t>(scales.size()) / kCount;
+  const OnDevice device(format, n, k, kCount, codes, scales);
   check::Random random(3);
   for (int rows : {1, 5, 16, 20, 70, 200}) {
     std::vector<uint16_t> x(static_cast<size_t>(rows) * kCount * k);
@@ -228,12 +254,12 @@ void test_batched(WeightFormat format, int n, int k) {
       check::Device<float> y(static_cast<size_t>(rows) * kCount * n), alone(static_cast<size_t>(rows) * n);
       y.poison();
       pack_activations(dx.p, rows, k, packing_of(format, rows), nullptr, packed.p, nullptr, kCount * k, shared ? 1 : kCount, k);
-      linear_batched({dc.p, ds.p, n, k, format, code_stride, scale_stride}, kCount, packed.p, rows, shared ? 0 : group_rows(rows), {y.p, Output::kFp32, kCount * n}, n, nullptr);
+      linear_batched(device.w, kCount, packed.p, rows, shared ? 0 : group_rows(rows), {y.p, Output::kFp32, kCount * n}, n, nullptr);
       CUDA_OK(cudaDeviceSynchronize());
       const std::vector<float> got = y.get();
       for (int i = 0; i < kCount; ++i) {
         pack_activations(dx.p + (shared ? 0 : i * k), rows, k, packing_of(format, rows), nullptr, one.p, nullptr, kCount * k);
-        linear({dc.p + i * code_stride, ds.p + i * scale_stride, n, k, format}, one.p, rows, {alone.p, Output::kFp32}, nullptr);
+        linear(device.one(i), one.p, rows, {alone.p, Output::kFp32}, nullptr);
         CUDA_OK(cudaDeviceSynchronize());
         const std::vector<float> expected = alone.get();
         bool same = true;

@@ -145,7 +145,7 @@ void Backend::window_rows(int layer, Rows which, const bf16* x) {
 void Backend::attention_project(At where, uint32_t parts) {
   const RowSet& set = set_of(where.rows);
   const Layer& l = layers_[where.layer];
-  const int n = set.rows, D = static_cast<int>(c_.hidden_size), table = ratio_of(where.layer) > 0;
+  const int n = set.rows, table = ratio_of(where.layer) > 0;
   if (n == 0) return;
   const bf16* x = at<bf16>(Role::kSublayerIn);
   const float *cos = set.view.cos[table], *sin = set.view.sin[table];

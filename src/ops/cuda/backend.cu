@@ -73,20 +73,37 @@ Result<std::unique_ptr<Backend>> Backend::create(int device) {
   std::unique_ptr<Backend> b(new Backend());
   b->device_ = device;
   b->multiprocessors_ = properties.multiProcessorCount;
-  b->capabilities_ = {.backend = "cuda", .numeric_class = "cuda-sm90-2", .kv_format = {}, .row_invariant = true, .graphs = true};
+  b->capabilities_ = {.backend = "cuda", .numeric_class = "cuda-sm90-3", .kv_format = {}, .row_invariant = true, .graphs = true};
   if (const cudaError_t e = cudaSetDevice(device); e != cudaSuccess) return cuda_error("be selected", e);
-  if (const cudaError_t e = cudaStreamCreateWithFlags(&b->stream_, cudaStreamNonBlocking); e != cudaSuccess) return cuda_error("create a stream", e);
+  for (cudaStream_t* s : {&b->stream_, &b->side_}) {
+    if (const cudaError_t e = cudaStreamCreateWithFlags(s, cudaStreamNonBlocking); e != cudaSuccess) return cuda_error("create a stream", e);
+  }
+  for (cudaEvent_t* s : {&b->forked_, &b->joined_}) {
+    if (const cudaError_t e = cudaEventCreateWithFlags(s, cudaEventDisableTiming); e != cudaSuccess) return cuda_error("create an event", e);
+  }
   return Result<std::unique_ptr<Backend>>(std::move(b));
 }
 
 Backend::~Backend() {
-  if (stream_ != nullptr) cudaStreamSynchronize(stream_);
+  for (cudaStream_t s : {stream_, side_}) {
+    if (s != nullptr) cudaStreamSynchronize(s);
+  }
   for (auto& [key, graph] : graphs_) cudaGraphExecDestroy(graph);
   for (RowSet& s : sets_) {
     if (s.copied != nullptr) cudaEventDestroy(s.copied);
     if (s.staging != nullptr) cudaFreeHost(s.staging);
   }
-  if (stream_ != nullptr) cudaStreamDestroy(stream_);
+  for (cudaEvent_t e : {forked_, joined_}) {
+    if (e != nullptr) cudaEventDestroy(e);
+  }
+  for (cudaStream_t s : {stream_, side_}) {
+    if (s != nullptr) cudaStreamDestroy(s);
+  }
+}
+
+void Backend::join() {
+  if (side_state_ == Side::kBusy) note(cudaStreamWaitEvent(stream_, joined_, 0));
+  side_state_ = Side::kIdle;
 }
 
 void Backend::note(cudaError_t e) {
@@ -171,6 +188,7 @@ Status Backend::read(Role role, int64_t first_row, int64_t rows, std::span<doubl
   if (first_row < 0 || first_row + rows > b.rows || static_cast<int64_t>(values.size()) != rows * b.cols) {
     return make_error(Code::kInvalidArgument, "rows {}..{} of buffer {} do not exist or do not fit {} values", first_row, first_row + rows, static_cast<int>(role), values.size());
   }
+  join();
   const size_t size = element_bytes(b.element);
   std::vector<uint8_t> raw(values.size() * size);
   note(cudaMemcpyAsync(raw.data(), static_cast<const uint8_t*>(b.data) + first_row * b.cols * size, raw.size(), cudaMemcpyDeviceToHost, stream_));
@@ -193,6 +211,7 @@ Status Backend::write(Role role, int64_t first_row, int64_t rows, std::span<cons
   if (first_row < 0 || first_row + rows > b.rows || static_cast<int64_t>(values.size()) != rows * b.cols) {
     return make_error(Code::kInvalidArgument, "rows {}..{} of buffer {} do not exist or do not fit {} values", first_row, first_row + rows, static_cast<int>(role), values.size());
   }
+  join();
   if (role == Role::kSublayerIn) packed_in_ = {};
   const size_t size = element_bytes(b.element);
   std::vector<uint8_t> raw(values.size() * size);
@@ -271,6 +290,7 @@ Status Backend::begin(Rows which, const RowBatch& batch) {
 }
 
 void Backend::run(const GraphKey& key, const std::function<void()>& stages) {
+  join();  // events of one recording mean nothing in another
   if (key.rows == 0) return stages();
   auto [entry, fresh] = graphs_.try_emplace({key.kind, key.rows}, nullptr);
   if (fresh) {
@@ -278,6 +298,7 @@ void Backend::run(const GraphKey& key, const std::function<void()>& stages) {
     note(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
     recording_ = true;
     stages();
+    join();
     recording_ = false;
     const cudaError_t ended = cudaStreamEndCapture(stream_, &graph);
     if (ended != cudaSuccess || cudaGraphInstantiate(&entry->second, graph, 0) != cudaSuccess) {
@@ -291,6 +312,7 @@ void Backend::run(const GraphKey& key, const std::function<void()>& stages) {
 }
 
 Status Backend::synchronize() {
+  join();
   cudaError_t e = cudaStreamSynchronize(stream_);
   if (e == cudaSuccess) e = cudaGetLastError();
   if (error_ != cudaSuccess) e = error_;
@@ -308,7 +330,7 @@ void Backend::project(const LinearWeights& w, const bf16* x, int64_t x_stride, i
 
 void Backend::project_in(const LinearWeights& w, int rows, const LinearOutput& y) {
   const bool fp8 = w.format == WeightFormat::kFp8;
-  if (packed_in_.rows == rows && (fp8 ? packed_in_.fp8 : packed_in_.bf16)) return linear(w, fp8 ? in_fp8_ : in_bf16_, rows, y, stream_);
+  if (is_packed_in(w.format, rows)) return linear(w, fp8 ? in_fp8_ : in_bf16_, rows, y, stream_);
   project(w, at<bf16>(Role::kSublayerIn), c_.hidden_size, rows, y);
 }
 

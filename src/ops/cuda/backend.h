@@ -2,7 +2,8 @@
 //   backend.cu (memory, row sets, graphs), load.cu (weights), hyper.cu (mHC, head), attention.cu (projections, window, output),
 //   attend.cu and attend_wide.cu (core), global.cu (compressor, keys), select.cu (indexer), moe.cu, engram.cu (embedding, Engram, drafter)
 //
-// All work of a step is queued on one stream; nothing waits for the device but read(), kv_read() and synchronize().
+// The work of a step is queued on one stream; the shared expert runs beside router and routed experts on a second one, from route() to
+// combine(). Nothing waits for the device but read(), kv_read() and synchronize().
 #pragma once
 
 #include <array>
@@ -123,19 +124,24 @@ class Backend : public Ops {
   int ratio_of(int layer) const { return is_draft(layer) ? 0 : c_.layers[layer].ratio; }
   int half() const { return static_cast<int>(c_.qk_rope_head_dim / 2); }
   float eps() const { return static_cast<float>(c_.rms_norm_eps); }
+  // What follows on stream_ waits for the shared expert.
+  void join();
   // Packs x for w and multiplies.
   void project(const LinearWeights& w, const bf16* x, int64_t x_stride, int rows, const LinearOutput& y);
   // The same from kSublayerIn, which hc_enter has packed unless somebody wrote to it.
   void project_in(const LinearWeights& w, int rows, const LinearOutput& y);
+  bool is_packed_in(WeightFormat format, int rows) const { return packed_in_.rows == rows && (format == WeightFormat::kFp8 ? packed_in_.fp8 : packed_in_.bf16); }
   void enter(At at, Sublayer which, bool leave);
-  void swiglu(const bf16* gate_up, int rows, int inter, Packing packing, const float* weights, const int32_t* pair);
+  void swiglu(const bf16* gate_up, int rows, int inter, Packing packing, const float* weights, const int32_t* pair, uint8_t* packed, cudaStream_t stream);
   void window_rows(int layer, Rows set, const bf16* x);
   void start_drafts();  // column 0 of kDraftTokens
   void note(cudaError_t e);
 
   int device_ = 0, multiprocessors_ = 1;
   Capabilities capabilities_;
-  cudaStream_t stream_ = nullptr;
+  cudaStream_t stream_ = nullptr, side_ = nullptr;
+  cudaEvent_t forked_ = nullptr, joined_ = nullptr;
+  enum class Side { kIdle, kForked, kBusy } side_state_ = Side::kIdle;  // kForked: forked_ marks where route() began
   Arena arena_;
   checkpoint::ModelConfig c_;
   Limits limits_;
@@ -158,6 +164,8 @@ class Backend : public Ops {
     int rows = 0;
     bool fp8 = false, bf16 = false;
   } packed_in_;  // what they hold
+  uint8_t* side_packed_ = nullptr;  // of the shared expert
+  bf16* side_wide_ = nullptr;
   bf16* wide_ = nullptr;          // [rows, widest intermediate]
   bf16* narrow_ = nullptr;        // a second one
   float* mix_ = nullptr;          // [rows, slices, coefficients + 1]

@@ -34,9 +34,10 @@ struct LeaveArguments {
 };
 
 // X leaves a sublayer, and the partial sums of one slice of 256 channels of all streams: partial[row][slice][24 products, sum of
-// squares]. Block y takes rows_each rows, kMixRows at a time, and loads its part of fn once.
+// squares]. Block y takes rows_each rows, kMixRows at a time, and loads its part of fn once. The next rows are on their way meanwhile.
 __global__ __launch_bounds__(kThreads) void mix_kernel(bf16* x, const LeaveArguments leave, const float* fn, int rows, int rows_each, int d, float* partial) {
-  __shared__ float sums[kThreads / 32][kMixRows][32];
+  constexpr int kLeaving = kStreams + kStreams * kStreams;  // post and comb of a row
+  __shared__ float sums[kThreads / 32][kMixRows][32], leaving[2][kMixRows][kLeaving];
   const int slice = blockIdx.x, slices = gridDim.x, i = slice * kSlice + threadIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   start_next_kernel();
   float f[kCoefficients][kStreams];
@@ -47,27 +48,54 @@ __global__ __launch_bounds__(kThreads) void mix_kernel(bf16* x, const LeaveArgum
   }
   wait_for_inputs();
   const int end = min(rows, (static_cast<int>(blockIdx.y) + 1) * rows_each);
-  for (int row0 = blockIdx.y * rows_each; row0 < end; row0 += kMixRows) {
-    float v[kMixRows][kStreams] = {};
+  bf16 next[kMixRows][kStreams] = {}, next_y[kMixRows] = {};
+  float next_leaving = 0;
+  const auto fetch = [&](int row0) {
 #pragma unroll
     for (int r = 0; r < kMixRows; ++r) {
       if (row0 + r >= end || i >= d) continue;
       const int64_t row = row0 + r;
-      bf16* mine = x + row * kStreams * d + i;
 #pragma unroll
-      for (int s = 0; s < kStreams; ++s) v[r][s] = value(mine[s * d]);
-      if (leave.y == nullptr) continue;
-      const float out = value(leave.y[row * d + i]);
-      float next[kStreams];
+      for (int s = 0; s < kStreams; ++s) next[r][s] = x[(row * kStreams + s) * d + i];
+      if (leave.y != nullptr) next_y[r] = leave.y[row * d + i];
+    }
+    const int r = threadIdx.x / kLeaving, c = threadIdx.x % kLeaving;
+    if (leave.y == nullptr || r >= kMixRows || row0 + r >= end) return;
+    next_leaving = c < kStreams ? leave.post[(row0 + r) * kStreams + c] : leave.comb[(row0 + r) * kStreams * kStreams + c - kStreams];
+  };
+  const auto place_leaving = [&](int at) {
+    if (threadIdx.x < kMixRows * kLeaving) leaving[at][threadIdx.x / kLeaving][threadIdx.x % kLeaving] = next_leaving;
+  };
+  const int first = blockIdx.y * rows_each;
+  fetch(first);
+  place_leaving(0);
+  __syncthreads();
+  int at = 0;
+  for (int row0 = first; row0 < end; row0 += kMixRows, at ^= 1) {
+    float v[kMixRows][kStreams], y[kMixRows];
+#pragma unroll
+    for (int r = 0; r < kMixRows; ++r) {
+#pragma unroll
+      for (int s = 0; s < kStreams; ++s) v[r][s] = value(next[r][s]);
+      y[r] = value(next_y[r]);
+    }
+    fetch(row0 + kMixRows);
+#pragma unroll
+    for (int r = 0; r < kMixRows; ++r) {
+      if (leave.y == nullptr || row0 + r >= end || i >= d) continue;
+      const float *post = leaving[at][r], *comb = post + kStreams;
+      float left[kStreams];
 #pragma unroll
       for (int k = 0; k < kStreams; ++k) {
-        float sum = leave.post[row * kStreams + k] * out;
+        float sum = post[k] * y[r];
 #pragma unroll
-        for (int j = 0; j < kStreams; ++j) sum = fmaf(leave.comb[row * kStreams * kStreams + j * kStreams + k], v[r][j], sum);
-        next[k] = value(mine[k * d] = rounded(sum));
+        for (int j = 0; j < kStreams; ++j) sum = fmaf(comb[j * kStreams + k], v[r][j], sum);
+        const bf16 b = rounded(sum);
+        x[(static_cast<int64_t>(row0 + r) * kStreams + k) * d + i] = b;
+        left[k] = value(b);
       }
 #pragma unroll
-      for (int k = 0; k < kStreams; ++k) v[r][k] = next[k];
+      for (int k = 0; k < kStreams; ++k) v[r][k] = left[k];
     }
 #pragma unroll
     for (int r = 0; r < kMixRows; ++r) {
@@ -78,9 +106,10 @@ __global__ __launch_bounds__(kThreads) void mix_kernel(bf16* x, const LeaveArgum
       p[kCoefficients] = ((v[r][0] * v[r][0] + v[r][1] * v[r][1]) + v[r][2] * v[r][2]) + v[r][3] * v[r][3];
       sums[warp][r][lane] = warp_sums(p);
     }
+    place_leaving(at ^ 1);
     __syncthreads();
-    for (int at = threadIdx.x; at < kMixRows * 32; at += kThreads) {
-      const int r = at / 32, c = at % 32;
+    for (int k = threadIdx.x; k < kMixRows * 32; k += kThreads) {
+      const int r = k / 32, c = k % 32;
       if (row0 + r >= end || c > kCoefficients) continue;
       float sum = 0;
 #pragma unroll
@@ -153,8 +182,20 @@ struct MixArguments {
   float eps, hc_eps;
 };
 
-// Finishes the mix of a row, enters the sublayer, and packs its input for the matrices behind. Warp 0 mixes while the others wait in
-// the norm's reduction.
+// Finishes the mix of a row by one warp; sum: of lane's coefficient over the slices. m: 32 floats of shared memory.
+__device__ __forceinline__ void finish_mix(const MixArguments& a, int64_t row, float sum, float* m) {
+  const int lane = threadIdx.x % 32;
+  if (lane <= kCoefficients) m[lane] = sum;
+  __syncwarp();
+  const float statistic = 1.0f / sqrtf(m[kCoefficients] / static_cast<float>(kStreams * a.d) + a.eps);
+  if (lane < kStreams) a.pre[row * kStreams + lane] = sigmoid(m[lane] * statistic * a.scale[0] + a.base[lane]) + a.hc_eps;
+  if (lane < kStreams) a.post[row * kStreams + lane] = 2.0f * sigmoid(m[kStreams + lane] * statistic * a.scale[1] + a.base[kStreams + lane]);
+  const int i = lane % (kStreams * kStreams);
+  const float mixed = sinkhorn(m[2 * kStreams + i] * statistic * a.scale[2] + a.base[2 * kStreams + i], a.iterations, a.hc_eps);
+  if (lane < kStreams * kStreams) a.comb[row * kStreams * kStreams + lane] = mixed;
+}
+
+// Enters the sublayer: collapses and norms a row and packs it for the matrices behind, while warp 0 finishes the row's mix.
 __global__ __launch_bounds__(kThreads) void enter_kernel(MixArguments a) {
   extern __shared__ __align__(16) bf16 row_values[];  // [d up to a multiple of 128]
   __shared__ float m[32], old_pre[kStreams], shared[kThreads / 32];
@@ -163,27 +204,17 @@ __global__ __launch_bounds__(kThreads) void enter_kernel(MixArguments a) {
   const int64_t row = blockIdx.x;
   if (threadIdx.x < kStreams) old_pre[threadIdx.x] = a.pre[row * kStreams + threadIdx.x];
   __syncthreads();
-  if (threadIdx.x < 32) {
-    const int lane = threadIdx.x;
-    if (lane <= kCoefficients) {
-      const float* p = a.partial + row * a.slices * (kCoefficients + 1) + lane;
-      float sum = 0;
-#pragma unroll 4
-      for (int s = 0; s < a.slices; ++s) sum += p[s * (kCoefficients + 1)];
-      m[lane] = sum;
-    }
-    __syncwarp();
-    const float statistic = 1.0f / sqrtf(m[kCoefficients] / static_cast<float>(kStreams * a.d) + a.eps);
-    if (lane < kStreams) a.pre[row * kStreams + lane] = sigmoid(m[lane] * statistic * a.scale[0] + a.base[lane]) + a.hc_eps;
-    if (lane < kStreams) a.post[row * kStreams + lane] = 2.0f * sigmoid(m[kStreams + lane] * statistic * a.scale[1] + a.base[kStreams + lane]);
-    const int i = lane % (kStreams * kStreams);
-    const float mixed = sinkhorn(m[2 * kStreams + i] * statistic * a.scale[2] + a.base[2 * kStreams + i], a.iterations, a.hc_eps);
-    if (lane < kStreams * kStreams) a.comb[row * kStreams * kStreams + lane] = mixed;
+  float sum = 0;
+  if (threadIdx.x <= kCoefficients) {
+    const float* p = a.partial + row * a.slices * (kCoefficients + 1) + threadIdx.x;
+#pragma unroll 10
+    for (int s = 0; s < a.slices; ++s) sum += p[s * (kCoefficients + 1)];
   }
   collapse_and_norm(a.x + row * kStreams * a.d, old_pre, a.norm, a.d, a.eps, row_values, row_values, shared);
   __syncthreads();
+  if (threadIdx.x < 32) return finish_mix(a, row, sum, m);
   const int chunks = (a.d + kChunk - 1) / kChunk, lane = threadIdx.x % 32;
-  for (int chunk = threadIdx.x / 32; chunk < chunks; chunk += kThreads / 32) {
+  for (int chunk = threadIdx.x / 32 - 1; chunk < chunks; chunk += kThreads / 32 - 1) {
     const int i = kChunk * chunk + 4 * lane;
     const uint2 u = i < a.d ? *reinterpret_cast<const uint2*>(row_values + i) : uint2{};
     if (i < a.d) *reinterpret_cast<uint2*>(a.out + row * a.d + i) = u;

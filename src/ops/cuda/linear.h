@@ -38,7 +38,8 @@ struct Packing {
 };
 constexpr Packing packing_of(WeightFormat format, int rows) { return {format, rows <= kStreamRows}; }
 
-// Row-major codes [n][k] (FP4: two a byte, low nibble first) and ue8m0 scales ([n/32][k/32] for FP8, [n][k/32] for FP4).
+// FP8 and bf16: row-major [n][k], with ue8m0 scales [n/32][k/32] for FP8. FP4: codes and scales together as arrange_fp4() lays them, no
+// `scales`.
 // For groups: `codes_stride` and `scales_stride` are bytes between experts.
 struct LinearWeights {
   const void* codes;
@@ -60,6 +61,11 @@ struct LinearOutput {
 struct GroupTile {
   int expert, first_row, rows;
 };
+
+// FP4 weights in the order in which the kernels read them, from row-major codes (two a byte, low nibble first) and scales [n][k/32]. All in
+// device memory; out: arranged_fp4_bytes(n, k), 16-byte aligned.
+size_t arranged_fp4_bytes(int n, int k);
+void arrange_fp4(const void* codes, const uint8_t* scales, int n, int k, void* out, cudaStream_t stream);
 
 // Bytes of the packed form.
 size_t packed_bytes(int64_t rows, int k);

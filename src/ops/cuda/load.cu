@@ -83,21 +83,37 @@ Status Backend::upload_stack(const std::vector<std::vector<const Matrix*>>& expe
     DI_RETURN_IF_ERROR(stack_layout(*m, &row_bytes, &padded_row, &scale_rows, &scale_cols, &padded_scale));
     rows += m->rows, all_scale_rows += scale_rows;
   }
-  const int64_t code_stride = (rows * padded_row + 255) / 256 * 256, scale_stride = (all_scale_rows * padded_scale + 255) / 256 * 256;
-  void *codes = nullptr, *scales = nullptr;
-  DI_RETURN_IF_ERROR(arena_.take(code_stride * experts.size(), &codes));
-  DI_RETURN_IF_ERROR(arena_.take(scale_stride * experts.size(), &scales));
+  const int k = static_cast<int>(padded(first.cols)), n = static_cast<int>(rows);
+  const bool fp4 = first.format == WeightFormat::kFp4;
+  const auto round_up = [](int64_t bytes) { return (bytes + 255) / 256 * 256; };
+  const int64_t code_bytes = round_up(rows * padded_row), scale_bytes = round_up(all_scale_rows * padded_scale), arranged = fp4 ? round_up(arranged_fp4_bytes(n, k)) : 0;
+  // FP4: row-major copies of one expert pass through a buffer of their own.
+  Arena passing;
+  Arena& arena = fp4 ? passing : arena_;
+  const size_t copies = fp4 ? 1 : experts.size();
+  void *codes = nullptr, *scales = nullptr, *tiles = nullptr;
+  DI_RETURN_IF_ERROR(arena.take(code_bytes * copies, &codes));
+  DI_RETURN_IF_ERROR(arena.take(scale_bytes * copies, &scales));
+  if (fp4) DI_RETURN_IF_ERROR(arena_.take(arranged * experts.size(), &tiles));
+  if (const cudaError_t error = cudaDeviceSynchronize(); error != cudaSuccess) return cuda_error("clear memory", error);
   for (size_t e = 0; e < experts.size(); ++e) {
-    auto *code = static_cast<uint8_t*>(codes) + e * code_stride, *scale = static_cast<uint8_t*>(scales) + e * scale_stride;
+    uint8_t *const code0 = static_cast<uint8_t*>(codes) + (fp4 ? 0 : e * code_bytes), *const scale0 = static_cast<uint8_t*>(scales) + (fp4 ? 0 : e * scale_bytes);
+    uint8_t *code = code0, *scale = scale0;
     for (const Matrix* m : experts[e]) {
       DI_RETURN_IF_ERROR(stack_layout(*m, &row_bytes, &padded_row, &scale_rows, &scale_cols, &padded_scale));
-      cudaError_t error = cudaMemcpy2D(code, padded_row, m->data, row_bytes, row_bytes, m->rows, cudaMemcpyHostToDevice);
-      if (error == cudaSuccess && scale_rows > 0) error = cudaMemcpy2D(scale, padded_scale, m->scale, scale_cols, scale_cols, scale_rows, cudaMemcpyHostToDevice);
+      cudaError_t error = cudaMemcpy2DAsync(code, padded_row, m->data, row_bytes, row_bytes, m->rows, cudaMemcpyHostToDevice, stream_);
+      if (error == cudaSuccess && scale_rows > 0) error = cudaMemcpy2DAsync(scale, padded_scale, m->scale, scale_cols, scale_cols, scale_rows, cudaMemcpyHostToDevice, stream_);
       if (error != cudaSuccess) return cuda_error("take the weights", error);
       code += m->rows * padded_row, scale += scale_rows * padded_scale;
     }
+    if (fp4) arrange_fp4(code0, scale0, n, k, static_cast<uint8_t*>(tiles) + e * arranged, stream_);
   }
-  *out = {codes, static_cast<const uint8_t*>(scales), static_cast<int>(rows), static_cast<int>(padded(first.cols)), first.format, code_stride, scale_stride};
+  if (const cudaError_t error = cudaStreamSynchronize(stream_); error != cudaSuccess) return cuda_error("take the weights", error);
+  if (fp4) {
+    *out = {tiles, nullptr, n, k, first.format, arranged, 0};
+  } else {
+    *out = {codes, static_cast<const uint8_t*>(scales), n, k, first.format, code_bytes, scale_bytes};
+  }
   return {};
 }
 
@@ -231,6 +247,8 @@ Status Backend::take_scratch() {
   DI_RETURN_IF_ERROR(take(packed, &packed_));
   DI_RETURN_IF_ERROR(take(packed_bytes(packed_rows, static_cast<int>(D)), &in_fp8_));
   DI_RETURN_IF_ERROR(take(packed_bytes(packed_rows, static_cast<int>(D)), &in_bf16_));
+  DI_RETURN_IF_ERROR(take(packed_bytes(packed_rows, static_cast<int>(std::max(D, inter))), &side_packed_));
+  DI_RETURN_IF_ERROR(take(packed_rows * 2 * inter * 2, &side_wide_));
   DI_RETURN_IF_ERROR(take(most * widest * 2, &wide_));
   DI_RETURN_IF_ERROR(take(most * widest * 2, &narrow_));
   DI_RETURN_IF_ERROR(take(most * ((c_.hidden_size + kMixSlice - 1) / kMixSlice) * (c_.hc_coefficients() + 1) * 4, &mix_));

@@ -176,14 +176,17 @@ void Backend::route(At where) {
   const Layer& l = layers_[where.layer];
   if (set.rows == 0) return;
   const int experts = l.gate.n;
+  join();
+  note(cudaEventRecord(forked_, stream_));
+  side_state_ = Side::kForked;
   project_in(l.gate, set.rows, {gate_scores_, Output::kFp32, experts});
   launch_next(route_kernel, set.rows, kRouteThreads, 2 * experts * sizeof(float), stream_, set.view, gate_scores_, l.bias, l.bias_vl, experts, experts_per_row(where.layer),
               static_cast<int>(buffer(Role::kExpertIds).cols), static_cast<float>(c_.routed_scaling_factor), at<int32_t>(Role::kExpertIds), at<float>(Role::kExpertWeights));
 }
 
-void Backend::swiglu(const bf16* gate_up, int rows, int inter, Packing packing, const float* weights, const int32_t* pair) {
+void Backend::swiglu(const bf16* gate_up, int rows, int inter, Packing packing, const float* weights, const int32_t* pair, uint8_t* packed, cudaStream_t stream) {
   const int chunks = (inter + kChunk - 1) / kChunk;
-  launch_next(swiglu_kernel, (rows * chunks + 3) / 4, 128, 0, stream_, gate_up, rows, inter, chunks, static_cast<float>(c_.swiglu_limit), weights, pair, packing, packed_);
+  launch_next(swiglu_kernel, (rows * chunks + 3) / 4, 128, 0, stream, gate_up, rows, inter, chunks, static_cast<float>(c_.swiglu_limit), weights, pair, packing, packed);
 }
 
 void Backend::experts(At where, const ExpertRows& rows) {
@@ -199,7 +202,7 @@ void Backend::experts(At where, const ExpertRows& rows) {
   const Packing packing = packing_of(WeightFormat::kFp4, per_tile);
   pack_activations(rows.input.data, packed_rows, D, packing, expert_source_, packed_, stream_);
   linear_grouped(l.w1_w3, packed_, expert_tiles_, expert_tile_count_, max_tiles, per_tile, {expert_gate_up_, Output::kBf16, 2 * inter}, stream_);
-  swiglu(expert_gate_up_, packed_rows, inter, packing, static_cast<const float*>(rows.weights.data), expert_pair_);
+  swiglu(expert_gate_up_, packed_rows, inter, packing, static_cast<const float*>(rows.weights.data), expert_pair_, packed_, stream_);
   linear_grouped(l.w2, packed_, expert_tiles_, expert_tile_count_, max_tiles, per_tile, {rows.output.data, Output::kBf16, D}, stream_, expert_pair_);
 }
 
@@ -207,14 +210,24 @@ void Backend::shared_expert(At where) {
   const Layer& l = layers_[where.layer];
   const int n = row_count(where.rows), D = static_cast<int>(c_.hidden_size), inter = l.shared_w1_w3.n / 2;
   if (n == 0) return;
-  project_in(l.shared_w1_w3, n, {wide_, Output::kBf16, 2 * inter});
-  swiglu(wide_, n, inter, packing_of(WeightFormat::kFp8, n), nullptr, nullptr);
-  linear(l.shared_w2, packed_, n, {at<bf16>(Role::kSharedOut), Output::kBf16, D}, stream_);
+  const bool beside = side_state_ == Side::kForked;
+  cudaStream_t stream = beside ? side_ : stream_;
+  if (beside) note(cudaStreamWaitEvent(side_, forked_, 0));
+  const Packing packing = packing_of(WeightFormat::kFp8, n);
+  const bool packed = is_packed_in(WeightFormat::kFp8, n);
+  if (!packed) pack_activations(at<bf16>(Role::kSublayerIn), n, D, packing, nullptr, side_packed_, stream);
+  linear(l.shared_w1_w3, packed ? in_fp8_ : side_packed_, n, {side_wide_, Output::kBf16, 2 * inter}, stream);
+  swiglu(side_wide_, n, inter, packing, nullptr, nullptr, side_packed_, stream);
+  linear(l.shared_w2, side_packed_, n, {at<bf16>(Role::kSharedOut), Output::kBf16, D}, stream);
+  if (!beside) return;
+  note(cudaEventRecord(joined_, side_));
+  side_state_ = Side::kBusy;
 }
 
 void Backend::combine(At where) {
   const int n = row_count(where.rows), D = static_cast<int>(c_.hidden_size);
   if (n == 0) return;
+  join();
   launch_next(combine_kernel, dim3((D + 1023) / 1024, n), 256, 0, stream_, at<bf16>(Role::kSharedOut), at<bf16>(Role::kExpertOut), D, experts_per_row(where.layer),
               static_cast<int>(buffer(Role::kExpertIds).cols), at<bf16>(Role::kSublayerOut));
 }

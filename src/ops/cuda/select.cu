@@ -123,6 +123,10 @@ struct KeyTile {
   uint4 code[2];
   uint32_t scale[2];
 };
+struct KeyPlace {
+  int64_t block[2];
+  int offset[2];
+};
 
 __global__ __launch_bounds__(kWideThreads, 2) void score_wide_kernel(const ScoreArguments a, const Shifts shifts) {
   using F = Fragment<WeightFormat::kFp4>;
@@ -152,27 +156,31 @@ __global__ __launch_bounds__(kWideThreads, 2) void score_wide_kernel(const Score
   __syncthreads();
 
   const int tiles = (scored.count + 63) / 64, step = gridDim.x * (kWideThreads / 128), in_tile = 16 * (threadIdx.x % 128 / 32) + lane / 4;
-  const auto load = [&](int tile, KeyTile* to) {
+  const auto look_up = [&](int tile, KeyPlace* to) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const int entry = scored.entry(min(64 * tile + in_tile + 8 * h, scored.count - 1), a.candidate_shift), offset = entry & ((1 << a.page_shift) - 1);
-      const auto* page = reinterpret_cast<const uint8_t*>(a.pages + static_cast<int64_t>(a.v.blocks[s.first_block + (entry >> a.page_shift)]) * a.page_stride);
-      to->code[h] = *reinterpret_cast<const uint4*>(page + a.key_offset + static_cast<int64_t>(offset) * 64 + 16 * quad);
-      to->scale[h] = *reinterpret_cast<const uint32_t*>(page + a.key_scale_offset + static_cast<int64_t>(offset) * 4);
+      const int entry = scored.entry(min(64 * tile + in_tile + 8 * h, scored.count - 1), a.candidate_shift);
+      to->block[h] = a.v.blocks[s.first_block + (entry >> a.page_shift)];
+      to->offset[h] = entry & ((1 << a.page_shift) - 1);
     }
   };
-  int tile = blockIdx.x * (kWideThreads / 128) + group;
-  KeyTile next[2];  // two tiles ahead
-  if (tile < tiles) load(tile, &next[0]);
-  if (tile + step < tiles) load(tile + step, &next[1]);
-  for (; tile < tiles; tile += step) {
-    uint4 v[2][1] = {{next[0].code[0]}, {next[0].code[1]}};
-    uint32_t f[2], operand[8][4];
-    F::factors(next[0].scale[0], next[0].scale[1], quad, f);
-    next[0] = next[1];
-    if (tile + 2 * step < tiles) load(tile + 2 * step, &next[1]);
+  const auto load = [&](const KeyPlace& from, KeyTile* to) {
 #pragma unroll
-    for (int j = 0; j < 8; ++j) F::expand(v, j, f, shifts, operand[j]);
+    for (int h = 0; h < 2; ++h) {
+      const auto* page = reinterpret_cast<const uint8_t*>(a.pages + from.block[h] * a.page_stride);
+      to->code[h] = *reinterpret_cast<const uint4*>(page + a.key_offset + static_cast<int64_t>(from.offset[h]) * 64 + 16 * quad);
+      to->scale[h] = *reinterpret_cast<const uint32_t*>(page + a.key_scale_offset + static_cast<int64_t>(from.offset[h]) * 4);
+    }
+  };
+  // Scores one tile; then the keys two tiles and the places four tiles ahead are on their way.
+  const auto score = [&](int tile, KeyTile* keys, KeyPlace* place) {
+    uint4 v[2][1] = {{keys->code[0]}, {keys->code[1]}};
+    uint32_t f[2], operand[8][4];
+    F::factors(keys->scale[0], keys->scale[1], quad, f);
+#pragma unroll
+    for (int j = 0; j < 8; ++j) Fp4Record::expand(v, j, f, shifts, operand[j]);
+    load(*place, keys);
+    look_up(tile + 4 * step, place);
     float dot[kWideHeads / 2];
     wgmma_fence();
 #pragma unroll
@@ -199,6 +207,18 @@ __global__ __launch_bounds__(kWideThreads, 2) void score_wide_kernel(const Score
       if (a.scores != nullptr) a.scores[static_cast<int64_t>(row) * a.score_columns + scored.entry(i, a.candidate_shift)] = value(score);
     }
     __syncwarp();
+  };
+  int tile = blockIdx.x * (kWideThreads / 128) + group;
+  if (tile >= tiles) return;
+  KeyTile keys[2];
+  KeyPlace places[2];
+  look_up(tile, &places[0]), look_up(tile + step, &places[1]);
+  load(places[0], &keys[0]), load(places[1], &keys[1]);
+  look_up(tile + 2 * step, &places[0]), look_up(tile + 3 * step, &places[1]);
+#pragma unroll 1
+  for (; tile < tiles; tile += 2 * step) {  // two at a time, so that no copy of registers waits for loads
+    score(tile, &keys[0], &places[0]);
+    if (tile + step < tiles) score(tile + step, &keys[1], &places[1]);
   }
 }
 
@@ -311,9 +331,7 @@ __device__ void select_best(const uint16_t* keys, int n, int keep, Take take) {
   }
 }
 
-__global__ __launch_bounds__(kSelectThreads) void candidate_kernel(const ScoreArguments a, int32_t* out, uint16_t* maxima, int64_t maxima_columns) {
-  wait_for_inputs();
-  start_next_kernel();
+__device__ void select_blocks(const ScoreArguments& a, int32_t* out, uint16_t* maxima, int64_t maxima_columns) {
   const int row = a.first_row + blockIdx.x;
   const int visible = (a.v.positions[row] + 1) / a.ratio, blocks = (visible + a.candidate_size - 1) / a.candidate_size;
   int32_t* kept = out + static_cast<int64_t>(row) * a.candidate_blocks;
@@ -324,17 +342,28 @@ __global__ __launch_bounds__(kSelectThreads) void candidate_kernel(const ScoreAr
   const uint16_t* keys = a.keys + static_cast<int64_t>(blockIdx.x) * a.columns;
   uint16_t* top = maxima + static_cast<int64_t>(blockIdx.x) * maxima_columns;
   for (int b = threadIdx.x; b < blocks; b += kSelectThreads) {
-    uint16_t m = 0;
-    for (int i = b * a.candidate_size; i < min(visible, (b + 1) * a.candidate_size); ++i) m = max(m, keys[i]);
-    top[b] = b == blocks - 1 ? kPinned : min(m, kLargestFinite);
+    uint32_t best = 0;  // of even and of odd places
+    const int first = b * a.candidate_size;
+    if (b == blocks - 1) {  // may be a partial one; always kept
+      top[b] = kPinned;
+      continue;
+    }
+    if (a.candidate_size % kVector == 0) {
+      for (int i = 0; i < a.candidate_size; i += kVector) {
+        const uint4 u = *reinterpret_cast<const uint4*>(keys + first + i);
+#pragma unroll
+        for (int w = 0; w < 4; ++w) best = __vmaxu2(best, word_of(u, w));
+      }
+    } else {
+      for (int i = 0; i < a.candidate_size; ++i) best = max(best, static_cast<uint32_t>(keys[first + i]));
+    }
+    top[b] = min(static_cast<uint16_t>(max(best & 0xffff, best >> 16)), kLargestFinite);
   }
   __syncthreads();
   select_best(top, blocks, a.candidate_blocks, [&](int i, int position) { kept[position] = i; });
 }
 
-__global__ __launch_bounds__(kSelectThreads) void entries_kernel(const ScoreArguments a, int32_t* out) {
-  wait_for_inputs();
-  start_next_kernel();
+__device__ void select_entries(const ScoreArguments& a, int32_t* out) {
   const int row = a.first_row + blockIdx.x;
   const Scored scored(a, row);
   int32_t* selected = out + static_cast<int64_t>(row) * a.topk;
@@ -343,6 +372,13 @@ __global__ __launch_bounds__(kSelectThreads) void entries_kernel(const ScoreArgu
     return;
   }
   select_best(a.keys + static_cast<int64_t>(blockIdx.x) * a.columns, scored.count, a.topk, [&](int i, int position) { selected[position] = scored.entry(i, a.candidate_shift); });
+}
+
+// Block y = 0 selects a row's entries; 1 its candidate blocks.
+__global__ __launch_bounds__(kSelectThreads) void select_kernel(const ScoreArguments a, int32_t* entries, int32_t* candidates, uint16_t* maxima, int64_t maxima_columns) {
+  wait_for_inputs();
+  start_next_kernel();
+  blockIdx.y == 0 ? select_entries(a, entries) : select_blocks(a, candidates, maxima, maxima_columns);
 }
 
 __global__ void clear_scores_kernel(float* scores, int64_t n) {
@@ -386,8 +422,7 @@ void Backend::select(At where) {
     } else {
       score_kernel<64><<<dim3(ctas, n), 32 * kScoreWarps, 0, stream_>>>(a);
     }
-    if (source_of_candidates) launch_next(candidate_kernel, n, kSelectThreads, 0, stream_, a, at<int32_t>(Role::kCandidates), block_scores_, maxima_columns);
-    launch_next(entries_kernel, n, kSelectThreads, 0, stream_, a, at<int32_t>(Role::kSelected));
+    launch_next(select_kernel, dim3(n, source_of_candidates ? 2 : 1), kSelectThreads, 0, stream_, a, at<int32_t>(Role::kSelected), at<int32_t>(Role::kCandidates), block_scores_, maxima_columns);
   }
 }
 

@@ -27,7 +27,7 @@ __device__ __forceinline__ uint32_t word_of(const uint4& u, int i) { return i ==
 // Left shifts as multiplications by numbers that the compiler does not know: they go to the multipliers, while the logic unit, which
 // expansion keeps busiest, is left with the masks.
 struct Shifts {
-  uint32_t by2 = 1 << 2, by4 = 1 << 4, by6 = 1 << 6, by8 = 1 << 8, by12 = 1 << 12;
+  uint32_t by1 = 1 << 1, by2 = 1 << 2, by3 = 1 << 3, by4 = 1 << 4, by6 = 1 << 6, by8 = 1 << 8, by12 = 1 << 12;
 };
 
 // kVectors: 16-byte vectors a row; kVectorStep: bytes between a lane's vectors in a row; kRowBytes: bytes of a chunk in a row;
@@ -56,6 +56,27 @@ struct Fragment<WeightFormat::kFp8> {
   }
 };
 
+// FP4 weights lie in tiles of 16 rows x 128 columns (arrange_fp4(), linear.h): 16 x 64 bytes of codes, then four scales a row; the tiles of
+// 32 rows side by side. A word holds 8 codes; those of columns b and b + 4 have their bits where one shift and one mask bring them to their fields (b = 3: three), in the low
+// and in the high half alike:
+//   bit    15 14 13 12 11 10  9  8  7  6  5  4  3  2  1  0
+//   code    0  3  3  1  3  3  2  0  0  0  1  1  1  2  2  2
+//   part    s  s  e  s  m  e' s  e  e' m  e  e' m  e  e' m
+inline constexpr int kFp4TileBytes = 16 * (64 + 4);
+
+// Where the tile of rows 16 block .. begins.
+__host__ __device__ constexpr int64_t fp4_tile(int block, int chunk, int chunks) { return (static_cast<int64_t>(block / 2) * chunks + chunk) * 2 * kFp4TileBytes + block % 2 * kFp4TileBytes; }
+
+// The bits of a word of 8 codes as published (low nibble first), so placed.
+__host__ __device__ constexpr uint32_t spread_fp4(uint32_t word) {
+  constexpr int kPlace[4][4] = {{6, 7, 8, 15}, {3, 4, 5, 12}, {0, 1, 2, 9}, {11, 10, 13, 14}};  // of bits m, e', e, s
+  uint32_t out = 0;
+  for (int i = 0; i < 8; ++i) {
+    for (int bit = 0; bit < 4; ++bit) out |= (word >> (4 * i + bit) & 1) << (kPlace[i % 4][bit] + i / 4 * 16);
+  }
+  return out;
+}
+
 template <>
 struct Fragment<WeightFormat::kFp4> {
   static constexpr int kVectors = 1, kVectorStep = 0, kRowBytes = 64, kScaleRows = 1, kFactors = 2;
@@ -66,6 +87,23 @@ struct Fragment<WeightFormat::kFp4> {
     f[1] = __byte_perm(scales1, 0, 0x4440 + quad) * 0x00800080u + 126 * 0x00800080u;
   }
   __device__ __forceinline__ static void expand(const uint4 (&v)[2][kVectors], int j, const uint32_t (&f)[kFactors], const Shifts& s, uint32_t (&a)[4]) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const uint32_t word = word_of(v[h][0], j / 2);
+      if (j % 2 == 0) {
+        a[h] = scale_pair(word & 0x81c081c0u, f[h]);
+        a[2 + h] = scale_pair((word * s.by3) & 0x81c081c0u, f[h]);
+      } else {
+        a[h] = scale_pair((word * s.by6) & 0x81c081c0u, f[h]);
+        a[2 + h] = scale_pair(((word * s.by1) & 0x80008000u) | ((word >> 5) & 0x01400140u) | ((word >> 3) & 0x00800080u), f[h]);
+      }
+    }
+  }
+};
+
+// FP4 records of the KV memory: words as published.
+struct Fp4Record {
+  __device__ __forceinline__ static void expand(const uint4 (&v)[2][1], int j, const uint32_t (&f)[2], const Shifts& s, uint32_t (&a)[4]) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const uint32_t word = word_of(v[h][0], j / 2);

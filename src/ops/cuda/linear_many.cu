@@ -1,0 +1,327 @@
+// Linear layers of many rows: tiles share what they load, and wgmma multiplies.
+#include <algorithm>
+#include <type_traits>
+
+#include "ops/cuda/problem.cuh"
+
+namespace deepinfer::ops::cuda {
+namespace {
+
+// What one CTA of rows_kernel works on.
+struct Tile {
+  GroupTile group;
+  const uint8_t* codes;
+  const uint8_t* scales;
+  int row0;  // first weight row
+};
+
+template <int kTokens>
+__device__ __forceinline__ bool find_tile(const Problem& p, int row_tile, int token_tile, int rows_per_cta, Tile* t) {
+  if (p.tiles != nullptr && token_tile >= *p.tile_count) return false;
+  t->group = p.tile(token_tile, kTokens);
+  t->row0 = row_tile * rows_per_cta;
+  t->codes = p.codes + t->group.expert * p.codes_stride;
+  t->scales = p.scales + t->group.expert * p.scales_stride;
+  return true;
+}
+
+// Starts the copy of one chunk of the tile's tokens to shared memory: [group][16 cores][8 rows][16 bytes], in one piece where the
+// tile does not cross packed tiles. kShare: half of it, into both CTAs of a pair.
+template <bool kShare>
+__device__ __forceinline__ void load_tokens(const uint8_t* packed, const GroupTile& t, int chunks, int chunk, int rank, uint8_t* to, uint64_t* barrier) {
+  const int groups = (t.rows + 7) / 8, half = (groups + 1) / 2;
+  barrier_expect(barrier, groups * kGroupChunkBytes);
+  int g = kShare && rank == 1 ? half : 0;
+  const int end = kShare && rank == 0 ? half : groups;
+  while (g < end) {
+    const int at = t.first_row / 8 + g, run = min(end - g, kPackedGroups - at % kPackedGroups);
+    const uint8_t* from = packed + ((static_cast<int64_t>(at / kPackedGroups) * chunks + chunk) * kPackedGroups + at % kPackedGroups) * kGroupChunkBytes;
+    if constexpr (kShare) {
+      bulk_load_multicast(to + g * kGroupChunkBytes, from, run * kGroupChunkBytes, barrier, 3);
+    } else {
+      bulk_load(to + g * kGroupChunkBytes, from, run * kGroupChunkBytes, barrier);
+    }
+    g += run;
+  }
+}
+
+// A stage's weights in shared memory: kRows rows of one chunk as stored, odd rows with neighbouring 64 bytes swapped so that
+// eight lanes read different banks; then the scales, a word a scale row.
+template <WeightFormat kFormat, int kRows>
+struct WeightStage {
+  using F = Fragment<kFormat>;
+  static constexpr int kCodeBytes = kRows * F::kRowBytes;
+  static constexpr int kScaleRows = F::kScaleRows == 0 ? 0 : kRows / std::max(F::kScaleRows, 1);
+  static constexpr int kBytes = kCodeBytes + (kScaleRows * 4 + 127) / 128 * 128;
+  static constexpr int kRowVectors = F::kRowBytes / 16;
+
+  // Vector v of a row. Rows of 64 bytes (FP4) lie in different banks as they are.
+  __device__ __forceinline__ static uint32_t place(int row, int v) {
+    if constexpr (F::kRowBytes == 64) return row * 64 + (v * 16);
+    return row * F::kRowBytes + ((v ^ (row % 2 * 4)) * 16);
+  }
+  // One of 128 producing threads starts its copies.
+  __device__ __forceinline__ static void issue(uint32_t stage, const uint8_t* codes, const uint8_t* scales, int n, int k, int row0, int chunk, int thread) {
+    if constexpr (kFormat == WeightFormat::kFp4) return issue_tiles(stage, codes, n, k, row0, chunk, thread);
+    const int64_t row_stride = static_cast<int64_t>(k / kChunk) * F::kRowBytes;
+#pragma unroll
+    for (int i = 0; i < kRows * kRowVectors / kWarpgroup; ++i) {
+      const int at = i * kWarpgroup + thread, row = at / kRowVectors, v = at % kRowVectors;
+      async_load<16>(stage + place(row, v), codes + min(row0 + row, n - 1) * row_stride + static_cast<int64_t>(chunk) * F::kRowBytes + v * 16);
+    }
+    if constexpr (kScaleRows > 0) {
+      if (thread >= kScaleRows) return;
+      const int64_t row = min(row0 + thread * F::kScaleRows, n - 1) / F::kScaleRows;
+      async_load<4>(stage + kCodeBytes + thread * 4, scales + row * (k / 32) + chunk * 4);
+    }
+  }
+  // FP4: tiles of 16 rows.
+  __device__ __forceinline__ static void issue_tiles(uint32_t stage, const uint8_t* codes, int n, int k, int row0, int chunk, int thread) {
+    const int chunks = k / kChunk, last = (n - 1) / 16;
+    const auto tile = [&](int row) { return codes + fp4_tile(min((row0 + row) / 16, last), chunk, chunks); };
+#pragma unroll
+    for (int i = 0; i < kRows * kRowVectors / kWarpgroup; ++i) {
+      const int at = i * kWarpgroup + thread, row = at / kRowVectors, v = at % kRowVectors;
+      async_load<16>(stage + place(row, v), tile(row) + row % 16 * 64 + v * 16);
+    }
+    if (thread < kRows) async_load<4>(stage + kCodeBytes + thread * 4, tile(thread) + 1024 + thread % 16 * 4);
+  }
+};
+
+// Half a chunk's A operand. wgmma reads these registers after it was issued, which the compiler does not know: keep_alive() stands
+// behind the wait that ends the reading.
+template <WeightFormat kFormat>
+struct Operand {
+  using F = Fragment<kFormat>;
+  uint32_t a[4][4];
+
+  // row: this lane's first row of the stage (the second is 8 further).
+  template <int kRows>
+  __device__ __forceinline__ void expand(uint32_t stage, int row, int quad, int half, const Shifts& shifts) {
+    using S = WeightStage<kFormat, kRows>;
+    constexpr int kHalfVectors = F::kVectors > 1 ? F::kVectors / 2 : 1;
+    uint4 v[2][F::kVectors];
+    uint32_t scales[2] = {}, f[F::kFactors];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+#pragma unroll
+      for (int i = 0; i < kHalfVectors; ++i) {
+        const int vector = F::kVectors > 1 ? half * kHalfVectors + i : 0;
+        v[h][vector] = shared_load(stage + S::place(row + 8 * h, vector * 4 + quad));
+      }
+      if constexpr (F::kScaleRows > 0) scales[h] = shared_load_word(stage + S::kCodeBytes + (row + 8 * h) / F::kScaleRows * 4);
+    }
+    F::factors(scales[0], scales[1], quad, f);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) F::expand(v, 4 * half + j, f, shifts, a[j]);
+  }
+  __device__ __forceinline__ void keep_alive() const {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) asm volatile("" ::"r"(a[j][0]), "r"(a[j][1]), "r"(a[j][2]), "r"(a[j][3]));
+  }
+};
+
+// Starts acc (+)= half a chunk of weights x tokens.
+template <WeightFormat kFormat, int kTokens>
+__device__ __forceinline__ void multiply_half(const Operand<kFormat>& w, int half, const uint8_t* tokens, bool first, float (&acc)[kTokens / 2]) {
+  wgmma_fence();
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    const uint8_t* b = tokens + 2 * (4 * half + j) * kCoreBytes;
+    wgmma_bf16<kTokens>(acc, w.a[j], matrix_descriptor(b, kCoreBytes, kGroupChunkBytes), !first || half + j > 0);
+  }
+  wgmma_commit();
+}
+
+// The same value for all threads of a warp as far as the compiler can see; without that it serialises wgmma.
+__device__ __forceinline__ int warpgroup_index() { return __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / kWarpgroup, 0); }
+
+// The sums of a tile go through shared memory (its copies have been consumed), so that whole lines are written.
+template <int kTokens, int kRows, Output kOutput>
+__device__ __forceinline__ void store_tile(const Problem& p, const Tile& t, int row_in_tile, int quad, const float (&sum)[kTokens / 2], uint8_t* shared) {
+  using T = std::conditional_t<kOutput == Output::kBf16, __nv_bfloat16, float>;
+  constexpr int kThreads = 2 * kRows, kVector = 16 / sizeof(T), kStride = kRows + kVector;
+  T* rows = reinterpret_cast<T*>(shared);  // [token][kStride]
+  group_sync(1, kThreads);
+#pragma unroll
+  for (int i = 0; i < kTokens / 2; ++i) store<kOutput>(rows, (8 * (i / 4) + 2 * quad + i % 2) * kStride + row_in_tile + 8 * ((i / 2) % 2), sum[i]);
+  group_sync(1, kThreads);
+  const bool aligned = (reinterpret_cast<uintptr_t>(p.y) | p.y_stride * sizeof(T) | p.y_group * sizeof(T)) % 16 == 0;
+  for (int i = threadIdx.x; i < t.group.rows * (kRows / kVector); i += kThreads) {
+    const int token = i / (kRows / kVector), r = i % (kRows / kVector) * kVector, left = p.n - t.row0 - r;
+    const int64_t y = p.output(t.group, token);
+    if (y < 0 || left <= 0) continue;
+    const T* from = rows + token * kStride + r;
+    T* to = static_cast<T*>(p.y) + y + t.row0 + r;
+    if (aligned && left >= kVector) {
+      *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(from);
+    } else {
+      for (int e = 0; e < min(kVector, left); ++e) to[e] = from[e];
+    }
+  }
+}
+
+constexpr int kRowGroups = 2;  // warpgroups of 64 weight rows in a CTA of rows_kernel
+
+// More tokens: each warpgroup takes 64 weight rows; all share the tokens. A further warpgroup copies weights and tokens in.
+// kCluster: the four CTAs of a cluster take the four quarters of K and add up through each other's shared memory;
+// otherwise one CTA takes all of K and holds the sum of the finished quarters in `total` (kWhole: K is not cut), and two CTAs with other
+// weight rows share the tokens that they copy in, for the L2 cache is what limits this kernel. kCtas: CTAs of an SM.
+enum class Cut { kWhole, kInTurn, kCluster };
+template <WeightFormat kFormat, int kTokens, Output kOutput, int kStages, Cut kCut, int kCtas>
+__global__ __launch_bounds__((kRowGroups + 1) * kWarpgroup, kCtas) void rows_kernel(const Problem p) {
+  extern __shared__ __align__(128) uint8_t shared[];
+  constexpr bool kCluster = kCut == Cut::kCluster;
+  constexpr int kRows = 64 * kRowGroups, kTokenBytes = kTokens * 2 * kChunk;
+  using Weights = WeightStage<kFormat, kRows>;
+  constexpr int kStageBytes = kTokenBytes + Weights::kBytes;
+  const int group = warpgroup_index(), thread = threadIdx.x % kWarpgroup, warp = thread / 32, lane = thread % 32;
+  uint64_t* full = reinterpret_cast<uint64_t*>(shared + kStages * kStageBytes);
+  uint64_t* empty = full + kStages;
+  const int quarter = kCluster ? blockIdx.x % kQuarters : 0;
+  const int first = kCluster ? min(p.chunks, quarter * p.quarter) : 0, last = kCluster ? min(p.chunks, first + p.quarter) : p.chunks;
+
+  wait_for_inputs();
+  start_next_kernel();
+  Tile t;
+  if (!find_tile<kTokens>(p, blockIdx.x / (kCluster ? kQuarters : 1), blockIdx.y, kRows, &t)) return;
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < kStages; ++s) barrier_init(full + s, 1 + kWarpgroup), barrier_init(empty + s, kRowGroups * 4 * (kCluster ? 1 : 2));
+    barrier_init_fence();
+  }
+  kCluster ? __syncthreads() : cluster_sync();
+
+  if (group == kRowGroups) {
+    if constexpr (kCtas == 1) registers_down<40>();
+    for (int c = first; c < last; ++c) {
+      const int stage = (c - first) % kStages, round = (c - first) / kStages;
+      uint8_t* to = shared + stage * kStageBytes;
+      if (round > 0) barrier_wait(empty + stage, (round - 1) & 1);
+      if (thread == 0) load_tokens<!kCluster>(p.packed, t.group, p.chunks, c, blockIdx.x % 2, to, full + stage);
+      Weights::issue(shared_address(to) + kTokenBytes, t.codes, t.scales, p.n, p.k, t.row0, c, thread);
+      barrier_arrive_after_loads(full + stage);
+    }
+    cluster_sync();
+    if constexpr (kCluster) cluster_sync();
+    return;
+  }
+
+  if constexpr (kCtas == 1) registers_up<232>();
+  const int row_in_tile = 64 * group + 16 * warp + lane / 4, row = t.row0 + row_in_tile, quad = lane % 4;
+  float acc[kTokens / 2], total[kTokens / 2];
+#pragma unroll
+  for (int x = 0; x < kTokens / 2; ++x) acc[x] = total[x] = 0;
+  const auto release = [&](uint64_t* barrier) {  // the stage may be filled again
+    if (kCluster && lane == 0) barrier_arrive(barrier);
+    if (!kCluster && lane < 2) barrier_arrive_remote(barrier, lane);
+  };
+  Operand<kFormat> even, odd;
+  int stage = 0, phase = 0;
+  const int step = kCluster ? last - first : p.quarter;
+  for (int begin = first; begin < last; begin += step) {
+    // One quarter. The tensor cores work on one half of a chunk while the other is expanded; sums are not touched in between, or
+    // the compiler would wait for them every time.
+    const int end = min(last, begin + step);
+    for (int chunk = begin; chunk < end; ++chunk) {
+      const uint8_t* tokens = shared + stage * kStageBytes;
+      const uint32_t weights = shared_address(tokens) + kTokenBytes;
+      barrier_wait(full + stage, phase);
+      if constexpr (kCtas > 1) {  // registers are short, and the other CTA keeps the tensor cores busy
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          even.template expand<kRows>(weights, row_in_tile, quad, half, p.shifts);
+          multiply_half<kFormat, kTokens>(even, half, tokens, chunk == begin, acc);
+          wgmma_wait<0>();
+          even.keep_alive();
+        }
+        release(empty + stage);
+        if (++stage == kStages) stage = 0, phase ^= 1;
+        continue;
+      }
+      even.template expand<kRows>(weights, row_in_tile, quad, 0, p.shifts);
+      multiply_half<kFormat, kTokens>(even, 0, tokens, chunk == begin, acc);
+      wgmma_wait<1>();
+      odd.keep_alive();
+      if (chunk > begin) release(empty + (stage == 0 ? kStages - 1 : stage - 1));
+      odd.template expand<kRows>(weights, row_in_tile, quad, 1, p.shifts);
+      multiply_half<kFormat, kTokens>(odd, 1, tokens, false, acc);
+      wgmma_wait<1>();
+      even.keep_alive();
+      if (++stage == kStages) stage = 0, phase ^= 1;
+    }
+    if constexpr (kCtas == 1) {
+      wgmma_wait<0>();
+      odd.keep_alive();
+      release(empty + (stage == 0 ? kStages - 1 : stage - 1));
+    }
+    if constexpr (kCut == Cut::kInTurn) {
+#pragma unroll
+      for (int x = 0; x < kTokens / 2; ++x) total[x] = begin == first ? acc[x] : total[x] + acc[x];
+    }
+  }
+  if constexpr (kCluster) {
+    float* partial = reinterpret_cast<float*>(shared);  // [token][kRows]; no copy is in flight any more
+    asm volatile("bar.sync 1, %0;" ::"n"(kRowGroups * kWarpgroup) : "memory");
+#pragma unroll
+    for (int i = 0; i < kTokens / 2; ++i) {
+      const int token = 8 * (i / 4) + 2 * quad + i % 2, r = row - t.row0 + 8 * ((i / 2) % 2);
+      partial[token * kRows + r] = acc[i];
+    }
+    cluster_sync();
+    const float* q[kQuarters];
+#pragma unroll
+    for (int i = 0; i < kQuarters; ++i) q[i] = cluster_shared(partial, i);
+    const int mine = kRows / kQuarters;
+    for (int i = threadIdx.x; i < t.group.rows * mine; i += kRowGroups * kWarpgroup) {
+      const int token = i / mine, r = quarter * mine + i % mine, at = token * kRows + r;
+      const int64_t y = p.output(t.group, token);
+      if (t.row0 + r >= p.n || y < 0) continue;
+      const float sum = ((q[0][at] + q[1][at]) + q[2][at]) + q[3][at];
+      store<kOutput>(p.y, y + t.row0 + r, sum);
+    }
+    cluster_sync();  // nobody leaves while its shared memory is being read
+  } else {
+    store_tile<kTokens, kRows, kOutput>(p, t, row_in_tile, quad, kCut == Cut::kWhole ? acc : total, shared);
+    cluster_sync();  // nobody leaves while the other may still write to it
+  }
+}
+
+template <WeightFormat kFormat, Output kOutput, int kTokens, Cut kCut>
+void launch_rows(const Problem& p, cudaStream_t stream) {
+  // Two CTAs on an SM where registers and stages allow.
+  constexpr int kRows = 64 * kRowGroups, kStageBytes = kTokens * 2 * kChunk + WeightStage<kFormat, kRows>::kBytes;
+  constexpr int kCtas = kCut != Cut::kInTurn && kTokens <= 64 && kFormat != WeightFormat::kBf16 ? 2 : 1, kStages = std::min(8, (220 << 10) / kCtas / kStageBytes);
+  static_assert(kStages >= 3 && kStages * kStageBytes >= kTokens * (kRows + 8) * 4);
+  const int row_tiles = (p.n + kRows - 1) / kRows, ctas = kCut == Cut::kCluster ? row_tiles * kQuarters : (row_tiles + 1) / 2 * 2;
+  launch_problem(rows_kernel<kFormat, kTokens, kOutput, kStages, kCut, kCtas>, dim3(ctas, p.token_tiles), (kRowGroups + 1) * kWarpgroup, kStages * (kStageBytes + 16),
+                 kCut == Cut::kCluster ? kQuarters : 2, p, stream);
+}
+
+template <WeightFormat kFormat, Output kOutput, int kTokens>
+void launch_tokens(const Problem& p, cudaStream_t stream) {
+  if (p.quarter == p.chunks) return launch_rows<kFormat, kOutput, kTokens, Cut::kWhole>(p, stream);
+  if ((p.n + 127) / 128 * p.token_tiles < 2 * multiprocessors()) return launch_rows<kFormat, kOutput, kTokens, Cut::kCluster>(p, stream);
+  launch_rows<kFormat, kOutput, kTokens, Cut::kInTurn>(p, stream);
+}
+
+template <WeightFormat kFormat, Output kOutput>
+void launch_format(int tokens, const Problem& p, cudaStream_t stream) {
+  switch (tokens) {
+    case 32: return launch_tokens<kFormat, kOutput, 32>(p, stream);
+    case 64: return launch_tokens<kFormat, kOutput, 64>(p, stream);
+    default: return launch_tokens<kFormat, kOutput, 128>(p, stream);
+  }
+}
+
+}  // namespace
+
+void multiply_many(WeightFormat format, Output output, int tokens, const Problem& p, cudaStream_t stream) {
+  const bool bf16 = output == Output::kBf16;
+  switch (format) {
+    case WeightFormat::kFp8: return bf16 ? launch_format<WeightFormat::kFp8, Output::kBf16>(tokens, p, stream) : launch_format<WeightFormat::kFp8, Output::kFp32>(tokens, p, stream);
+    case WeightFormat::kFp4: return bf16 ? launch_format<WeightFormat::kFp4, Output::kBf16>(tokens, p, stream) : launch_format<WeightFormat::kFp4, Output::kFp32>(tokens, p, stream);
+    default: return bf16 ? launch_format<WeightFormat::kBf16, Output::kBf16>(tokens, p, stream) : launch_format<WeightFormat::kBf16, Output::kFp32>(tokens, p, stream);
+  }
+}
+
+}  // namespace deepinfer::ops::cuda
