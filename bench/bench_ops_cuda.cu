@@ -1,8 +1,9 @@
 // The CUDA backend on one GPU: matrices, experts, attention, indexer, mHC and whole layers of the full-width model, against the
 // read bandwidth and matrix rates measured in the same run. Every repetition of a matrix reads other weights, over 512 MB.
-// --quick: fewer repetitions. --only TEXT: only groups whose name contains it (peaks, linear, prefill, stages, layer, prefill_layer).
+// --quick: stages and layers at 1 and 64 rows and 4k of context alone. --only TEXT: one group of linear, prefill, stages.
 #include <cmath>
 #include <cstring>
+#include <map>
 #include <random>
 
 #include "bench/cuda/cublaslt.h"
@@ -72,10 +73,12 @@ double linear_us(Pools& pools, const Shape& s, int rows) {
   return graph_us([&](int i, cudaStream_t stream) { linear(copy_of(pools, s, i), pools.packed.p, rows, {pools.y.p, Output::kBf16}, stream); }, copies_of(s));
 }
 
+constexpr Shape kHead{"head", 129280, 5120, WeightFormat::kBf16};
+
 void decode_matrices(Pools& pools, const Ceilings& c) {
   const Shape shapes[] = {{"wq_b", 32768, 1280, WeightFormat::kFp8}, {"wo_b", 5120, 8192, WeightFormat::kFp8},     {"wq_a_wkv", 1792, 5120, WeightFormat::kFp8},
                           {"shared_w1_w3", 4608, 5120, WeightFormat::kFp8}, {"shared_w2", 5120, 2304, WeightFormat::kFp8}, {"engram_wkv", 25600, 6144, WeightFormat::kFp8},
-                          {"gate", 384, 5120, WeightFormat::kBf16},  {"head", 129280, 5120, WeightFormat::kBf16}};
+                          {"gate", 384, 5120, WeightFormat::kBf16},  kHead};
   for (const Shape& s : shapes) {
     const size_t elements = static_cast<size_t>(s.n) * s.k, bytes = code_bytes(s.format, elements) + scale_bytes(s.format, elements);
     for (int rows : {1, 8, 64, 256}) {
@@ -251,8 +254,28 @@ double dense_bytes() {
   return fp8 * (1 + 1.0 / 1024) + 384.0 * 5120 * 2 + 2 * 24 * 20480.0 * 4;
 }
 
-void decode_layers(Stages& s, const Ceilings& c) {
-  for (int rows : {1, 8, 64, 256}) {
+// What the whole model would take, by the layer that was measured: `layers` of them one after the other and the head; G GPUs hold the layers
+// in sequence and work on as many batches. Experts beyond the GPUs' memory come from host memory at the measured rate, not overlapped.
+// Engram tables lie on the host.
+struct Projection {
+  double head_us, host_gbps;
+
+  void print(int rows, double layer_us, double expert_bytes) const {
+    const int layers = static_cast<int>(deepinfer::checkpoint::ModelConfig{}.num_hidden_layers);
+    constexpr double kWeightBytes = 120e9;  // of a GPU of 141 GB
+    const double all_experts = layers * 384.0 * 3 * 2304 * 5120 * (0.5 + 1.0 / 32), dense = layers * dense_bytes() + 2 * 129280.0 * 5120 * 2;
+    for (int gpus : {1, 2, 4, 8}) {
+      const double missing = std::clamp(1 - (gpus * kWeightBytes - dense) / all_experts, 0.0, 1.0);
+      const double step_us = layers * layer_us + head_us + layers * expert_bytes * missing / host_gbps * 1e-3;
+      report({.bench = kName, .name = fmt::format("projected_{}_gpus_batch_{}", gpus, rows), .value = 1e6 * gpus * rows / step_us, .unit = "tokens/s"});
+    }
+  }
+};
+
+void decode_layers(Stages& s, const Ceilings& c, bool quick, const std::map<int, double>& head_us) {
+  const double host_gbps = host_copy_gbps();
+  report({.bench = kName, .name = "host_copy", .value = host_gbps, .unit = "GB/s"});
+  for (int rows : quick ? std::vector{1, 64} : std::vector{1, 8, 64, 256}) {
     s.begin(rows, 1, 32 * 1024);
     Backend& b = s.ops();
     const auto at = [](int i) { return At{Synthetic::kFirstReuse + i % 2, Rows::kDecoder}; };
@@ -288,11 +311,12 @@ void decode_layers(Stages& s, const Ceilings& c) {
     const double layer_bytes = dense_bytes() + s.expert_bytes(rows) + s.kv_bytes(rows, 32 * 1024) + rows * 6.0 * 2 * 20480;
     report_bytes(c, fmt::format("decode_layer_{}", rows), layer, layer_bytes, rows == 1 ? std::optional(0.6) : rows == 64 ? std::optional(0.7) : std::nullopt);
     report_us(fmt::format("decode_layer_us_{}", rows), layer);
+    Projection{head_us.at(rows), host_gbps}.print(rows, layer, s.expert_bytes(rows));
   }
 }
 
-void prefill_layers(Stages& s, const Ceilings& c) {
-  for (int context : {4096, 32 * 1024}) {
+void prefill_layers(Stages& s, const Ceilings& c, bool quick) {
+  for (int context : quick ? std::vector{4096} : std::vector{4096, 32 * 1024}) {
     s.begin(1, kRowsMax, context);
     Backend& b = s.ops();
     const auto at = [](int i) { return At{Synthetic::kFirstReuse + i % 2, Rows::kDecoder}; };
@@ -321,23 +345,25 @@ void prefill_layers(Stages& s, const Ceilings& c) {
   }
 }
 
-int run(const std::string& only) {
+int run(const std::string& only, bool quick) {
   const auto wanted = [&](const char* group) { return only.empty() || std::strstr(group, only.c_str()) != nullptr || only.find(group) != std::string::npos; };
   const CublasLt lt = CublasLt::open();
   Ceilings c;
+  std::map<int, double> head_us;
   {
     Pools pools;
     fill(pools.codes, 1, Fill::kCodes);
     fill(pools.scales, 2, Fill::kScales);
     fill(pools.packed, 3, Fill::kBf16);
     c = measure_ceilings(pools, lt);
+    for (int rows : {1, 8, 64, 256}) head_us[rows] = linear_us(pools, kHead, rows);
     if (wanted("linear")) decode_matrices(pools, c);
     if (wanted("prefill")) prefill_matrices(pools, c, lt);
   }
   if (wanted("stages")) {
     Stages s(384);
-    decode_layers(s, c);
-    prefill_layers(s, c);
+    decode_layers(s, c, quick, head_us);
+    prefill_layers(s, c, quick);
   }
   CUDA_OK(cudaDeviceSynchronize());
   return 0;
@@ -349,8 +375,10 @@ int run(const std::string& only) {
 int main(int argc, char** argv) {
   if (!check::device_or_skip()) return 0;
   std::string only;
-  for (int i = 1; i + 1 < argc; ++i) {
-    if (std::strcmp(argv[i], "--only") == 0) only = argv[i + 1];
+  bool quick = false;
+  for (int i = 1; i < argc; ++i) {
+    if (std::strcmp(argv[i], "--quick") == 0) quick = true;
+    if (std::strcmp(argv[i], "--only") == 0 && i + 1 < argc) only = argv[++i];
   }
-  return bench::run(only);
+  return bench::run(only, quick);
 }

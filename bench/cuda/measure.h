@@ -84,6 +84,17 @@ inline double graph_us(const std::function<void(int, cudaStream_t)>& body, int c
   return us / calls;
 }
 
+// From pinned host memory to the GPU.
+inline double host_copy_gbps() {
+  constexpr size_t kBytes = size_t{256} << 20;
+  void* host = nullptr;
+  check::Device<uint8_t> device(kBytes);
+  CUDA_OK(cudaMallocHost(&host, kBytes));
+  const double us = median_us([&] { CUDA_OK(cudaMemcpyAsync(device.p, host, kBytes, cudaMemcpyHostToDevice, nullptr)); }, 5);
+  CUDA_OK(cudaFreeHost(host));
+  return kBytes / us * 1e-3;
+}
+
 // What this GPU can do, measured in this run.
 struct Ceilings {
   double read_gbps = 0;
