@@ -67,7 +67,7 @@ class Fuzzer(threading.Thread):
         return bytes(text)
 
     def one(self):
-        text = self.damaged() + (self.damaged() if self.random.random() < 0.2 else b"")
+        text = self.text = self.damaged() + (self.damaged() if self.random.random() < 0.2 else b"")
         with socket.create_connection(("127.0.0.1", self.port), timeout=60) as s:
             try:
                 if self.random.random() < 0.3 and len(text) > 2:
@@ -95,7 +95,7 @@ class Fuzzer(threading.Thread):
             try:
                 self.one()
             except OSError as error:  # nobody there, or no answer within a minute
-                self.faults.append((b"", repr(error).encode()))
+                self.faults.append((self.text, repr(error).encode()))
 
 
 class ServeFuzzTest(unittest.TestCase):
