@@ -20,6 +20,7 @@ packages=(
   libsqlite3-dev    # files and batches of the service
   libjpeg-dev libpng-dev libwebp-dev libgif-dev  # images in requests
   libhiredis-dev    # KV blocks in Redis
+  libsodium-dev     # KV blocks encrypted at rest
   liburing-dev      # asynchronous disk reads and writes: KV on SSD, offloaded experts
 )
 python=(  # the Python package; pip install .

@@ -1,7 +1,9 @@
-// deepinfer cache ls|stat|purge|verify STORE: what the KV stores below device memory hold.
+// deepinfer cache ls|stat|purge|verify STORE: what the KV stores below device memory hold; cache explain: why a prompt
+// missed.
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <ctime>
 #include <map>
 
@@ -10,10 +12,12 @@
 
 #include "app/commands.h"
 #include "app/kv_tiers.h"
+#include "app/run/cache_explain.h"
+#include "app/run/find_model.h"
 #include "app/terminal/terminal.h"
 #include "base/format.h"
-#include "kv/directory_store.h"
 #include "kv/peer_tier.h"
+#include "kv/prompt_log.h"
 #include "kv/remote_store.h"
 #include "kv/ssd_tier.h"
 
@@ -30,7 +34,8 @@ struct CacheFlags {
 bool is_peers(const std::string& store) { return store.starts_with("kvstore:"); }
 
 bool is_remote(const std::string& store) {
-  return store.starts_with("dir:") || store.starts_with("redis:") || store.starts_with("redis+");
+  return store.starts_with("dir:") || store.starts_with("redis:") || store.starts_with("redis+") ||
+         store.starts_with("rados:");
 }
 
 Result<std::unique_ptr<kv::PeerTier>> open_peers(const CacheFlags& flags) {
@@ -116,14 +121,14 @@ int purge(const CacheFlags& flags) {
     return status.ok() ? kExitOk : fail(status.message());
   }
   if (is_remote(flags.store)) {
-    if (flags.expired && !flags.store.starts_with("dir:")) return fail("Redis forgets what has expired by itself.");
+    if (flags.expired && flags.store.starts_with("redis")) return fail("Redis forgets what has expired by itself.");
+    const auto store = kv::open_remote_store(flags.store);
+    if (!store.ok()) return fail(store.status().message());
     if (flags.expired) {
-      const Result<int64_t> swept = kv::DirectoryStore(flags.store.substr(4)).sweep();
+      const Result<int64_t> swept = store.value()->sweep();
       if (!swept.ok()) return fail(swept.status().message());
       return write_out(STDOUT_FILENO, fmt::format("{} blocks removed.\n", swept.value())) ? kExitOk : kExitFailure;
     }
-    const auto store = kv::open_remote_store(flags.store);
-    if (!store.ok()) return fail(store.status().message());
     const Status status = store.value()->purge(space);
     return status.ok() ? kExitOk : fail(status.message());
   }
@@ -144,6 +149,70 @@ int verify(const CacheFlags& flags) {
   return !write_out(STDOUT_FILENO, text) || bad > 0 ? kExitFailure : kExitOk;
 }
 
+struct ExplainFlags {
+  std::string request, log, model;
+  int keep = 140;
+};
+
+int explain(const ExplainFlags& flags) {
+  const Result<std::vector<kv::LoggedPrompt>> prompts = kv::PromptLog::read(flags.log);
+  if (!prompts.ok()) return fail(prompts.status().message());
+  if (prompts->empty()) return fail(fmt::format("{} holds no prompts.", flags.log));
+  size_t at = prompts->size() - 1;
+  if (flags.request != "last") {
+    const auto named = std::ranges::find(prompts.value(), flags.request,
+                                         [](const kv::LoggedPrompt& p) { return std::to_string(p.number); });
+    if (named == prompts->end()) {
+      return fail(fmt::format("{} has no request {}; it holds {} to {}.", flags.log, flags.request,
+                              prompts->front().number, prompts->back().number));
+    }
+    at = static_cast<size_t>(named - prompts->begin());
+  }
+  std::optional<text::Tokenizer> tokenizer;
+  const Result<std::string> file = find_tokenizer(flags.model);
+  if (!flags.model.empty() && !file.ok()) return fail(file.status().message());
+  if (file.ok()) {
+    if (Result<text::Tokenizer> loaded = text::Tokenizer::load(file.value()); loaded.ok()) tokenizer = loaded.value();
+  }
+  const std::string text =
+      explain_prompt(prompts.value(), at, {.keep = flags.keep}, tokenizer ? &*tokenizer : nullptr);
+  return write_out(STDOUT_FILENO, text) ? kExitOk : kExitFailure;
+}
+
+struct PoolFlags {
+  std::string url;
+  kv::RadosPoolOptions pool;
+};
+
+void add_init_rados(CLI::App& app, Run* run) {
+  auto flags = std::make_shared<PoolFlags>();
+  CLI::App* sub = app.add_subcommand("init-rados", "Make an erasure-coded pool for blocks in a Ceph cluster");
+  sub->add_option("POOL", flags->url, "rados://POOL[?config=PATH][&user=NAME]")->required();
+  sub->add_option("--k", flags->pool.k, "Data parts of a block")->capture_default_str();
+  sub->add_option("--m", flags->pool.m, "Coding parts: so many may be lost")->capture_default_str();
+  sub->add_option("--groups", flags->pool.groups, "Placement groups")->capture_default_str();
+  sub->add_option("--failure-domain", flags->pool.failure_domain, "What holds one part at most: osd, host, rack")
+      ->capture_default_str();
+  sub->callback([flags, run] {
+    *run = [flags] {
+      const Status status = kv::make_rados_pool(flags->url, flags->pool);
+      return status.ok() ? kExitOk : fail(status.message());
+    };
+  });
+}
+
+void add_explain(CLI::App& app, Run* run) {
+  auto flags = std::make_shared<ExplainFlags>();
+  CLI::App* sub = app.add_subcommand("explain", "Say why a prompt was not served from the cache");
+  sub->add_option("REQUEST", flags->request, "Its number in the log, or \"last\"")->default_val("last");
+  sub->add_option("--log", flags->log, "The file of --kv-log of the service")->required();
+  sub->add_option("--model", flags->model, "Model whose tokenizer turns tokens into text (default: the bundled one)");
+  sub->add_option("--keep", flags->keep, "Prompt rows at the end that always run: the model's window and 12")
+      ->default_val(140)
+      ->check(CLI::Range(0, 1 << 20));
+  sub->callback([flags, run] { *run = [flags] { return explain(*flags); }; });
+}
+
 void setup_cache(CLI::App& app, Run* run) {
   auto flags = std::make_shared<CacheFlags>();
   app.require_subcommand(1);
@@ -160,6 +229,8 @@ void setup_cache(CLI::App& app, Run* run) {
   p->add_option("--tenant", flags->tenant, "Only those of one tenant");
   p->add_flag("--expired", flags->expired, "Only those that have passed their time");
   p->add_flag("--all", flags->all, "All");
+  add_explain(app, run);
+  add_init_rados(app, run);
   add("verify", "Read all blocks of an SSD cache, and forget damaged ones", &verify);
 }
 

@@ -18,7 +18,7 @@ namespace {
 struct KvstoreFlags {
   std::string listen, ssd, token_file;
   int64_t memory_mb = 0;
-  double ssd_gb = 0;
+  double ssd_gb = 0, tenant_gb = 0;
 };
 
 Result<kv::PeerServerOptions> server_options(const KvstoreFlags& flags) {
@@ -43,9 +43,10 @@ Result<kv::PeerServerOptions> server_options(const KvstoreFlags& flags) {
         "blocks. Give all of them one file with a secret: --kv-token-file FILE.",
         flags.listen);
   }
+  o.tenant_bytes = static_cast<uint64_t>(flags.tenant_gb * (1ull << 30));
   o.host_bytes = static_cast<uint64_t>(flags.memory_mb) << 20;
   o.ssd_dir = flags.ssd;
-  o.ssd = ssd_options(flags.ssd_gb);
+  o.ssd = ssd_options(flags.ssd_gb, flags.tenant_gb);
   return o;
 }
 
@@ -71,6 +72,7 @@ void setup_kvstore(CLI::App& app, Run* run) {
   options->bind("memory-mb", &flags->memory_mb);
   options->bind("kv-ssd", &flags->ssd);
   options->bind("kv-ssd-gb", &flags->ssd_gb);
+  options->bind("kv-tenant-gb", &flags->tenant_gb);
   options->bind("kv-token-file", &flags->token_file);
   *run = [flags, options] { return options->run([&] { return serve(*flags); }); };
 }

@@ -2,11 +2,16 @@
 
 #include <sys/stat.h>
 
+#include <ctime>
+#include <optional>
+
 #include "app/options/command_options.h"
 #include "base/file.h"
 #include "engine/engine.h"
+#include "kv/encrypted_tier.h"
 #include "kv/host_tier.h"
 #include "kv/peer_tier.h"
+#include "kv/prompt_log.h"
 #include "kv/remote_store.h"
 #include "kv/ssd_tier.h"
 #include "kv/threaded_tier.h"
@@ -17,7 +22,8 @@ namespace deepinfer::app {
 namespace {
 
 constexpr size_t kTokenBytesMax = 4096;
-constexpr double kPeersWaitS = 2;
+constexpr double kPeersWaitS = 2, kDayS = 86400;
+constexpr uint64_t kLogBytes = 64u << 20;
 
 Result<std::shared_ptr<kv::Tier>> open_remote(const std::string& url, const std::string& token_file) {
   if (url.starts_with("kvstore:")) {
@@ -30,6 +36,21 @@ Result<std::shared_ptr<kv::Tier>> open_remote(const std::string& url, const std:
   DI_ASSIGN_OR_RETURN(std::unique_ptr<kv::RemoteStore> store, kv::open_remote_store(url));
   DI_RETURN_IF_ERROR(store->ping().with_context("The remote KV store cannot be used"));
   return std::shared_ptr<kv::Tier>(std::make_shared<kv::ThreadedTier>(std::move(store), kv::ThreadedTierOptions()));
+}
+
+Status log_prompts(const std::string& path, engine::EngineOptions* options) {
+  if (path.empty()) return Status();
+  DI_ASSIGN_OR_RETURN(std::unique_ptr<kv::PromptLog> opened, kv::PromptLog::open(path, kLogBytes));
+  options->on_answered = [log = std::shared_ptr<kv::PromptLog>(std::move(opened))](const engine::Request& r,
+                                                                                  const engine::Usage& usage) {
+    if (!r.cache) return;
+    log->append({.unix_time = std::time(nullptr),
+                 .tenant = r.tenant,
+                 .traffic = r.traffic,
+                 .cached = usage.cached_tokens,
+                 .tokens = r.prompt});
+  };
+  return Status();
 }
 
 }  // namespace
@@ -46,8 +67,9 @@ Result<std::string> read_kv_token(const std::string& path) {
   return text.substr(begin, end - begin + 1);
 }
 
-kv::SsdTierOptions ssd_options(double gb) {
-  kv::SsdTierOptions o{.bytes_max = static_cast<uint64_t>(gb * (1ull << 30))};
+kv::SsdTierOptions ssd_options(double gb, double tenant_gb) {
+  kv::SsdTierOptions o{.bytes_max = static_cast<uint64_t>(gb * (1ull << 30)),
+                       .space_bytes_max = static_cast<uint64_t>(tenant_gb * (1ull << 30))};
   o.segment_bytes = std::min(o.segment_bytes, o.bytes_max / 8);
   return o;
 }
@@ -57,23 +79,41 @@ void bind_kv(CommandOptions& options, KvFlags* flags) {
   options.bind("kv-ssd", &flags->ssd);
   options.bind("kv-ssd-gb", &flags->ssd_gb);
   options.bind("kv-remote", &flags->remote);
+  options.bind("kv-tenant-gb", &flags->tenant_gb);
+  options.bind("kv-key-file", &flags->key_file);
+  options.bind("kv-ttl-chat", &flags->chat_days);
+  options.bind("kv-ttl-agent", &flags->agent_days);
+  options.bind("kv-log", &flags->log);
   options.bind("kv-token-file", &flags->token_file);
   options.bind("kv-wait", &flags->wait_s);
 }
 
 Status add_kv_tiers(const KvFlags& flags, engine::EngineOptions* options) {
+  options->ttl_s[static_cast<size_t>(kv::Traffic::kChat)] = flags.chat_days * kDayS;
+  options->ttl_s[static_cast<size_t>(kv::Traffic::kAgent)] = flags.agent_days * kDayS;
+  DI_RETURN_IF_ERROR(log_prompts(flags.log, options));
+  std::optional<kv::EncryptionKey> key;
+  if (!flags.key_file.empty()) {
+    DI_ASSIGN_OR_RETURN(key, kv::read_encryption_key(flags.key_file));
+  }
+  const auto sealed = [&key](std::shared_ptr<kv::Tier> tier) -> std::shared_ptr<kv::Tier> {
+    if (!key) return tier;
+    return std::make_shared<kv::EncryptedTier>(std::move(tier), *key);
+  };
   std::vector<std::shared_ptr<kv::Tier>> levels;
   if (flags.host_mb > 0) {
     levels.push_back(std::make_shared<kv::HostTier>(
-        kv::HostTierOptions{.bytes_max = static_cast<uint64_t>(flags.host_mb) << 20}));
+        kv::HostTierOptions{.bytes_max = static_cast<uint64_t>(flags.host_mb) << 20,
+                            .space_bytes_max = static_cast<uint64_t>(flags.tenant_gb * (1ull << 30))}));
   }
   if (!flags.ssd.empty()) {
-    DI_ASSIGN_OR_RETURN(std::unique_ptr<kv::SsdTier> tier, kv::SsdTier::open(flags.ssd, ssd_options(flags.ssd_gb)));
-    levels.push_back(std::move(tier));
+    DI_ASSIGN_OR_RETURN(std::unique_ptr<kv::SsdTier> tier,
+                        kv::SsdTier::open(flags.ssd, ssd_options(flags.ssd_gb, flags.tenant_gb)));
+    levels.push_back(sealed(std::move(tier)));
   }
   for (const std::string& url : flags.remote) {
     DI_ASSIGN_OR_RETURN(std::shared_ptr<kv::Tier> tier, open_remote(url, flags.token_file));
-    levels.push_back(std::move(tier));
+    levels.push_back(sealed(std::move(tier)));
   }
   if (levels.empty()) return Status();
   options->tier = std::make_shared<kv::TierStack>(std::move(levels));

@@ -24,8 +24,8 @@ class CommandOptions;
 
 struct KvFlags {
   int64_t host_mb = 0;
-  std::string ssd, token_file;
-  double ssd_gb = 0, wait_s = 0;
+  std::string ssd, token_file, log, key_file;
+  double ssd_gb = 0, tenant_gb = 0, wait_s = 0, chat_days = 7, agent_days = 3;
   std::vector<std::string> remote;
 };
 
@@ -33,10 +33,11 @@ struct KvFlags {
 // be read, or that others may read it.
 Result<std::string> read_kv_token(const std::string& path);
 
-kv::SsdTierOptions ssd_options(double gb);
+kv::SsdTierOptions ssd_options(double gb, double tenant_gb);
 
 void bind_kv(CommandOptions& options, KvFlags* flags);
-// Sets the engine's tier if any is asked for. Errors name the store that cannot be opened.
+// Sets the engine's tier if any is asked for, times to live, and the log of prompts. Errors name the store that cannot
+// be opened.
 Status add_kv_tiers(const KvFlags& flags, engine::EngineOptions* options);
 
 }  // namespace deepinfer::app

@@ -86,6 +86,7 @@ void read_api_request(const recipe::Request& r, const recipe::SpecialIds& specia
   e.logprobs = r.inference.logprobs;
   e.top_logprobs = r.inference.top_logprobs.value_or(0);
   e.text = false;
+  e.traffic = r.conversation.has_tools() ? kv::Traffic::kAgent : kv::Traffic::kChat;
   *constraint = make_constraint(r);
   const bool reasons = r.parsing.initial == recipe::InitialStage::kReasoning ||
                        r.parsing.initial == recipe::InitialStage::kReasoningStart;

@@ -69,7 +69,10 @@ EngineStats Engine::stats() {
   impl_->on_loop([&] {
     s = impl_->stats;
     s.scheduler = impl_->scheduler->stats();
-    if (impl_->tier) s.tier = impl_->tier->stats();
+    if (impl_->tier) {
+      s.tier = impl_->tier->stats();
+      s.tier_counts = impl_->options.tier->counts();
+    }
     s.drafts = impl_->speculation.stats();
     s.live = impl_->live_count;
   });

@@ -33,12 +33,10 @@
 #include "engine/request.h"
 #include "engine/step_observer.h"
 #include "engine/stream.h"
+#include "kv/tier.h"
 #include "sched/scheduler.h"
 #include "text/tokenizer.h"
 
-namespace deepinfer::kv {
-class Tier;
-}
 namespace deepinfer::sched {
 struct DraftCosts;
 }
@@ -101,6 +99,10 @@ struct EngineOptions {
   double tier_wait_s = 2;     // a request waits no longer for its pages
   double tier_timeout_s = 5;  // a single page is given up
   double tier_flush_s = 2;    // the engine's end waits so long for writes
+  // Seconds that blocks may stay unused, on the device and in every tier, by kv::Traffic: chat 7 days, agents 3.
+  std::array<double, kv::kTraffics> ttl_s = {7 * 86400.0, 3 * 86400.0};
+  // Called on the engine's thread when the first answer to a request has ended; it must be quick.
+  std::function<void(const Request&, const Usage&)> on_answered;
   DraftOptions drafts;
   bool overlap = true;        // false: a step is planned when the one before it is committed
   bool cpu_times = false;  // StepTimes but forward in CPU time of the thread (benchmarks)
@@ -122,6 +124,8 @@ struct EngineStats {
   sched::SchedulerStats scheduler;
   StepTimes times;
   TierStats tier;
+  // By tier, tenant (kv::space_of of its name) and kind of traffic; empty without lower tiers.
+  std::vector<kv::TierCount> tier_counts;
   DraftStats drafts;
   std::optional<checkpoint::StoreStats> weights;  // where some of them are on the SSD
   int64_t steps = 0;  // with rows

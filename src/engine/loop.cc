@@ -152,6 +152,7 @@ void Engine::Impl::loop() {
 
 void Engine::Impl::wait_for_work() {
   speculation.idle();
+  if (tier) tier->pump(*scheduler, now());  // what the plan that was empty asked for
   double seconds = scheduler->has_work() ? kPausedWaitS : kIdleWaitS;
   if (tier && tier->in_flight() > 0) seconds = tier->gets_in_flight() > 0 ? kGetWaitS : kPutWaitS;
   wait_for_mail(seconds);
@@ -254,6 +255,8 @@ void Engine::Impl::add(Submission&& submission) {
   s.prefill = r.full_prefill || r.prompt_logprobs ? sched::Prefill::kFull : sched::Prefill::kTail;
   s.prompt_outputs = r.prompt_logprobs;
   s.cache = r.cache;
+  s.traffic = r.traffic;
+  s.ttl_s = options.ttl_s[static_cast<size_t>(r.traffic)];
   if (r.timeout_s > 0) s.deadline_s = l->submitted_s + r.timeout_s;
   const Result<int64_t> id =
       device_failed ? Result<int64_t>(device_error()) : scheduler->submit(std::move(s), now());
@@ -328,6 +331,7 @@ void Engine::Impl::end_answer(Answer& a, FinishReason reason) {
   if (options.observer) options.observer->on_end(e.usage, reason);
   l.stream->queue.push();
   touched.push_back(&l);
+  if (a.index == 0 && options.on_answered) options.on_answered(l.request, a.usage);
 }
 
 void Engine::Impl::request_ended() {

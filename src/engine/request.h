@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "kv/tier.h"
 #include "ops/sampling.h"
 
 namespace deepinfer::grammar {
@@ -59,6 +60,7 @@ struct Request {
   bool cache = true;                           // read and fill the prefix cache
   int32_t tenant = 0;                          // from Engine::add_tenant
   int32_t priority = 0;                        // -8 .. 8
+  kv::Traffic traffic = kv::Traffic::kChat;    // how long its computed blocks are kept, and how they are counted
   double timeout_s = 0;                        // 0: none
 };
 

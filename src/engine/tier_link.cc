@@ -21,7 +21,7 @@ void TierLink::pump(sched::Scheduler& scheduler, double now_s) {
   gets_.clear();
   scheduler.take_tier_gets(&gets_);
   for (const sched::TierGet& get : gets_) {
-    if (!reader_.fetch(get.key, get.tokens, now_s)) scheduler.tier_arrived(get.key, {}, now_s);
+    if (!reader_.fetch(get.key, get.tokens, now_s, get.info)) scheduler.tier_arrived(get.key, {}, now_s);
   }
   puts_.clear();
   scheduler.take_tier_puts(&puts_);

@@ -25,7 +25,7 @@ class DirectoryStore : public RemoteStore {
   std::unique_ptr<RemoteStore> clone() const override { return std::make_unique<DirectoryStore>(dir_); }
 
   // Removes what has passed its time; how many files.
-  Result<int64_t> sweep();
+  Result<int64_t> sweep() override;
 
  private:
   std::string path_of(const BlockKey& key) const;

@@ -17,6 +17,10 @@ Tier::Ticket HostTier::complete(Status status, size_t bytes, const PutInfo& info
 HostTier::Place HostTier::drop(Place at) {
   stats_.bytes -= at->bytes->size();
   --stats_.records;
+  const auto space = spaces_.find(at->space);
+  space->second.bytes -= at->bytes->size();
+  space->second.order.erase(at->in_space);
+  if (space->second.order.empty()) spaces_.erase(space);
   by_key_.erase(at->key);
   const Place next = std::next(at);
   if (at->bytes.use_count() > 1) at->bytes.reset();
@@ -41,6 +45,8 @@ HostTier::Record* HostTier::use(const BlockKey& key) {
   Record& r = *at->second;
   r.expires_at = t + r.ttl_s;
   records_.splice(records_.begin(), records_, at->second);
+  std::list<BlockKey>& own = spaces_[r.space].order;
+  own.splice(own.begin(), own, r.in_space);
   ++stats_.hits;
   return &r;
 }
@@ -66,13 +72,19 @@ std::shared_ptr<const std::vector<std::byte>> HostTier::share(const BlockKey& ke
   return r->bytes;
 }
 
-// A new entry in front, for a record of so many bytes.
-Status HostTier::make_room(const BlockKey& key, size_t bytes) {
-  if (bytes > options_.bytes_max) {
+// A new entry in front, for a record of so many bytes; the caller gives it the bytes.
+Status HostTier::make_room(const BlockKey& key, size_t bytes, const PutInfo& info) {
+  const uint64_t share = options_.space_bytes_max == 0 ? options_.bytes_max : options_.space_bytes_max;
+  if (bytes > std::min(options_.bytes_max, share)) {
     ++stats_.refused;
     return Status(Code::kResourceExhausted, "the record is larger than the tier");
   }
   if (const auto old = by_key_.find(key); old != by_key_.end()) drop(old->second);
+  for (auto own = spaces_.find(info.space); own != spaces_.end() && own->second.bytes + bytes > share;
+       own = spaces_.find(info.space)) {
+    drop(by_key_.at(own->second.order.back()));
+    ++stats_.evicted;
+  }
   while (stats_.bytes + bytes > options_.bytes_max) {
     drop(std::prev(records_.end()));
     ++stats_.evicted;
@@ -80,28 +92,31 @@ Status HostTier::make_room(const BlockKey& key, size_t bytes) {
   if (spare_.empty()) spare_.emplace_back();
   records_.splice(records_.begin(), spare_);
   by_key_[key] = records_.begin();
+  Space& space = spaces_[info.space];
+  space.bytes += bytes;
+  space.order.push_front(key);
+  Record& r = records_.front();
+  r.key = key;
+  r.space = info.space;
+  r.ttl_s = static_cast<int64_t>(std::clamp(info.ttl_s, 1.0, 4e9));
+  r.expires_at = now() + r.ttl_s;
+  r.in_space = space.order.begin();
   stats_.bytes += bytes;
   ++stats_.records;
   return Status();
 }
 
 Status HostTier::put_shared(const BlockKey& key, std::shared_ptr<std::vector<std::byte>> record, const PutInfo& info) {
-  DI_RETURN_IF_ERROR(make_room(key, record->size()));
-  const auto ttl_s = static_cast<int64_t>(std::clamp(info.ttl_s, 1.0, 4e9));
-  records_.front() = {
-      .key = key, .bytes = std::move(record), .space = info.space, .ttl_s = ttl_s, .expires_at = now() + ttl_s};
+  DI_RETURN_IF_ERROR(make_room(key, record->size(), info));
+  records_.front().bytes = std::move(record);
   return Status();
 }
 
 Tier::Ticket HostTier::put(const BlockKey& key, std::span<const std::byte> record, const PutInfo& info) {
-  if (Status status = make_room(key, record.size()); !status.ok()) return complete(std::move(status));
+  if (Status status = make_room(key, record.size(), info); !status.ok()) return complete(std::move(status));
   Record& r = records_.front();
   if (!r.bytes) r.bytes = std::make_shared<std::vector<std::byte>>();
-  r.key = key;
   r.bytes->assign(record.begin(), record.end());
-  r.space = info.space;
-  r.ttl_s = static_cast<int64_t>(std::clamp(info.ttl_s, 1.0, 4e9));
-  r.expires_at = now() + r.ttl_s;
   return complete(Status());
 }
 

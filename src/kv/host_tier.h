@@ -4,7 +4,8 @@
 //
 // The least recently used records leave when room is needed; a record that has not been read for its time is gone. One
 // copy in and one copy out; completions come with the next poll(). Who sends records on takes and gives them without a
-// copy: share(), put_shared().
+// copy: share(), put_shared(). A tenant (PutInfo::space) that has its share of the memory replaces its own least recently
+// used records.
 #pragma once
 
 #include <cstdint>
@@ -21,6 +22,7 @@ namespace deepinfer::kv {
 
 struct HostTierOptions {
   uint64_t bytes_max = 1ull << 30;
+  uint64_t space_bytes_max = 0;          // of one tenant; 0: no limit but bytes_max
   std::function<int64_t()> unix_time;  // seconds; empty: the system's clock
 };
 
@@ -54,19 +56,25 @@ class HostTier : public Tier {
     std::shared_ptr<std::vector<std::byte>> bytes;
     uint64_t space = 0;
     int64_t ttl_s = 0, expires_at = 0;
+    std::list<BlockKey>::iterator in_space;
+  };
+  struct Space {
+    uint64_t bytes = 0;
+    std::list<BlockKey> order;  // the most recently used first
   };
   using Place = std::list<Record>::iterator;
 
   int64_t now() const;
   Place drop(Place at);
   Record* use(const BlockKey& key);  // null: a miss
-  Status make_room(const BlockKey& key, size_t bytes);
+  Status make_room(const BlockKey& key, size_t bytes, const PutInfo& info);
   Ticket complete(Status status, size_t bytes = 0, const PutInfo& info = {});
 
   const HostTierOptions options_;
   std::list<Record> records_;  // the most recently used first
   std::list<Record> spare_;    // one entry to be used again, with its buffer if nobody else holds it
   std::unordered_map<BlockKey, Place, BlockKeyHash> by_key_;
+  std::unordered_map<uint64_t, Space> spaces_;  // looked up, never walked
   std::deque<Completion> completions_;
   Ticket last_ = 0;
   HostTierStats stats_;

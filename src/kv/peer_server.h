@@ -27,6 +27,7 @@ struct PeerServerOptions {
   int port = 0;                    // 0: any that is free
   std::string token;               // that peers must know; empty: none
   uint64_t host_bytes = 1ull << 30;
+  uint64_t tenant_bytes = 0;       // of the memory, for one tenant; 0: no limit. The SSD's are in `ssd`
   std::string ssd_dir;             // empty: memory only
   SsdTierOptions ssd;
   int connections_max = 256;

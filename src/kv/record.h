@@ -23,8 +23,9 @@ inline constexpr uint32_t kRecordVersion = 1;
 size_t record_bytes(size_t tokens, size_t payload_bytes);
 void seal_record(const BlockKey& key, std::span<const int32_t> tokens, std::span<const std::byte> payload,
                  std::span<std::byte> record);
+// `checked`: the checksum was compared with these very bytes already (record_is_whole).
 Result<std::span<const std::byte>> open_record(std::span<const std::byte> record, const BlockKey& key,
-                                               std::span<const int32_t> tokens);
+                                               std::span<const int32_t> tokens, bool checked = false);
 
 // Whether the bytes are a record whose checksum fits, whatever its key and tokens.
 bool record_is_whole(std::span<const std::byte> record);

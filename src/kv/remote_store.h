@@ -26,13 +26,24 @@ class RemoteStore {
   virtual Status erase(const BlockKey& key) = 0;
   // Forgets all records of a space, 0: all that this program wrote there.
   virtual Status purge(uint64_t space) = 0;
+  // Removes what has passed its time; how many records. Stores that forget by themselves have nothing to do.
+  virtual Result<int64_t> sweep() { return int64_t{0}; }
   // Whether it can be reached now.
   virtual Status ping() = 0;
   virtual std::unique_ptr<RemoteStore> clone() const = 0;
 };
 
-// "redis://host:port[/prefix]", "redis+cluster://host:port[/prefix]" or "dir:/path". kInvalidArgument names what is
-// wrong.
+// "redis://host:port[/prefix]", "redis+cluster://host:port[/prefix]", "rados://pool[?config=path]" or "dir:/path".
+// kInvalidArgument names what is wrong; kUnsupported: the store's library is not there.
 Result<std::unique_ptr<RemoteStore>> open_remote_store(const std::string& url);
+
+struct RadosPoolOptions {
+  int k = 10, m = 2;                    // data and coding parts
+  int groups = 32;                      // placement groups
+  std::string failure_domain = "host";  // what holds one part at most: osd, host, rack
+};
+
+// Makes an erasure-coded pool for records in a Ceph cluster, with its profile; what is there already stays as it is.
+Status make_rados_pool(const std::string& url, const RadosPoolOptions& pool);
 
 }  // namespace deepinfer::kv

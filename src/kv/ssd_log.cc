@@ -168,6 +168,7 @@ void SsdLog::insert(const std::shared_ptr<SsdSegment>& segment, const FrameHeade
   segment->live_bytes += frame_bytes(header.bytes);
   segment->last_expiry = std::max(segment->last_expiry, header.expires_at);
   stats.bytes += header.bytes;
+  space_bytes_[header.space] += header.bytes;
 }
 
 void SsdLog::wipe(SsdSegment& segment, const FrameHeader& header) {
@@ -196,6 +197,7 @@ void SsdLog::drop(std::unordered_map<BlockKey, SsdEntry, BlockKeyHash>::iterator
   e.segment->live_bytes -= frame;
   if (e.used) e.segment->used_bytes -= frame;
   stats.bytes -= e.frame.bytes;
+  if (uint64_t& own = space_bytes_[e.frame.space] -= e.frame.bytes; own == 0) space_bytes_.erase(e.frame.space);
   entries_.erase(at);
 }
 
@@ -222,6 +224,12 @@ Result<std::shared_ptr<SsdSegment>> SsdLog::new_segment() {
   ++next_segment_;
   segments_[segment->id] = segment;
   return segment;
+}
+
+bool SsdLog::over_share(const FrameHeader& header) const {
+  const auto own = space_bytes_.find(header.space);
+  return options_.space_bytes_max > 0 &&
+         (own == space_bytes_.end() ? 0 : own->second) + header.bytes > options_.space_bytes_max;
 }
 
 Result<SsdLog::Place> SsdLog::append(FrameHeader* header) {

@@ -59,6 +59,8 @@ class SsdLog {
   static Result<std::unique_ptr<SsdLog>> open(const std::string& dir, const SsdTierOptions& options);
   ~SsdLog();
 
+  // Whether the record would be more than its tenant may have.
+  bool over_share(const FrameHeader& header) const;
   // Fills in the header's place and sequence. kResourceExhausted: no space on the device.
   Result<Place> append(FrameHeader* header);
   void written(const Place& place, const FrameHeader& header);
@@ -111,6 +113,7 @@ class SsdLog {
   std::shared_ptr<SsdSegment> open_;
   std::unordered_map<BlockKey, SsdEntry, BlockKeyHash> entries_;
   std::unordered_map<uint64_t, uint64_t> erased_before_;  // space -> sequence
+  std::unordered_map<uint64_t, uint64_t> space_bytes_;    // of live records; looked up, never walked
   std::deque<std::shared_ptr<SsdSegment>> seals_;
   std::vector<std::string> spares_;  // files of segments that left, to be written again
   AlignedBuffer zeros_{kIoAlignment};

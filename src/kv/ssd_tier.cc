@@ -48,6 +48,8 @@ uint64_t space_of(std::string_view tenant) {
   return h == 0 ? 1 : h;  // 0 names every space
 }
 
+std::string_view traffic_name(Traffic traffic) { return traffic == Traffic::kAgent ? "agent" : "chat"; }
+
 struct SsdTier::Impl {
   Impl(const SsdTierOptions& o, std::unique_ptr<SsdLog> l, std::unique_ptr<IoQueue> q, int wake)
       : options(o),
@@ -315,6 +317,8 @@ void SsdTier::Impl::begin_put(std::unique_ptr<Op>& op) {
     ++log->stats.puts;
     if (now < full_until || options.faults.fails(FaultPoint::kSsdFull)) {
       status = Status(Code::kResourceExhausted, std::string(kNoSpace));
+    } else if (log->over_share(op->header)) {
+      status = Status(Code::kResourceExhausted, "the tenant's share of the SSD cache is used up");
     } else if (Result<SsdLog::Place> place = log->append(&op->header); place.ok()) {
       op->place = std::move(place).value();
     } else {

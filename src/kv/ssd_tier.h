@@ -27,6 +27,7 @@ namespace deepinfer::kv {
 
 struct SsdTierOptions {
   uint64_t bytes_max = 64ull << 30;
+  uint64_t space_bytes_max = 0;             // records of one tenant; more are refused until some have left; 0: no limit
   uint64_t segment_bytes = 256ull << 20;    // at most bytes_max / 4
   int depth = 128;                          // reads and writes in flight
   uint64_t pending_bytes_max = 256ull << 20;  // of operations that wait for their turn; more puts are refused

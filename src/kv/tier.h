@@ -16,23 +16,47 @@
 // object.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "base/status.h"
 #include "kv/cache_key.h"
 
 namespace deepinfer::kv {
 
-// What a store may know of a record beside its bytes.
+enum class Traffic : uint8_t { kChat, kAgent };
+inline constexpr int kTraffics = 2;
+std::string_view traffic_name(Traffic traffic);  // "chat", "agent"
+
+// What a store may know of a record beside its bytes, and of who asks for one.
 struct PutInfo {
   uint64_t space = 0;          // space_of() of the tenant's namespace
   double ttl_s = 7 * 86400.0;  // how long it may stay unread: chat 7 days, agents 3
+  Traffic traffic = Traffic::kChat;
 };
 
 uint64_t space_of(std::string_view tenant);
+
+// What a tier did for one tenant and kind of traffic since the start.
+struct TierCount {
+  // Upper ends of the classes of read latency, in seconds; one more class is behind them.
+  static constexpr std::array<double, 7> kLatencies = {1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 1e-1, 1};
+
+  std::string_view tier;
+  uint64_t space = 0;
+  Traffic traffic = Traffic::kChat;
+  int64_t gets = 0, hits = 0, damaged = 0, late = 0, errors = 0;  // the rest of gets: misses, and what is under way
+  int64_t puts = 0, put_failures = 0;
+  uint64_t read_bytes = 0, written_bytes = 0;
+  double read_seconds = 0;  // of hits, from question to answer
+  std::array<int64_t, kLatencies.size() + 1> latency = {};  // hits a class
+
+  int64_t misses() const { return gets - hits - damaged - late - errors; }
+};
 
 class Tier {
  public:
@@ -42,12 +66,17 @@ class Tier {
     Status status;
     size_t bytes = 0;  // get: bytes of the record
     PutInfo info = {};  // get: what it was put with
+    bool checked = false;  // get: the record's checksum was compared with these bytes
   };
 
   virtual ~Tier() = default;
   virtual std::string_view name() const = 0;
 
   virtual Ticket get(const BlockKey& key, std::span<std::byte> into) = 0;
+  // The same, counted for `who`.
+  virtual Ticket get_for(const BlockKey& key, std::span<std::byte> into, const PutInfo& /*who*/) {
+    return get(key, into);
+  }
   virtual Ticket put(const BlockKey& key, std::span<const std::byte> record, const PutInfo& info) = 0;
   // Forgets the key, if it is there.
   virtual void erase(const BlockKey& key) = 0;
@@ -55,6 +84,8 @@ class Tier {
   virtual size_t poll(std::span<Completion> done) = 0;
   // After this the ticket's buffer is not touched and the ticket does not complete.
   virtual void cancel(Ticket ticket) = 0;
+  // Counters by tier, tenant and traffic, ascending; none where nobody counts.
+  virtual std::vector<TierCount> counts() const { return {}; }
 };
 
 }  // namespace deepinfer::kv

@@ -13,7 +13,7 @@ TierReader::~TierReader() {
   }
 }
 
-bool TierReader::fetch(const BlockKey& key, std::span<const int32_t> tokens, double now_s) {
+bool TierReader::fetch(const BlockKey& key, std::span<const int32_t> tokens, double now_s, const PutInfo& who) {
   const auto free = std::ranges::find(gets_, false, &Get::busy);
   if (free == gets_.end() || static_cast<int>(tokens.size()) != options_.block_tokens) {
     ++counters_.refused;
@@ -25,7 +25,7 @@ bool TierReader::fetch(const BlockKey& key, std::span<const int32_t> tokens, dou
   g.started_s = now_s;
   g.tokens.assign(tokens.begin(), tokens.end());
   g.buffer.resize(record_bytes(tokens.size(), options_.page_bytes));
-  g.ticket = tier_.get(key, g.buffer);
+  g.ticket = tier_.get_for(key, g.buffer, who);
   ++in_flight_;
   return true;
 }
@@ -34,7 +34,8 @@ void TierReader::finish(Get& g, const Tier::Completion& done, const std::functio
   Arrived a{.key = g.key};
   if (done.status.ok()) {
     const Result<std::span<const std::byte>> page =
-        open_record(std::span<const std::byte>(g.buffer).first(std::min(done.bytes, g.buffer.size())), g.key, g.tokens);
+        open_record(std::span<const std::byte>(g.buffer).first(std::min(done.bytes, g.buffer.size())), g.key, g.tokens,
+                    done.checked);
     a.ok = page.ok() && page.value().size() == options_.page_bytes;
     if (a.ok) a.page = page.value();
     ++(a.ok ? counters_.hits : counters_.damaged);

@@ -50,7 +50,7 @@ class TierReader {
   TierReader(const TierReader&) = delete;
   TierReader& operator=(const TierReader&) = delete;
 
-  bool fetch(const BlockKey& key, std::span<const int32_t> tokens, double now_s);
+  bool fetch(const BlockKey& key, std::span<const int32_t> tokens, double now_s, const PutInfo& who = {});
   // Calls `arrived` once for each fetch that has ended since, in the order in which they end.
   void poll(double now_s, const std::function<void(const Arrived&)>& arrived);
   int in_flight() const { return in_flight_; }

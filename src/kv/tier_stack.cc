@@ -7,9 +7,8 @@
 
 namespace deepinfer::kv {
 TierStack::TierStack(std::vector<std::shared_ptr<Tier>> levels, TierStackOptions options)
-    : options_(options), levels_(std::move(levels)), stats_(levels_.size()), ours_(levels_.size()) {
-  for (size_t i = 0; i < levels_.size(); ++i) stats_[i].name = levels_[i]->name();
-  published_ = stats_;
+    : options_(options), levels_(std::move(levels)), published_(levels_.size()), ours_(levels_.size()) {
+  for (size_t i = 0; i < levels_.size(); ++i) published_[i].name = levels_[i]->name();
 }
 
 TierStack::~TierStack() {
@@ -20,20 +19,57 @@ double TierStack::now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+std::vector<TierCount>* TierStack::counts_of(const PutInfo& who) {
+  counted_ = true;
+  std::pair<uint64_t, Traffic> of(who.space, who.traffic);
+  if (counts_.size() >= kSpacesCounted && !counts_.contains(of)) of.first = 0;
+  std::vector<TierCount>& c = counts_[of];
+  for (size_t i = c.size(); i < levels_.size(); ++i)
+    c.push_back({.tier = levels_[i]->name(), .space = of.first, .traffic = of.second});
+  return &c;
+}
+
+std::vector<TierCount> TierStack::counts() const {
+  std::vector<TierCount> all;
+  for (size_t level = 0; level < levels_.size(); ++level) {
+    for (const auto& [of, counts] : counts_) all.push_back(counts[level]);
+  }
+  return all;
+}
+
+TierCount TierStack::level_count(size_t level) const {
+  TierCount sum{.tier = levels_[level]->name()};
+  for (const auto& [of, counts] : counts_) {
+    const TierCount& c = counts[level];
+    sum.gets += c.gets;
+    sum.hits += c.hits;
+    sum.damaged += c.damaged;
+    sum.late += c.late;
+    sum.errors += c.errors;
+    sum.puts += c.puts;
+    sum.put_failures += c.put_failures;
+    sum.read_bytes += c.read_bytes;
+    sum.written_bytes += c.written_bytes;
+    sum.read_seconds += c.read_seconds;
+    for (size_t i = 0; i < sum.latency.size(); ++i) sum.latency[i] += c.latency[i];
+  }
+  return sum;
+}
+
 void TierStack::ask(Ticket ticket, Get& get) {
   get.asked_s = now();
   get.below = levels_[get.level]->get(get.key, get.into);
   ours_[get.level][get.below] = ticket;
-  ++stats_[get.level].gets;
+  ++(*get.counts)[get.level].gets;
 }
 
-Tier::Ticket TierStack::get(const BlockKey& key, std::span<std::byte> into) {
+Tier::Ticket TierStack::get_for(const BlockKey& key, std::span<std::byte> into, const PutInfo& who) {
   const Ticket ticket = ++last_;
   if (levels_.empty()) {
     completions_.push_back({ticket, Status(Code::kNotFound, "there is no tier"), 0});
     return ticket;
   }
-  ask(ticket, gets_[ticket] = {.key = key, .into = into});
+  ask(ticket, gets_[ticket] = {.key = key, .into = into, .counts = counts_of(who)});
   return ticket;
 }
 
@@ -49,11 +85,12 @@ Tier::Ticket TierStack::put_to(size_t levels, const BlockKey& key, std::span<con
       completions_.push_back({ticket, Status(Code::kResourceExhausted, "too many writes are on their way"), 0});
     return ticket;
   }
-  puts_[ticket] = {.open = static_cast<int>(levels), .silent = silent, .begun_s = now()};
+  std::vector<TierCount>* counts = counts_of(info);
+  puts_[ticket] = {.open = static_cast<int>(levels), .silent = silent, .begun_s = now(), .counts = counts};
   for (size_t i = 0; i < levels; ++i) {
     ours_[i][levels_[i]->put(key, record, info)] = ticket;
-    ++stats_[i].puts;
-    stats_[i].written_bytes += record.size();
+    ++(*counts)[i].puts;
+    (*counts)[i].written_bytes += record.size();
   }
   return ticket;
 }
@@ -62,24 +99,30 @@ void TierStack::erase(const BlockKey& key) {
   for (const std::shared_ptr<Tier>& level : levels_) level->erase(key);
 }
 
-void TierStack::end_get(Ticket ticket, Status status, size_t bytes) {
+void TierStack::end_get(Ticket ticket, Status status, size_t bytes, const PutInfo& info) {
   gets_.erase(ticket);
-  completions_.push_back({ticket, std::move(status), bytes});
+  const bool found = status.ok();
+  completions_.push_back({ticket, std::move(status), bytes, info, found});
 }
 
 void TierStack::get_answered(size_t level, Ticket ticket, Get& get, const Completion& done) {
-  TierLevelStats& s = stats_[level];
+  TierCount& s = (*get.counts)[level];
   const bool whole = done.status.ok() && record_is_whole(get.into.first(std::min(done.bytes, get.into.size())));
   if (whole) {
     ++s.hits;
     s.read_bytes += done.bytes;
-    s.read_seconds += now() - get.asked_s;
+    const double took_s = now() - get.asked_s;
+    s.read_seconds += took_s;
+    const auto& ends = TierCount::kLatencies;
+    ++s.latency[static_cast<size_t>(std::ranges::lower_bound(ends, took_s) - ends.begin())];
     if (level > 0) put_to(level, get.key, get.into.first(done.bytes), done.info, true);
-    return end_get(ticket, Status(), done.bytes);
+    return end_get(ticket, Status(), done.bytes, done.info);
   }
   if (done.status.ok()) {
     ++s.damaged;
     levels_[level]->erase(get.key);
+  } else if (done.status.code() == Code::kDeadlineExceeded) {
+    ++s.late;
   } else if (done.status.code() != Code::kNotFound) {
     ++s.errors;
   }
@@ -93,6 +136,7 @@ void TierStack::level_answered(size_t level, const Completion& done) {
   if (at == ours_[level].end()) return;  // given up meanwhile
   const Ticket ticket = at->second;
   ours_[level].erase(at);
+  counted_ = true;
   if (const auto get = gets_.find(ticket); get != gets_.end()) return get_answered(level, ticket, get->second, done);
   const auto put = puts_.find(ticket);
   if (put == puts_.end()) return;
@@ -100,7 +144,7 @@ void TierStack::level_answered(size_t level, const Completion& done) {
   if (done.status.ok()) {
     p.ok = true;
   } else {
-    ++stats_[level].put_failures;
+    ++(*p.counts)[level].put_failures;
     p.status = done.status;
   }
   if (--p.open > 0) return;
@@ -115,12 +159,12 @@ void TierStack::give_up_late(double now_s) {
     if (now_s - get.asked_s > options_.level_timeout_s) late.push_back(ticket);
   }
   std::ranges::sort(late);
+  counted_ |= !late.empty();
   for (const Ticket ticket : late) {
     Get& get = gets_.at(ticket);
-    ++stats_[get.level].late;
     levels_[get.level]->cancel(get.below);
     ours_[get.level].erase(get.below);
-    get_answered(get.level, ticket, get, {get.below, Status(Code::kNotFound, "the tier is slow"), 0});
+    get_answered(get.level, ticket, get, {get.below, Status(Code::kDeadlineExceeded, "the tier is slow"), 0});
   }
   late.clear();
   for (const auto& [ticket, put] : puts_) {
@@ -135,10 +179,17 @@ void TierStack::give_up_late(double now_s) {
   }
 }
 
-// Never waits: what a reader holds up comes with the next poll.
+// Never waits: what a reader holds up comes with a later poll.
 void TierStack::publish() {
+  if (!counted_) return;
   const std::unique_lock<std::mutex> lock(published_mutex_, std::try_to_lock);
-  if (lock.owns_lock()) std::ranges::copy(stats_, published_.begin());
+  if (!lock.owns_lock()) return;
+  counted_ = false;
+  for (size_t i = 0; i < levels_.size(); ++i) {
+    const TierCount c = level_count(i);
+    published_[i] = {c.tier, c.gets, c.hits, c.damaged, c.late, c.errors, c.puts, c.put_failures, c.read_bytes,
+                     c.written_bytes, c.read_seconds};
+  }
 }
 
 std::vector<TierLevelStats> TierStack::published() const {

@@ -5,12 +5,14 @@
 // get() asks level by level and gives the first record whose checksum fits; what was found below is put into the levels
 // above it. put() writes to every level and completes with the last of them; it succeeds if one level has it. A level
 // that does not answer within a level_timeout_s counts as a miss of that level, so that a slow remote store costs a
-// bounded time. Statistics are kept a level.
+// bounded time. Counted a level, tenant and kind of traffic (counts()), for at most kSpacesCounted tenants; those that
+// come later are counted together as space 0.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <unordered_map>
@@ -20,6 +22,9 @@
 
 namespace deepinfer::kv {
 
+inline constexpr size_t kSpacesCounted = 1024;
+
+// Of one level, all tenants and traffic together.
 struct TierLevelStats {
   std::string_view name;
   int64_t gets = 0, hits = 0, damaged = 0, late = 0, errors = 0;
@@ -39,14 +44,16 @@ class TierStack : public Tier {
   ~TierStack() override;
 
   std::string_view name() const override { return "stack"; }
-  Ticket get(const BlockKey& key, std::span<std::byte> into) override;
+  Ticket get(const BlockKey& key, std::span<std::byte> into) override { return get_for(key, into, {}); }
+  Ticket get_for(const BlockKey& key, std::span<std::byte> into, const PutInfo& who) override;
   Ticket put(const BlockKey& key, std::span<const std::byte> record, const PutInfo& info) override;
   void erase(const BlockKey& key) override;
   size_t poll(std::span<Completion> done) override;
   void cancel(Ticket ticket) override;
 
-  const std::vector<TierLevelStats>& stats() const { return stats_; }
-  // The same as of the last poll; from any thread.
+  std::vector<TierCount> counts() const override;
+  TierCount level_count(size_t level) const;  // all tenants and traffic together
+  // The levels' sums as of the last poll; from any thread.
   std::vector<TierLevelStats> published() const;
 
  private:
@@ -56,6 +63,7 @@ class TierStack : public Tier {
     size_t level = 0;
     Ticket below = 0;  // of the level
     double asked_s = 0;
+    std::vector<TierCount>* counts = nullptr;  // of the asker, a level each
   };
   struct Put {
     int open = 0;  // levels that have not answered
@@ -63,13 +71,15 @@ class TierStack : public Tier {
     bool silent = false;  // a promotion: nobody waits
     double begun_s = 0;
     Status status;
+    std::vector<TierCount>* counts = nullptr;
   };
 
   static double now();
+  std::vector<TierCount>* counts_of(const PutInfo& who);
   void ask(Ticket ticket, Get& get);
   Ticket put_to(size_t levels, const BlockKey& key, std::span<const std::byte> record, const PutInfo& info,
                 bool silent);
-  void end_get(Ticket ticket, Status status, size_t bytes);
+  void end_get(Ticket ticket, Status status, size_t bytes, const PutInfo& info = {});
   void level_answered(size_t level, const Completion& done);
   void get_answered(size_t level, Ticket ticket, Get& get, const Completion& done);
   void give_up_late(double now_s);
@@ -77,9 +87,10 @@ class TierStack : public Tier {
 
   const TierStackOptions options_;
   std::vector<std::shared_ptr<Tier>> levels_;
-  std::vector<TierLevelStats> stats_;
+  std::map<std::pair<uint64_t, Traffic>, std::vector<TierCount>> counts_;
   mutable std::mutex published_mutex_;
   std::vector<TierLevelStats> published_;
+  bool counted_ = false;  // since the last publish()
   std::unordered_map<Ticket, Get> gets_;
   std::unordered_map<Ticket, Put> puts_;
   std::vector<std::unordered_map<Ticket, Ticket>> ours_;  // a level's ticket -> ours

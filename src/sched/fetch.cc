@@ -71,7 +71,7 @@ void Scheduler::Impl::take_gets(std::vector<TierGet>* out) {
     const auto it = claims.find(key);
     if (const Sequence* s = it->second.by; s != nullptr) {
       const size_t first = static_cast<size_t>(it->second.block) * block;
-      out->push_back({key, std::span<const int32_t>(s->state.tokens).subspan(first, block)});
+      out->push_back({key, std::span<const int32_t>(s->state.tokens).subspan(first, block), put_info(*s)});
     } else {  // it ended before anybody was asked
       claims.erase(it);
       --gets_in_flight;
@@ -201,8 +201,12 @@ void Scheduler::Impl::put_block(const Sequence& s, const kv::BlockKey& key, std:
   puts.push_back({.key = key,
                   .tokens = {tokens.begin(), tokens.end()},
                   .host = id,
-                  .info = {.space = tenants[s.request.tenant].space, .ttl_s = s.request.ttl_s}});
+                  .info = put_info(s)});
   ++stats.tier_puts;
+}
+
+kv::PutInfo Scheduler::Impl::put_info(const Sequence& s) const {
+  return {.space = tenants[s.request.tenant].space, .ttl_s = s.request.ttl_s, .traffic = s.request.traffic};
 }
 
 // Their copies run in order, so that the sealed ones are in front.

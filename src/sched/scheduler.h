@@ -77,6 +77,7 @@ struct Request {
   bool prompt_outputs = false;       // logits of every prompt row; needs kFull
   bool cache = true;                 // read and fill the prefix cache
   double ttl_s = 7 * 86400.0;        // how long its blocks may stay unused: chat 7 days, agents 3
+  kv::Traffic traffic = kv::Traffic::kChat;
   double deadline_s = kNever;        // ends with kDeadline when passed
   std::vector<kv::BlockKey> keys;    // from prompt_keys() on another thread; empty: made in submit()
 };

@@ -168,6 +168,7 @@ struct Scheduler::Impl {
   void load_fetched(Sequence& s, int shared);
   void drop_pages(Sequence& s);          // its host memory
   void release_claims(Sequence& s);
+  kv::PutInfo put_info(const Sequence& s) const;
   void put_block(const Sequence& s, const kv::BlockKey& key, std::span<const int32_t> tokens, int block);
   void take_puts(std::vector<TierPut>* out);
 

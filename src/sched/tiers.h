@@ -1,7 +1,7 @@
 // Pages of lower tiers (kv/tier.h) as the scheduler sees them: what it wants from there, what came, what is to be
 // written. The scheduler moves no bytes and waits for nothing; its owner does, between steps:
 //
-//   s->take_tier_gets(&gets);      for each: reader.fetch(get.key, get.tokens, now)
+//   s->take_tier_gets(&gets);      for each: reader.fetch(get.key, get.tokens, now, get.info)
 //   s->tier_arrived(key, page, now);                             // an empty page: it is not there, late or damaged
 //   s->take_tier_puts(&puts);      for each: if (s->host().verify(put.host))
 //                                              writer.write(put.key, put.tokens, s->host().buffer(put.host), put.info);
@@ -29,6 +29,7 @@ namespace deepinfer::sched {
 struct TierGet {
   kv::BlockKey key;
   std::span<const int32_t> tokens;  // valid until the next call of the scheduler
+  kv::PutInfo info;                 // of who asks
 };
 
 struct TierPut {

@@ -82,6 +82,40 @@ class CacheTest(unittest.TestCase):
         self.run_program("cache", "purge", "dir:" + self.shared, "--all")
         self.assertEqual(list(pathlib.Path(self.shared).rglob("*.kv")), [])
 
+    def test_encrypted(self):
+        cold, _ = self.generate("--no-cache")
+        keys = []
+        for name in ("one", "two"):
+            keys.append(os.path.join(self.home.name, name))
+            pathlib.Path(keys[-1]).write_bytes(os.urandom(32))
+            os.chmod(keys[-1], 0o600)
+        tiers = ("--kv-ssd", self.ssd, "--kv-ssd-gb", "1", "--kv-key-file")
+        self.assertEqual(self.generate(*tiers, keys[0]), (cold, 0))
+        answers, cached = self.generate(*tiers, keys[0])
+        self.assertEqual(answers, cold)
+        self.assertGreaterEqual(cached, 256)
+        self.assertIn("0 were damaged", self.run_program("cache", "verify", self.ssd))
+        self.assertEqual(self.generate(*tiers, keys[1]), (cold, 0))
+        os.chmod(keys[0], 0o640)
+        self.run_program("generate", self.input, "-o", self.input + ".o", *tiers, keys[0], code=2)
+
+    def test_explain(self):
+        log = os.path.join(self.home.name, "prompts.log")
+        with open(self.input, "w") as file:
+            for day in ("29 November", "30 November"):
+                system = SYSTEM + f"\nToday is {day}.\n" + SYSTEM
+                messages = [{"role": "system", "content": system}, {"role": "user", "content": "Hello!"}]
+                file.write(json.dumps({"messages": messages, "max_tokens": 2, "temperature": 0}) + "\n")
+        self.generate("--kv-log", log, "--kv-ttl-chat", "0.5")
+        first = self.run_program("cache", "explain", "1", "--log", log)
+        self.assertIn("No earlier request", first)
+        text = self.run_program("cache", "explain", "--log", log)
+        self.assertIn("request 1: Today is 29 November.", text)
+        self.assertIn("request 2: Today is 30 November.", text)
+        self.assertIn("Likely cause: a line in the system prompt or first message that changes", text)
+        self.assertIn("has no request 9", self.run_program("cache", "explain", "9", "--log", log, code=2))
+        self.run_program("cache", "explain", "--log", "/nowhere", code=2)
+
     def test_bad_input(self):
         for store, code in (("/nowhere", 2), ("rados:pool", 2), ("redis://127.0.0.1:1", 2)):
             self.run_program("cache", "stat", store, code=code)

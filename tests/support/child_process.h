@@ -49,6 +49,13 @@ class ChildProcess {
     pid_ = -1;
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
   }
+  // False once it has ended by itself.
+  bool running() {
+    if (pid_ <= 0) return false;
+    if (::waitpid(pid_, nullptr, WNOHANG) == 0) return true;
+    pid_ = -1;
+    return false;
+  }
   void kill() {
     if (pid_ <= 0) return;
     signal(SIGCONT);
@@ -62,7 +69,8 @@ class ChildProcess {
 
 // A port of loopback that was free a moment ago, below `max`.
 inline int free_port(int max = 65535) {
-  for (int i = 0; i < 100; ++i) {
+  static int calls = 0;
+  for (int i = ++calls; i < calls + 100; ++i) {
     const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
     sockaddr_in a{.sin_family = AF_INET, .sin_port = 0, .sin_addr = {htonl(INADDR_LOOPBACK)}};
     if (max < 65535) a.sin_port = htons(static_cast<uint16_t>(20000 + (::getpid() * 131 + i * 977) % (max - 20000)));

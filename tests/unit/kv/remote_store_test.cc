@@ -61,7 +61,14 @@ class Remote : public testing::Test {
     fs::remove_all(dir);
   }
   int start_redis(std::vector<std::string> more = {}) {
-    const int port = free_port(50000);  // a cluster's bus uses port + 10000
+    // A cluster's bus uses port + 10000, which may be taken: then the server ends, and another port is tried.
+    for (int attempt = 0; attempt < 10; ++attempt) {
+      if (const int port = try_redis(free_port(50000), more); port > 0) return port;
+    }
+    ADD_FAILURE() << "redis-server does not start";
+    return 0;
+  }
+  int try_redis(int port, const std::vector<std::string>& more) {
     const std::string home = dir + "/" + std::to_string(port);
     fs::create_directories(home);
     std::vector<std::string> words = {"redis-server", "--port", std::to_string(port), "--bind", "127.0.0.1", "--save",
@@ -69,9 +76,12 @@ class Remote : public testing::Test {
     words.insert(words.end(), more.begin(), more.end());
     servers[port] = ChildProcess(words);
     RedisStore store({.port = port});
-    for (int i = 0; i < 2000 && !store.ping().ok(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    EXPECT_TRUE(store.ping().ok());
-    return port;
+    for (int i = 0; i < 6000 && servers[port].running(); ++i) {
+      if (store.ping().ok()) return port;
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    servers.erase(port);
+    return 0;
   }
   static void check_store(RemoteStore& store) {
     EXPECT_TRUE(store.ping().ok());
@@ -103,7 +113,7 @@ TEST(RemoteStores, UrlsAreChecked) {
   for (const char* good : {"redis://127.0.0.1:6379", "redis://host/prefix", "redis+cluster://a:1/p", "dir:/tmp"})
     EXPECT_TRUE(open_remote_store(good).ok()) << good;
   for (const char* bad : {"", "redis://", "redis://:6379", "redis://a:0", "redis://a:70000", "redis://a:1x", "dir:",
-                          "dir:x", "rados://pool", "http://a"})
+                          "dir:x", "http://a"})
     EXPECT_EQ(open_remote_store(bad).status().code(), Code::kInvalidArgument) << bad;
 }
 

@@ -214,6 +214,21 @@ TEST_F(Ssd, ScrubDropsWhatChangedOnDisk) {
   EXPECT_EQ(tier->stats().records, 19);
 }
 
+TEST_F(Ssd, TenantsHaveTheirShares) {
+  options.space_bytes_max = 5 * record_of(0).size();
+  open();
+  for (uint32_t i = 0; i < 8; ++i) EXPECT_EQ(put(i, {.space = 1}).code(), i < 5 ? Code::kOk : Code::kResourceExhausted);
+  EXPECT_TRUE(put(20, {.space = 2}).ok()) << "one tenant's share holds up another";
+  tier->erase(key_of(2));
+  tier->flush();
+  EXPECT_TRUE(put(6, {.space = 1}).ok());
+  open();
+  EXPECT_EQ(put(7, {.space = 1}).code(), Code::kResourceExhausted);
+  tier->purge(1);
+  tier->flush();
+  EXPECT_TRUE(put(7, {.space = 1}).ok());
+}
+
 TEST_F(Ssd, OneProcessAFolder) {
   open();
   const Result<std::unique_ptr<SsdTier>> second = SsdTier::open(dir, options);

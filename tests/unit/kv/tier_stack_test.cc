@@ -89,10 +89,10 @@ TEST(TierStack, FindsBelowAndBringsUp) {
   for (uint8_t i = 0; i < 20; ++i) EXPECT_TRUE(u.put(i));
   EXPECT_EQ(host->stats().records, 3);
   for (uint8_t i = 0; i < 20; ++i) EXPECT_TRUE(u.get(i)) << int{i};
-  EXPECT_GE(stack.stats()[1].hits, 17);
-  const int64_t before = stack.stats()[1].hits;
+  EXPECT_GE(stack.level_count(1).hits, 17);
+  const int64_t before = stack.level_count(1).hits;
   EXPECT_TRUE(u.get(19));
-  EXPECT_EQ(stack.stats()[1].hits, before);  // it is in host memory now
+  EXPECT_EQ(stack.level_count(1).hits, before);  // it is in host memory now
   EXPECT_FALSE(u.get(77));
   stack.erase(key_of(19));
   EXPECT_FALSE(u.get(19));
@@ -140,6 +140,62 @@ TEST(TierStack, CancelledGetsDoNotComplete) {
   EXPECT_TRUE(u.get(1));
   EXPECT_FALSE(u.done.contains(t));
   EXPECT_EQ(below->jobs(), 0u);
+}
+
+TEST(HostTier, ATenantReplacesItsOwnBeyondItsShare) {
+  const size_t each = record_of(0).size();
+  HostTier host({.bytes_max = 20 * each, .space_bytes_max = 4 * each});
+  User u(host);
+  EXPECT_TRUE(u.put(100, {.space = 2}));
+  for (uint8_t i = 0; i < 4; ++i) EXPECT_TRUE(u.put(i, {.space = 1}));
+  EXPECT_TRUE(u.get(0));
+  for (uint8_t i = 4; i < 7; ++i) EXPECT_TRUE(u.put(i, {.space = 1}));
+  for (uint8_t i = 0; i < 7; ++i) EXPECT_EQ(u.get(i), i == 0 || i > 3) << int{i};
+  EXPECT_TRUE(u.get(100));
+  EXPECT_TRUE(u.put(5, {.space = 1}));  // the same again takes no more
+  EXPECT_EQ(host.stats().records, 5);
+  EXPECT_EQ(host.stats().bytes, 5 * each);
+  host.purge(1);
+  EXPECT_TRUE(u.put(1, {.space = 1}));
+  EXPECT_EQ(host.stats().records, 2);
+}
+
+TEST(TierStack, CountsByTenantTrafficAndLevel) {
+  const auto host = std::make_shared<HostTier>(HostTierOptions{.bytes_max = 1 << 20});
+  const auto below = std::make_shared<HostTier>(HostTierOptions{.bytes_max = 1 << 20});
+  TierStack stack({host, below});
+  User u(stack);
+  const PutInfo agent{.space = 7, .traffic = Traffic::kAgent}, chat{.space = 7}, other{.space = 9};
+  EXPECT_TRUE(u.put(1, agent));
+  EXPECT_TRUE(u.put(2, chat));
+  host->erase(key_of(2));
+  std::vector<std::byte> buffer(2000);
+  for (const auto& [i, who] : {std::pair(1, agent), std::pair(2, chat), std::pair(3, chat), std::pair(3, other)}) {
+    const Tier::Completion c = u.wait(stack.get_for(key_of(static_cast<uint8_t>(i)), buffer, who));
+    EXPECT_EQ(c.status.ok(), i < 3);
+    EXPECT_EQ(c.checked, i < 3);
+  }
+  const std::vector<TierCount> counts = stack.counts();
+  ASSERT_EQ(counts.size(), 6u);  // 2 levels; 7 with chat, 7 with agent, 9 with chat
+  const auto of = [&](size_t level, uint64_t space, Traffic traffic) {
+    for (size_t i = 0; i < 3; ++i) {
+      const TierCount& c = counts[3 * level + i];
+      if (c.space == space && c.traffic == traffic) return c;
+    }
+    return TierCount{};
+  };
+  EXPECT_EQ(of(0, 7, Traffic::kAgent).hits, 1);
+  EXPECT_EQ(of(0, 7, Traffic::kAgent).read_bytes, record_of(1).size());
+  EXPECT_EQ(of(1, 7, Traffic::kAgent).gets, 0);
+  EXPECT_EQ(of(0, 7, Traffic::kChat).misses(), 2);
+  EXPECT_EQ(of(1, 7, Traffic::kChat).hits, 1);
+  EXPECT_EQ(of(1, 7, Traffic::kChat).misses(), 1);
+  EXPECT_EQ(of(0, 9, Traffic::kChat).misses(), 1);
+  EXPECT_EQ(of(1, 7, Traffic::kChat).puts, 1);
+  int64_t timed = 0;
+  for (const int64_t n : of(1, 7, Traffic::kChat).latency) timed += n;
+  EXPECT_EQ(timed, 1);
+  EXPECT_EQ(stack.level_count(0).gets, 4);
 }
 
 }  // namespace

@@ -1,0 +1,260 @@
+#include "kv/rados/rados_store.h"
+
+#include <rados/librados.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <ctime>
+
+#include "kv/rados_entry.h"
+#include "kv/stored_record.h"
+
+namespace deepinfer::kv {
+namespace {
+
+constexpr const char* kAttribute = "deepinfer";
+
+Status failed(std::string_view what, int error) {
+  error = std::abs(error);
+  const Code code = error == ENOENT                                             ? Code::kNotFound
+                    : error == ETIMEDOUT                                        ? Code::kDeadlineExceeded
+                    : error == ENOSPC || error == EDQUOT || error == EFBIG      ? Code::kResourceExhausted
+                                                                                : Code::kUnavailable;
+  return make_error(code, "RADOS, {}: {}", what, std::strerror(error));
+}
+
+struct ReadOp {
+  rados_read_op_t op = rados_create_read_op();
+  ~ReadOp() { rados_release_read_op(op); }
+};
+
+struct WriteOp {
+  rados_write_op_t op = rados_create_write_op();
+  ~WriteOp() { rados_release_write_op(op); }
+};
+
+std::optional<Trailer> read_attribute(rados_ioctx_t io, const std::string& name) {
+  std::array<std::byte, kTrailerBytes> bytes;
+  const int n = rados_getxattr(io, name.c_str(), kAttribute, reinterpret_cast<char*>(bytes.data()), bytes.size());
+  return n == static_cast<int>(bytes.size()) ? read_trailer(bytes) : std::nullopt;
+}
+
+std::array<std::byte, kTrailerBytes> attribute(uint64_t space, uint32_t ttl_s) {
+  std::array<std::byte, kTrailerBytes> bytes;
+  write_trailer({.space = space, .expires_at = std::time(nullptr) + static_cast<int64_t>(ttl_s), .ttl_s = ttl_s}, bytes);
+  return bytes;
+}
+
+Status command(rados_t cluster, const std::string& json) {
+  const char* words[] = {json.c_str()};
+  char* said = nullptr;
+  size_t said_size = 0;
+  const int error = rados_mon_command(cluster, words, 1, nullptr, 0, nullptr, nullptr, &said, &said_size);
+  const std::string text(said == nullptr ? "" : said, said_size);
+  rados_buffer_free(said);
+  if (error == 0) return Status();
+  return failed(text.empty() ? json : text, error);
+}
+
+// What goes into commands as text.
+bool is_plain(const std::string& text) {
+  return !text.empty() && text.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") ==
+                              std::string::npos;
+}
+
+}  // namespace
+
+struct RadosStore::Cluster {
+  rados_t handle = nullptr;
+  ~Cluster() {
+    if (handle != nullptr) rados_shutdown(handle);
+  }
+};
+
+Result<RadosOptions> RadosStore::parse(const std::string& url) {
+  RadosOptions o;
+  constexpr std::string_view kScheme = "rados://";
+  std::string rest = url.starts_with(kScheme) ? url.substr(kScheme.size()) : std::string();
+  const size_t question = rest.find('?');
+  o.pool = rest.substr(0, question);
+  rest = question == std::string::npos ? "" : rest.substr(question + 1);
+  const auto bad = [&url] {
+    return make_error(Code::kInvalidArgument, "\"{}\" is no pool of Ceph; give rados://POOL[?config=PATH][&user=NAME].", url);
+  };
+  if (!is_plain(o.pool)) return bad();
+  while (!rest.empty()) {
+    const size_t end = rest.find('&');
+    const std::string part = rest.substr(0, end);
+    rest = end == std::string::npos ? "" : rest.substr(end + 1);
+    if (part.starts_with("config=")) o.config = part.substr(7);
+    else if (part.starts_with("user=") && is_plain(part.substr(5))) o.user = part.substr(5);
+    else return bad();
+  }
+  return o;
+}
+
+Result<std::shared_ptr<RadosStore::Cluster>> RadosStore::connect(const RadosOptions& options) {
+  auto cluster = std::make_shared<Cluster>();
+  int error = rados_create(&cluster->handle, options.user.c_str());
+  if (error != 0) return failed("a client", error);
+  error = rados_conf_read_file(cluster->handle, options.config.empty() ? nullptr : options.config.c_str());
+  if (error != 0) return failed(options.config.empty() ? "no ceph.conf" : options.config, error);
+  const std::string limit = fmt::format("{}", std::max(1, static_cast<int>(options.timeout_s + 0.5)));
+  for (const char* name : {"rados_osd_op_timeout", "rados_mon_op_timeout", "client_mount_timeout"}) {
+    error = rados_conf_set(cluster->handle, name, limit.c_str());
+    if (error != 0) return failed(name, error);
+  }
+  error = rados_connect(cluster->handle);
+  if (error != 0) return failed("the cluster cannot be reached", error == -ENOENT ? -EHOSTUNREACH : error);
+  return cluster;
+}
+
+Result<std::unique_ptr<RadosStore>> RadosStore::open(const RadosOptions& options) {
+  DI_ASSIGN_OR_RETURN(std::shared_ptr<Cluster> cluster, connect(options));
+  rados_ioctx_t io = nullptr;
+  const int error = rados_ioctx_create(cluster->handle, options.pool.c_str(), &io);
+  if (error == -ENOENT) {
+    return make_error(Code::kNotFound, "The Ceph cluster has no pool {}; make it with deepinfer cache init-rados rados://{}.",
+                      options.pool, options.pool);
+  }
+  if (error != 0) return failed(options.pool, error);
+  return std::unique_ptr<RadosStore>(new RadosStore(options, std::move(cluster), io));
+}
+
+Status RadosStore::make_pool(const RadosOptions& options, const RadosPoolOptions& pool) {
+  if (pool.k < 2 || pool.k > 64 || pool.m < 1 || pool.m > 16 || pool.groups < 1 || pool.groups > 65536 ||
+      !is_plain(pool.failure_domain))
+    return Status(Code::kInvalidArgument, "A pool has 2 to 64 data parts, 1 to 16 coding parts and 1 to 65536 groups.");
+  DI_ASSIGN_OR_RETURN(const std::shared_ptr<Cluster> cluster, connect(options));
+  const std::string profile = fmt::format("deepinfer-{}-{}-{}", pool.k, pool.m, pool.failure_domain);
+  DI_RETURN_IF_ERROR(command(
+      cluster->handle,
+      fmt::format(R"({{"prefix":"osd erasure-code-profile set","name":"{}","profile":["k={}","m={}","crush-failure-domain={}"]}})",
+                  profile, pool.k, pool.m, pool.failure_domain)));
+  DI_RETURN_IF_ERROR(command(
+      cluster->handle, fmt::format(R"({{"prefix":"osd pool create","pool":"{}","pg_num":{},"pgp_num":{},"pool_type":"erasure",)"
+                                   R"("erasure_code_profile":"{}"}})",
+                                   options.pool, pool.groups, pool.groups, profile)));
+  // A cache may serve from the last k parts; what is lost then is computed again.
+  DI_RETURN_IF_ERROR(command(cluster->handle, fmt::format(R"({{"prefix":"osd pool set","pool":"{}","var":"min_size","val":"{}"}})",
+                                                          options.pool, pool.k)));
+  return command(cluster->handle, fmt::format(R"({{"prefix":"osd pool application enable","pool":"{}","app":"deepinfer"}})",
+                                              options.pool));
+}
+
+RadosStore::~RadosStore() {
+  if (io_ != nullptr) rados_ioctx_destroy(io_);
+}
+
+std::unique_ptr<RemoteStore> RadosStore::clone() const {
+  rados_ioctx_t io = nullptr;
+  // Without a context every call fails, as it does when the pool is gone.
+  if (rados_ioctx_create(cluster_->handle, options_.pool.c_str(), &io) != 0) io = nullptr;
+  return std::unique_ptr<RemoteStore>(new RadosStore(options_, cluster_, io));
+}
+
+Result<size_t> RadosStore::get(const BlockKey& key, std::span<std::byte> into, PutInfo* info) {
+  if (io_ == nullptr) return failed(options_.pool, ENODEV);
+  const std::string name = key.hex();
+  const ReadOp read;
+  rados_xattrs_iter_t attributes = nullptr;
+  size_t bytes = 0;
+  int attribute_error = 0, read_error = 0;
+  uint64_t object_bytes = 0;
+  time_t changed = 0;
+  int stat_error = 0;
+  rados_read_op_stat(read.op, &object_bytes, &changed, &stat_error);
+  rados_read_op_getxattrs(read.op, &attributes, &attribute_error);
+  rados_read_op_read(read.op, 0, into.size(), reinterpret_cast<char*>(into.data()), &bytes, &read_error);
+  const int error = rados_read_op_operate(read.op, io_, name.c_str(), 0);
+  std::optional<Trailer> t;
+  if (attributes != nullptr) {
+    const char *attribute_name = nullptr, *value = nullptr;
+    size_t size = 0;
+    while (rados_getxattrs_next(attributes, &attribute_name, &value, &size) == 0 && attribute_name != nullptr) {
+      if (std::string_view(attribute_name) == kAttribute && size == kTrailerBytes)
+        t = read_trailer(std::as_bytes(std::span(value, size)));
+    }
+    rados_getxattrs_end(attributes);
+  }
+  if (error != 0) return failed(name, error);
+  if (attribute_error != 0 || read_error != 0) return failed(name, attribute_error != 0 ? attribute_error : read_error);
+  const int64_t now = std::time(nullptr);
+  if (!t || t->expires_at <= now) {
+    (void)rados_remove(io_, name.c_str());
+    return Status(Code::kNotFound, "the record has passed its time");
+  }
+  if (object_bytes > into.size()) return Status(Code::kResourceExhausted, "the record is larger than the buffer");
+  *info = {.space = t->space, .ttl_s = static_cast<double>(t->ttl_s)};
+  if (t->expires_at - now < t->ttl_s / 2) {
+    const auto fresh = attribute(t->space, t->ttl_s);
+    (void)rados_setxattr(io_, name.c_str(), kAttribute, reinterpret_cast<const char*>(fresh.data()), fresh.size());
+  }
+  return bytes;
+}
+
+Status RadosStore::put(const BlockKey& key, std::span<const std::byte> record, const PutInfo& info) {
+  if (io_ == nullptr) return failed(options_.pool, ENODEV);
+  const std::string name = key.hex();
+  const auto fresh = attribute(info.space, static_cast<uint32_t>(std::clamp(info.ttl_s, 1.0, 4e9)));
+  const WriteOp write;
+  rados_write_op_write_full(write.op, reinterpret_cast<const char*>(record.data()), record.size());
+  rados_write_op_setxattr(write.op, kAttribute, reinterpret_cast<const char*>(fresh.data()), fresh.size());
+  const int error = rados_write_op_operate(write.op, io_, name.c_str(), nullptr, 0);
+  return error == 0 ? Status() : failed(name, error);
+}
+
+Status RadosStore::erase(const BlockKey& key) {
+  if (io_ == nullptr) return failed(options_.pool, ENODEV);
+  const int error = rados_remove(io_, key.hex().c_str());
+  return error == 0 || error == -ENOENT ? Status() : failed(key.hex(), error);
+}
+
+Status RadosStore::ping() {
+  if (io_ == nullptr) return failed(options_.pool, ENODEV);
+  uint64_t bytes = 0;
+  time_t changed = 0;
+  const int error = rados_stat(io_, "ping", &bytes, &changed);
+  return error == 0 || error == -ENOENT ? Status() : failed(options_.pool, error);
+}
+
+Result<int64_t> RadosStore::remove_if(bool expired, uint64_t space) {
+  if (io_ == nullptr) return failed(options_.pool, ENODEV);
+  rados_list_ctx_t list = nullptr;
+  if (const int error = rados_nobjects_list_open(io_, &list); error != 0) return failed(options_.pool, error);
+  const int64_t now = std::time(nullptr);
+  int64_t removed = 0;
+  int error = 0;
+  const char* entry = nullptr;
+  while ((error = rados_nobjects_list_next(list, &entry, nullptr, nullptr)) == 0) {
+    const std::string name = entry;
+    const std::optional<Trailer> t = read_attribute(io_, name);
+    if (!t) continue;  // not ours
+    if (expired ? t->expires_at > now : space != 0 && t->space != space) continue;
+    removed += rados_remove(io_, name.c_str()) == 0;
+  }
+  rados_nobjects_list_close(list);
+  if (error != -ENOENT) return failed(options_.pool, error);
+  return removed;
+}
+
+Status RadosStore::purge(uint64_t space) { return remove_if(false, space).status(); }
+Result<int64_t> RadosStore::sweep() { return remove_if(true, 0); }
+
+}  // namespace deepinfer::kv
+
+extern "C" {
+extern const deepinfer::kv::RadosEntry deepinfer_rados_entry_1;
+const deepinfer::kv::RadosEntry deepinfer_rados_entry_1 = {
+    .open = [](const std::string& url) -> deepinfer::Result<std::unique_ptr<deepinfer::kv::RemoteStore>> {
+      DI_ASSIGN_OR_RETURN(const deepinfer::kv::RadosOptions options, deepinfer::kv::RadosStore::parse(url));
+      DI_ASSIGN_OR_RETURN(std::unique_ptr<deepinfer::kv::RadosStore> store, deepinfer::kv::RadosStore::open(options));
+      return std::unique_ptr<deepinfer::kv::RemoteStore>(std::move(store));
+    },
+    .make_pool = [](const std::string& url, const deepinfer::kv::RadosPoolOptions& pool) -> deepinfer::Status {
+      DI_ASSIGN_OR_RETURN(const deepinfer::kv::RadosOptions options, deepinfer::kv::RadosStore::parse(url));
+      return deepinfer::kv::RadosStore::make_pool(options, pool);
+    }};
+}
