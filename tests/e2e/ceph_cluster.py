@@ -29,7 +29,14 @@ class CephCluster:
     def __init__(self, osds):
         self.home = pathlib.Path(tempfile.mkdtemp(prefix="ceph-"))
         self.config = str(self.home / "ceph.conf")
-        self.count, self.processes, self.osds = osds, [], []
+        self.processes, self.osds = [], []
+        try:
+            self.begin(osds)
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def begin(self, osds):
         fsid, port = str(uuid.uuid4()), free_port()
         pathlib.Path(self.config).write_text(f"""[global]
 fsid = {fsid}
@@ -110,7 +117,7 @@ osd_max_object_name_len = 256
         return process
 
     @staticmethod
-    def wait_for(condition, seconds=120):
+    def wait_for(condition, seconds=300):
         end = time.monotonic() + seconds
         while not condition():
             if time.monotonic() > end:
