@@ -143,7 +143,8 @@ double decode_rate(engine::Engine& e, int batch, int tokens) {
   const int64_t before = e.stats().output_tokens;
   const double begin = bench::wall_seconds();
   read_all(streams);
-  return static_cast<double>(e.stats().output_tokens - before) / (bench::wall_seconds() - begin);
+  const double seconds = bench::wall_seconds() - begin;
+  return static_cast<double>(e.stats().output_tokens - before) / seconds;
 }
 
 std::unique_ptr<engine::Engine> make_engine(std::unique_ptr<engine::StepExecutor> executor, int tokens) {

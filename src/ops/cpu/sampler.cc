@@ -79,42 +79,61 @@ Sampler::Sampler(int vocab, const SamplerKernels& kernels)
       bucket_mass_(kBuckets), bucket_count_(kBuckets) {}
 
 int32_t Sampler::likeliest(std::span<const float> logits) {
+  constexpr size_t kPart = 1024;  // only the part with the largest is looked at twice
   const SamplerKernels& k = sampler_kernels();
-  const float best = k.largest(logits.data(), logits.size());
+  float best = kMinusInfinity;
+  size_t first = 0;
+  for (size_t at = 0; at < logits.size(); at += kPart) {
+    const float x = k.largest(logits.data() + at, std::min(kPart, logits.size() - at));
+    if (x > best) {
+      best = x;
+      first = at;
+    }
+  }
   if (!std::isfinite(best)) return -1;
-  return static_cast<int32_t>(k.find(logits.data(), logits.size(), best));
+  return static_cast<int32_t>(first + k.find(logits.data() + first, logits.size() - first, best));
 }
 
 int32_t Sampler::sample(const SampleRow& row) {
   kept_count_ = 0;
   if (row.logits.size() != x_.size()) return -1;
   const SamplingParams& params = *row.params;
-  process(row);
-  const float max = kernels_.largest(x_.data(), x_.size());
+  const float max = process(row);
   if (!std::isfinite(max)) return -1;
-  const auto top = static_cast<int32_t>(kernels_.find(x_.data(), x_.size(), max));
+  const auto top = [&] { return static_cast<int32_t>(kernels_.find(x_.data(), x_.size(), max)); };
   if (params.greedy()) {
-    kept_[0] = top;
+    kept_[0] = top();
     kept_count_ = 1;
-    return top;
+    return kept_[0];
   }
   kernels_.scale(x_.data(), max, 1.0f / static_cast<float>(params.temperature), z_.data(), x_.size());
-  if (params.top_p >= 1.0 && params.top_k <= 0 && params.min_p <= 0.0) return draw_from_all(row.place, top);
+  if (params.top_p >= 1.0 && params.top_k <= 0 && params.min_p <= 0.0) return draw_from_all(row.place, top());
   keep(params);
-  return draw_from_kept(row.place, top);
+  return draw_from_kept(row.place);
 }
 
-void Sampler::process(const SampleRow& row) {
+float Sampler::process(const SampleRow& row) {
   const SamplingParams& params = *row.params;
-  kernels_.clean(row.logits.data(), x_.data(), x_.size());
+  max_ = kernels_.clean(row.logits.data(), x_.data(), x_.size());
+  max_gone_ = false;
   for (const LogitBias& b : params.logit_bias) {
-    if (b.token >= 0 && static_cast<size_t>(b.token) < x_.size()) x_[b.token] += b.bias;
+    if (b.token >= 0 && static_cast<size_t>(b.token) < x_.size()) set(b.token, x_[b.token] + b.bias);
   }
   if (params.has_penalties() && row.history != nullptr) penalise(params, *row.history);
-  if (!row.allowed.empty()) kernels_.mask(x_.data(), row.allowed.data(), row.allowed.size(), x_.size());
-  for (int32_t t : row.forbidden) {
-    if (t >= 0 && static_cast<size_t>(t) < x_.size()) x_[t] = kMinusInfinity;
+  if (!row.allowed.empty()) {
+    kernels_.mask(x_.data(), row.allowed.data(), row.allowed.size(), x_.size());
+    max_gone_ = true;
   }
+  for (int32_t t : row.forbidden) {
+    if (t >= 0 && static_cast<size_t>(t) < x_.size()) set(t, kMinusInfinity);
+  }
+  return max_gone_ ? kernels_.largest(x_.data(), x_.size()) : max_;
+}
+
+void Sampler::set(int32_t token, float x) {
+  max_gone_ |= x_[token] == max_;
+  max_ = std::max(max_, x);  // not by NaN
+  x_[token] = x;
 }
 
 void Sampler::penalise(const SamplingParams& params, const TokenHistory& history) {
@@ -128,7 +147,7 @@ void Sampler::penalise(const SamplingParams& params, const TokenHistory& history
       const float frequency = params.frequency_penalty * static_cast<float>(count);
       x = (x - frequency) - params.presence_penalty;
     }
-    x_[t] = x;
+    set(t, x);
   }
 }
 
@@ -150,8 +169,10 @@ int32_t Sampler::draw_from_all(const NoisePlace& place, int32_t top) {
   return best.token;
 }
 
-int32_t Sampler::draw_from_kept(const NoisePlace& place, int32_t top) {
+int32_t Sampler::draw_from_kept(const NoisePlace& place) {
   Best best;
+  const int32_t top = *std::max_element(kept_.begin(), kept_.begin() + static_cast<ptrdiff_t>(kept_count_),
+                                        [this](int32_t a, int32_t b) { return z_[a] < z_[b]; });
   kernels_.noise(place, &top, 1, words_.data());
   best.offer(top, z_[top], words_[0]);
   uint16_t at[kBlock];
@@ -185,12 +206,16 @@ void Sampler::keep(const SamplingParams& params) {
 
 // False: rough values cannot tell.
 bool Sampler::try_cuts(const SamplingParams& params) {
-  for (const float cut : kCuts) {
+  for (size_t i = first_cut_; i < std::size(kCuts); ++i) {
+    const float cut = kCuts[i];
     const bool all = cut == kMinusInfinity;  // by x: a very small temperature makes a z of -inf of it
     const size_t found = kernels_.above(all ? x_.data() : z_.data(), x_.size(), cut, found_.data());
     if (!all && !may_hold_border(params, found, cut)) continue;
     const Border border = keep_of(params, std::span<const int32_t>(found_).first(found), all);
-    if (border != Border::kElsewhere) return border == Border::kHere;
+    if (border == Border::kElsewhere) continue;
+    // Few of the candidates were needed: a higher cut may do next time.
+    first_cut_ = i > 0 && kept_count_ < found / 4 ? i - 1 : i;
+    return border == Border::kHere;
   }
   return true;
 }

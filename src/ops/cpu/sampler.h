@@ -69,10 +69,11 @@ class Sampler {
   std::vector<uint32_t> masses() const;                    // step 6, [vocab]
 
  private:
-  void process(const SampleRow& row);
+  float process(const SampleRow& row);  // the largest x
   void penalise(const SamplingParams& params, const TokenHistory& history);
+  void set(int32_t token, float x);
   int32_t draw_from_all(const NoisePlace& place, int32_t top);
-  int32_t draw_from_kept(const NoisePlace& place, int32_t top);
+  int32_t draw_from_kept(const NoisePlace& place);
   void keep(const SamplingParams& params);
   bool may_hold_border(const SamplingParams& params, size_t found, float cut) const;
   uint64_t mass_of(int32_t token);
@@ -92,6 +93,9 @@ class Sampler {
   std::vector<uint16_t> buckets_;  // of found_
   std::vector<uint32_t> words_;
   size_t kept_count_ = 0;
+  size_t first_cut_ = 0;   // where the last rows' limits were found; changes the work, never the outcome
+  float max_ = 0;          // largest x so far,
+  bool max_gone_ = false;  // but for a token that had it and has been changed
   std::vector<uint64_t> bucket_mass_;
   std::vector<uint32_t> bucket_count_;
   double sum_ = 0;       // of e_ or rough_e_

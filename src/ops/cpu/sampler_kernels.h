@@ -20,7 +20,7 @@ inline constexpr double kRoughError = 2e-6;     // relative; measured 3e-7
 inline constexpr size_t kContendersMax = 512;   // tokens of one call
 
 struct SamplerKernels {
-  void (*clean)(const float* in, float* out, size_t n);        // NaN becomes -inf
+  float (*clean)(const float* in, float* out, size_t n);       // NaN becomes -inf; gives the largest
   float (*largest)(const float* x, size_t n);                  // NaN never is; -inf for none
   size_t (*find)(const float* x, size_t n, float value);       // the first; n: none
   void (*mask)(float* x, const uint32_t* allowed, size_t words, size_t n);  // -inf where the bit is 0
@@ -30,7 +30,8 @@ struct SamplerKernels {
   // The same in fp32: each value and the sum (in double) are within kRoughError of the true ones.
   double (*rough_exps)(const float* z, float* e, size_t n);
   double (*exp_sum)(const float* x, double max, size_t n);     // of exp(x - max) in double, ids ascending; NaN counts 0
-  size_t (*above)(const float* z, size_t n, float cut, int32_t* out);  // ids with z > cut, ascending
+  // Ids with z > cut, ascending. out: [n], all of which may be written.
+  size_t (*above)(const float* z, size_t n, float cut, int32_t* out);
   void (*noise)(const NoisePlace& at, const int32_t* ids, size_t n, uint32_t* words);  // words[i] of token ids[i]
   // Of tokens first .. first + 4 * blocks - 1; first is a multiple of 4, blocks of 8.
   void (*noise_run)(const NoisePlace& at, uint32_t first, size_t blocks, uint32_t* words);
