@@ -3,6 +3,7 @@
 // DEEPINFER_TEST_ALL=1; DEEPINFER_MIX_SEED=N runs one engine's mixes.
 #include <cstdlib>
 #include <map>
+#include <set>
 #include <thread>
 
 #include "grammar/constraint.h"
@@ -217,8 +218,10 @@ void run_engine(uint32_t seed, int mixes, Oracle& oracle, Counts* counts) {
   o.samples_max = 3;
   o.queue_events = r.of(std::vector<int>{8, 64, 256});
   if (r.one_in(2)) {
-    o.preempt_drill = [seed](int64_t id, int32_t tokens) {
-      return (static_cast<uint64_t>(id) * 31 + static_cast<uint64_t>(tokens) * 7 + seed) % 41 == 0;
+    const auto done = std::make_shared<std::set<std::pair<int64_t, int32_t>>>();  // once each, or nothing goes on
+    o.preempt_drill = [seed, done](int64_t id, int32_t tokens) {
+      return (static_cast<uint64_t>(id) * 31 + static_cast<uint64_t>(tokens) * 7 + seed) % 41 == 0 &&
+             done->emplace(id, tokens).second;
     };
   }
   std::string name;
