@@ -127,6 +127,18 @@ TEST_F(LongContext, EqualsOtherChunksAndCachedBeginnings) {
   for (auto& o : others) testing::collect(*o, 1);
 }
 
+// Nearly all of the 65,536 positions: an answer behind the prompt, and the same again from the cache.
+TEST_F(LongContext, NearlyTheWholeContext) {
+  const auto engine = long_engine(512, 2);
+  const std::vector<int32_t> prompt = testing::random_prompt(65000, 3);
+  const Collected cold = testing::run(*engine, make_request(prompt, 24, true))[0];
+  ASSERT_EQ(cold.reason, engine::FinishReason::kMaxTokens);
+  EXPECT_EQ(cold.usage.cached_tokens, 0);
+  const Collected warm = testing::run(*engine, make_request(prompt, 24, true))[0];
+  EXPECT_EQ(warm.usage.cached_tokens, 65000 / 128 * 128);
+  expect_equal(warm, cold);
+}
+
 // 20: a store that was filled by another backend, or for other weights, gives no hit.
 TEST(Bugs, StoreOfAnotherKindIsNotRead) {
   const auto tier = std::make_shared<kv::FakeTier>(kv::TierFaults{}, 1);
