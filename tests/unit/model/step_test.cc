@@ -15,19 +15,22 @@
 namespace deepinfer::model {
 namespace {
 
-std::unique_ptr<Model> open_model(const std::string& directory, std::unique_ptr<ops::Ops> ops) {
+Result<std::unique_ptr<Model>> try_model(const std::string& directory, std::unique_ptr<ops::Ops> ops) {
   Result<checkpoint::Checkpoint> c = checkpoint::Checkpoint::open(directory);
-  EXPECT_TRUE(c.ok()) << c.status().to_string();
+  if (!c.ok()) return c.status();
   Options o;
   o.limits.rows_max = 128;
   o.limits.outputs_max = 4;
   o.limits.context_max = 256;
   o.limits.feedback_max = 4;
   o.pages = 2;
-  Result<std::unique_ptr<Model>> m =
-      Model::create(std::make_shared<const checkpoint::Checkpoint>(std::move(c).value()), std::move(ops), o);
+  return Model::create(std::make_shared<const checkpoint::Checkpoint>(std::move(c).value()), std::move(ops), o);
+}
+
+std::unique_ptr<Model> open_model(const std::string& directory, std::unique_ptr<ops::Ops> ops) {
+  Result<std::unique_ptr<Model>> m = try_model(directory, std::move(ops));
   EXPECT_TRUE(m.ok()) << m.status().to_string();
-  return std::move(m).value();
+  return m.ok() ? std::move(m).value() : nullptr;
 }
 
 std::vector<double> logits_of(Model& m) {
@@ -54,8 +57,8 @@ TEST(Step, TokensFromFeedbackEqualTheTokensThemselves) {
   EXPECT_NE(run({-3}, {-1, 300, 200}), want);
 }
 
-// Fills tensor `name` with bytes 0x7f: NaN in e4m3, the largest numbers in bf16 and fp32.
-void damage(const std::string& directory, const std::string& name) {
+// Fills tensor `name` with a byte. 0x7f: NaN in e4m3, very large numbers in bf16 and fp32; 0x7e: the largest e4m3.
+void damage(const std::string& directory, const std::string& name, char byte) {
   for (const auto& entry : std::filesystem::directory_iterator(directory)) {
     if (entry.path().extension() != ".safetensors") continue;
     uint64_t at = 0, bytes = 0;
@@ -71,34 +74,60 @@ void damage(const std::string& directory, const std::string& name) {
     if (bytes == 0) continue;
     std::fstream out(entry.path(), std::ios::in | std::ios::out | std::ios::binary);
     out.seekp(static_cast<std::streamoff>(at));
-    out << std::string(bytes, '\x7f');
+    out << std::string(bytes, byte);
     return;
   }
   FAIL() << "no tensor " << name;
 }
 
-TEST(Step, DamagedWeightsGiveNoNumberAndNoCrash) {
-  for (const char* name : {"embed.weight", "layers.1.attn.indexer.wq_b.weight", "layers.4.attn.indexer.wk.weight",
-                           "layers.6.attn.indexer.weights_proj.weight", "layers.2.ffn.gate.weight",
-                           "layers.0.attn.wkv.weight", "layers.1.engram.wkv.weight", "norm.weight"}) {
+std::unique_ptr<ops::Ops> damaged_ops(bool reference) {
+  return reference ? ops::make_reference_ops(ops::ReferenceMode::kExact, 2) : ops::make_plain_ops(2);
+}
+
+TEST(Step, WeightsThatHoldNaNAreRefusedByName) {
+  for (const char* name :
+       {"layers.1.attn.indexer.wq_b.weight", "layers.0.attn.wkv.weight", "layers.1.engram.wkv.weight"}) {
     testing::TempDir temp;
     const std::string directory = temp.path() + "/damaged";
     std::filesystem::copy(testing::tiny_random_dir(), directory);
-    damage(directory, name);
+    damage(directory, name, '\x7f');
+    const auto m = try_model(directory, damaged_ops(false));
+    ASSERT_FALSE(m.ok()) << name;
+    EXPECT_EQ(m.status().code(), Code::kDataLoss);
+    EXPECT_NE(m.status().message().find(name), std::string::npos) << m.status().to_string();
+  }
+}
+
+TEST(Step, HugeWeightsGiveNoNumberAndNoCrash) {
+  const struct {
+    const char* name;
+    char byte;
+    bool reaches_logits;  // index scores and routing may swallow a NaN (it is the worst score)
+  } cases[] = {{"embed.weight", '\x7f', true},
+               {"layers.1.attn.indexer.wq_b.weight", '\x7e', false},
+               {"layers.4.attn.indexer.wk.weight", '\x7f', false},
+               {"layers.6.attn.indexer.weights_proj.weight", '\x7f', false},
+               {"layers.2.ffn.gate.weight", '\x7f', false},
+               {"layers.0.attn.wkv.weight", '\x7e', false},
+               {"layers.1.engram.wkv.weight", '\x7e', false},
+               {"norm.weight", '\x7f', true}};
+  for (const auto& c : cases) {
+    testing::TempDir temp;
+    const std::string directory = temp.path() + "/damaged";
+    std::filesystem::copy(testing::tiny_random_dir(), directory);
+    damage(directory, c.name, c.byte);
     for (const bool reference : {false, true}) {
-      const auto m = open_model(
-          directory, reference ? ops::make_reference_ops(ops::ReferenceMode::kExact, 2) : ops::make_plain_ops(2));
+      const auto m = open_model(directory, damaged_ops(reference));
+      ASSERT_NE(m, nullptr) << c.name;
       KvAllocator kv(2, 1);
       Sequence s = Sequence::create(*m, kv).value();
       std::vector<int32_t> tokens(150);
       for (int i = 0; i < 150; ++i) tokens[i] = 10 + 37 * i;
       std::vector<float> logits;
-      ASSERT_TRUE(s.append(tokens, 1, &logits).ok()) << name;
+      ASSERT_TRUE(s.append(tokens, 1, &logits).ok()) << c.name;
       ASSERT_TRUE(s.draft(5, 5).ok());
-      // Index scores and routing may swallow a NaN (it is the worst score); everything else reaches the logits
-      const std::string tensor = name;
-      if (tensor.find("indexer") == std::string::npos && tensor.find("gate") == std::string::npos) {
-        EXPECT_TRUE(std::isnan(logits[0])) << name;
+      if (c.reaches_logits) {
+        EXPECT_TRUE(std::isnan(logits[0])) << c.name;
       }
     }
   }
