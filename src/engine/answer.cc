@@ -173,7 +173,7 @@ bool Answer::take(int32_t token, Event* event) {
     if (history_) history_->add_output(token);
     if (trigger_) trigger_->take(token);
   }
-  if (ends_with(token)) {
+  if (advanced_ == 0 && ends_with(token)) {  // the matcher stands behind the last token that was drawn
     event->ends_answer = true;
     reason_ = FinishReason::kStopToken;
     return true;

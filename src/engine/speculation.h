@@ -80,10 +80,8 @@ class Speculation {
   Speculation(const DraftOptions& options, const ExecutorInfo& info, const sched::DraftCosts& costs);
 
   bool enabled() const { return options_.mode != DraftMode::kOff; }
-  // Whether this answer may speculate at all. Not behind a grammar: over drafts its mask can end up empty.
-  static bool suits(const Request& request) {
-    return !request.processed_logprobs && !request.on_logits && request.grammar == nullptr;
-  }
+  // Whether this answer may speculate at all.
+  static bool suits(const Request& request) { return !request.processed_logprobs && !request.on_logits; }
   // A step is planned only once the one before it is committed.
   bool waits() const { return waits_; }
   // Whether rows enter the drafter's rings from the next plan on.

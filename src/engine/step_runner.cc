@@ -185,6 +185,7 @@ void StepRunner::draw_rows(StepJob& job, size_t i, std::span<const float> logits
       a.error = std::move(status);
       return;
     }
+    if (a.ends_with(token.value())) return;  // the grammar's end, which need not be an end token of the request
   }
 }
 
