@@ -5,6 +5,7 @@
 
 #include "ops/cuda/attend.cuh"
 #include "tests/cuda/check.h"
+#include "tests/cuda/codes.h"
 
 using namespace deepinfer::ops;
 using namespace deepinfer::ops::cuda;
@@ -12,27 +13,6 @@ using namespace deepinfer::ops::cuda;
 namespace {
 
 constexpr int kDim = kWideDim, kWindow = 128, kRing = 128, kTopk = 512, kPageEntries = 128, kRecordBytes = kDim + kDim / 32, kEntryBytes = kDim / 2 + kDim / 16;
-
-float bf16_value(uint16_t b) {
-  const uint32_t u = static_cast<uint32_t>(b) << 16;
-  float f;
-  std::memcpy(&f, &u, 4);
-  return f;
-}
-uint16_t bf16_bits(float f) {
-  uint32_t u;
-  std::memcpy(&u, &f, 4);
-  return static_cast<uint16_t>((u + 0x7fff + ((u >> 16) & 1)) >> 16);
-}
-double e4m3(uint8_t c) {
-  const int e = (c >> 3) & 15, m = c & 7;
-  const double v = e == 0 ? std::ldexp(m, -9) : std::ldexp(8 + m, e - 10);
-  return c & 0x80 ? -v : v;
-}
-double e2m1(int c) {
-  static const double v[8] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
-  return c & 8 ? -v[c & 7] : v[c & 7];
-}
 
 // kPlain: moderate values. kLarge: the largest codes and scales, scores of hundreds. kTiny: the smallest scales, zeros among the codes.
 enum class Kind { kPlain, kLarge, kTiny };
@@ -81,7 +61,7 @@ void test(const char* name, int heads, const std::vector<Row>& rows, Kind kind, 
   for (size_t p = 0; p < static_cast<size_t>(n) * pages_each; ++p) {
     for (int e = 0; e < kPageEntries; ++e) fill_entry(random, kind, &pages[p * page_stride + 64 + e * kEntryBytes]);
   }
-  for (uint16_t& x : q) x = bf16_bits(static_cast<float>(random.normal() * q_scale));
+  for (uint16_t& x : q) x = check::bf16_bits(static_cast<float>(random.normal() * q_scale));
   for (float& s : sink) s = static_cast<float>(random.normal());
 
   check::Device<SequenceRows> d_sequences(sequences);
@@ -121,13 +101,13 @@ void test(const char* name, int heads, const std::vector<Row>& rows, Kind kind, 
     for (int p = std::max(0, rows[i].position - kWindow + 1); p <= rows[i].position; ++p) {
       const uint8_t* r = p == rows[i].position ? &records[static_cast<size_t>(i) * kRecordBytes] : &slots[(n - 1 - i) * slot_stride + 32 + p % kRing * kRecordBytes];
       keys.emplace_back(kDim);
-      for (int c = 0; c < kDim; ++c) keys.back()[c] = e4m3(r[c]) * std::ldexp(1.0, r[kDim + c / 32] - 127);
+      for (int c = 0; c < kDim; ++c) keys.back()[c] = check::e4m3_value(r[c]) * std::ldexp(1.0, r[kDim + c / 32] - 127);
     }
     for (int k = 0; k < rows[i].entries; ++k) {
       const int e = selected[static_cast<size_t>(i) * kTopk + k];
       const uint8_t* r = &pages[blocks[i * pages_each + e / kPageEntries] * page_stride + 64 + e % kPageEntries * kEntryBytes];
       keys.emplace_back(kDim);
-      for (int c = 0; c < kDim; ++c) keys.back()[c] = bf16_value(bf16_bits(static_cast<float>(e2m1(r[c / 2] >> (c % 2 * 4) & 15) * e4m3(r[kDim / 2 + c / 16]))));
+      for (int c = 0; c < kDim; ++c) keys.back()[c] = check::bf16_value(check::bf16_bits(static_cast<float>(check::e2m1_value(r[c / 2] >> (c % 2 * 4) & 15) * check::e4m3_value(r[kDim / 2 + c / 16]))));
     }
     for (int h = 0; h < heads; h += h == heads - 1 ? 1 : std::min(7, heads - 1 - h)) {
       const uint16_t* x = &q[(static_cast<size_t>(i) * heads + h) * kDim];
@@ -135,7 +115,7 @@ void test(const char* name, int heads, const std::vector<Row>& rows, Kind kind, 
       double top = -1e30, largest = 0;
       for (const auto& key : keys) {
         double s = 0, sum = 0;
-        for (int c = 0; c < kDim; ++c) s += bf16_value(x[c]) * key[c], sum += std::fabs(bf16_value(x[c]) * key[c]);
+        for (int c = 0; c < kDim; ++c) s += check::bf16_value(x[c]) * key[c], sum += std::fabs(check::bf16_value(x[c]) * key[c]);
         largest = std::max(largest, sum * a.scale);
         score.push_back(static_cast<float>(s * a.scale));
         top = std::max(top, score.back());
@@ -143,12 +123,12 @@ void test(const char* name, int heads, const std::vector<Row>& rows, Kind kind, 
       double den = std::exp(sink[h] - top);
       std::vector<double> out(kDim), magnitude(kDim);
       for (size_t k = 0; k < keys.size(); ++k) {
-        const double p = std::exp(score[k] - top), rounded_p = bf16_value(bf16_bits(static_cast<float>(p)));
+        const double p = std::exp(score[k] - top), rounded_p = check::bf16_value(check::bf16_bits(static_cast<float>(p)));
         den += p;
         for (int c = 0; c < kDim; ++c) out[c] += rounded_p * keys[k][c], magnitude[c] += rounded_p * std::fabs(keys[k][c]);
       }
       for (int c = 0; c < kDim; ++c) {
-        const double got = bf16_value(all[(static_cast<size_t>(i) * heads + h) * kDim + c]), want = out[c] / den;
+        const double got = check::bf16_value(all[(static_cast<size_t>(i) * heads + h) * kDim + c]), want = out[c] / den;
         // A rounding of the result, and of one probability in the other direction; the error of scores by their magnitudes.
         worst = std::max(worst, std::fabs(got - want) / (std::fabs(want) * 0x1p-8 + magnitude[c] / den * (0x1p-9 + 1e-6 * largest) + 1e-30));
         square += (got - want) * (got - want), norm += want * want;

@@ -7,32 +7,13 @@
 
 #include "ops/cuda/linear.h"
 #include "tests/cuda/check.h"
+#include "tests/cuda/codes.h"
 
 using namespace deepinfer::ops::cuda;
 using deepinfer::ops::WeightFormat;
 
 namespace {
 
-float bf16_value(uint16_t b) {
-  const uint32_t u = static_cast<uint32_t>(b) << 16;
-  float f;
-  std::memcpy(&f, &u, 4);
-  return f;
-}
-uint16_t bf16_bits(float f) {
-  uint32_t u;
-  std::memcpy(&u, &f, 4);
-  return static_cast<uint16_t>((u + 0x7fff + ((u >> 16) & 1)) >> 16);
-}
-double e4m3_value(uint8_t c) {
-  const int e = (c >> 3) & 15, m = c & 7;
-  const double v = e == 0 ? std::ldexp(m, -9) : std::ldexp(8 + m, e - 10);
-  return c & 0x80 ? -v : v;
-}
-double e2m1_value(int c) {
-  static const double v[8] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
-  return c & 8 ? -v[c & 7] : v[c & 7];
-}
 double fq8(double x, double amax) {
   const float t = static_cast<float>(amax < 1e-4f ? 1e-4f : amax) * (1.0f / 448.0f);
   int e;
@@ -56,9 +37,9 @@ Weights make(WeightFormat format, int n, int k, uint64_t seed) {
     w.codes.resize(2 * w.values.size());
     w.scales.resize(1);
     for (size_t i = 0; i < w.values.size(); ++i) {
-      const uint16_t b = bf16_bits(static_cast<float>(random.normal() * 0.05));
+      const uint16_t b = check::bf16_bits(static_cast<float>(random.normal() * 0.05));
       std::memcpy(&w.codes[2 * i], &b, 2);
-      w.values[i] = bf16_value(b);
+      w.values[i] = check::bf16_value(b);
     }
     return w;
   }
@@ -74,11 +55,11 @@ Weights make(WeightFormat format, int n, int k, uint64_t seed) {
         uint8_t code = static_cast<uint8_t>(random.below(256));
         if ((code & 0x7f) == 0x7f) code = 0x80;
         w.codes[i] = code;
-        w.values[i] = e4m3_value(code) * scale;
+        w.values[i] = check::e4m3_value(code) * scale;
       } else {
         const int code = random.below(16);
         w.codes[i / 2] |= static_cast<uint8_t>(code << (c % 2 * 4));
-        w.values[i] = e2m1_value(code) * scale;
+        w.values[i] = check::e2m1_value(code) * scale;
       }
     }
   }
@@ -121,7 +102,7 @@ void test_format(WeightFormat format, int n, int k) {
   std::vector<uint16_t> x(static_cast<size_t>(max_rows) * k);
   for (int r = 0; r < max_rows; ++r) {
     const double scale = std::ldexp(1.0, random.below(12) - 6);
-    for (int c = 0; c < k; ++c) x[static_cast<size_t>(r) * k + c] = r == 3 ? 0 : bf16_bits(static_cast<float>(random.normal() * scale));
+    for (int c = 0; c < k; ++c) x[static_cast<size_t>(r) * k + c] = r == 3 ? 0 : check::bf16_bits(static_cast<float>(random.normal() * scale));
   }
   check::Device<uint16_t> dx(x);
   check::Device<uint8_t> packed(packed_bytes(max_rows, k));
@@ -144,9 +125,9 @@ void test_format(WeightFormat format, int n, int k) {
         double sum = 0, magnitude = 0;
         for (int b = 0; b < k; b += 32) {
           double amax = 0;
-          for (int c = b; c < b + 32; ++c) amax = std::fmax(amax, std::fabs(bf16_value(x[static_cast<size_t>(r) * k + c])));
+          for (int c = b; c < b + 32; ++c) amax = std::fmax(amax, std::fabs(check::bf16_value(x[static_cast<size_t>(r) * k + c])));
           for (int c = b; c < b + 32; ++c) {
-            double v = bf16_value(x[static_cast<size_t>(r) * k + c]);
+            double v = check::bf16_value(x[static_cast<size_t>(r) * k + c]);
             if (format != WeightFormat::kBf16) v = fq8(v, amax);
             sum += v * w.values[static_cast<size_t>(o) * k + c];
             magnitude += std::fabs(v * w.values[static_cast<size_t>(o) * k + c]);
@@ -165,7 +146,7 @@ void test_format(WeightFormat format, int n, int k) {
     CUDA_OK(cudaDeviceSynchronize());
     const std::vector<uint16_t> b = yb.get();
     size_t wrong = 0;
-    for (size_t e = 0; e < b.size(); ++e) wrong += b[e] != bf16_bits(got[e]);
+    for (size_t e = 0; e < b.size(); ++e) wrong += b[e] != check::bf16_bits(got[e]);
     CHECK(wrong == 0, "%s n=%d k=%d rows=%d: %zu bf16 outputs are not the rounded sums", name(format), n, k, rows, wrong);
   }
   std::printf("%s n=%d k=%d: largest error %.2g of the sum of magnitudes\n", name(format), n, k, worst);
@@ -185,7 +166,7 @@ void test_grouped(WeightFormat format, int n, int k) {
   check::Random random(11);
   const int source_rows = 200;
   std::vector<uint16_t> x(static_cast<size_t>(source_rows) * k);
-  for (uint16_t& v : x) v = bf16_bits(static_cast<float>(random.normal()));
+  for (uint16_t& v : x) v = check::bf16_bits(static_cast<float>(random.normal()));
   check::Device<uint16_t> dx(x);
   std::vector<float> first;
   for (int per_tile : {8, 16, 32, 64, 128}) {
@@ -247,7 +228,7 @@ void test_batched(WeightFormat format, int n, int k) {
   check::Random random(3);
   for (int rows : {1, 5, 16, 20, 70, 200}) {
     std::vector<uint16_t> x(static_cast<size_t>(rows) * kCount * k);
-    for (uint16_t& v : x) v = bf16_bits(static_cast<float>(random.normal()));
+    for (uint16_t& v : x) v = check::bf16_bits(static_cast<float>(random.normal()));
     check::Device<uint16_t> dx(x);
     for (bool shared : {false, true}) {
       check::Device<uint8_t> packed(packed_bytes(kCount * group_rows(rows), k)), one(packed_bytes(rows, k));

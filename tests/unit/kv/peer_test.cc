@@ -15,27 +15,13 @@
 #include "kv/peer_wire.h"
 #include "kv/record.h"
 #include "tests/support/child_process.h"
+#include "tests/unit/kv/remote_records.h"
 
 namespace deepinfer::kv {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr size_t kPayload = 20000;
-
-BlockKey key_of(uint32_t i) {
-  BlockKey k;
-  for (size_t b = 0; b < 4; ++b) k.bytes[b] = static_cast<uint8_t>(i >> (8 * b));
-  k.bytes[9] = static_cast<uint8_t>(i * 37);
-  return k;
-}
-
-std::vector<std::byte> record_of(uint32_t i) {
-  std::vector<std::byte> record(record_bytes(8, kPayload));
-  seal_record(key_of(i), std::vector<int32_t>(8, static_cast<int32_t>(i)),
-              std::vector<std::byte>(kPayload, static_cast<std::byte>(i)), record);
-  return record;
-}
+using namespace remote_records;
 
 std::unique_ptr<PeerServer> start_server(PeerServerOptions o = {}) {
   auto server = PeerServer::start(o);
