@@ -149,7 +149,7 @@ struct Decode {
 
 void decode(const Kernels& k, const Decode& d, const bench::Options& options) {
   constexpr int64_t kWindow = 12 << 20;  // bytes of a window; all of them together exceed the caches many times
-  const int64_t one = code_bytes(d.format, d.rows, d.cols), total = options.quick ? 4 * kWindow : 480 << 20;
+  const int64_t one = code_bytes(d.format, d.rows, d.cols), total = options.quick ? 20 * kWindow : 480 << 20;
   const int copies = static_cast<int>(std::max<int64_t>(2, total / one)),
             in_window = static_cast<int>(std::max<int64_t>(1, kWindow / one));
   const Weights w(d.format, d.rows, d.cols, copies);
@@ -158,7 +158,7 @@ void decode(const Kernels& k, const Decode& d, const bench::Options& options) {
   // Windows of all threads and of value and ceiling lie apart.
   const auto first = [&](int t, int i) { return (i * g_threads + t) * in_window % (copies - in_window + 1); };
   const Rates r = measure(
-      static_cast<double>(bytes), options.quick ? 2 : 60,
+      static_cast<double>(bytes), options.quick ? 16 : 60,
       [&](int t, int i) {
         thread_local std::vector<float> out;
         out.resize(d.n * d.rows);
@@ -212,7 +212,7 @@ void prefill(const Kernels& k, const Prefill& p, const bench::Options& options) 
   const Activations x(k, w.matrices[0], p.n);
   const double flops = 2.0 * static_cast<double>(p.n * p.rows * p.cols);
   const Rates r = measure(
-      flops, options.quick ? 2 : 20,
+      flops, options.quick ? 8 : 20,
       [&](int t, int) {
         thread_local std::vector<float> out;
         out.resize(p.n * p.rows);
@@ -256,7 +256,7 @@ void attention(const Kernels& k, const bench::Options& options) {
   }
   const double flops = 4.0 * kHeads * kKeys * kChannels;
   const Rates r = measure(
-      flops, options.quick ? 2 : 100,
+      flops, options.quick ? 10 : 100,
       [&](int, int) {
         thread_local std::vector<uint16_t> words(kKeys * kChannels);
         thread_local std::vector<float> out(kHeads * kChannels);
@@ -289,7 +289,7 @@ void index_scores(const Kernels& k, const bench::Options& options) {
   const std::vector<float> factors(kHeads * kGroups, 0.25f), weights(kHeads, 0.5f);
   const std::vector<int32_t> twelve(kHeads * kGroups, 96);
   const Rates r = measure(
-      static_cast<double>(data.size()), options.quick ? 2 : 10,
+      static_cast<double>(data.size()), options.quick ? 6 : 10,
       [&](int, int) {
         thread_local std::vector<uint8_t> panel(kChannels * kKeyLanes);
         thread_local std::vector<float> key_factors(kGroups * kKeyLanes), scores(kKeyLanes);
