@@ -57,13 +57,14 @@ Result<double> reads_per_s(const OpenFiles& files, uint64_t bytes, double second
   if (files.pieces == 0)
     return make_error(Code::kFailedPrecondition, "the checkpoint is too small to measure the disk by");
   DI_ASSIGN_OR_RETURN(std::unique_ptr<IoQueue> io, IoQueue::create({.depth = kDepth}));
-  AlignedBuffer memory(kDepth * bytes);
+  // Huge pages, as the store's: a read into scattered pages takes many descriptors of the disk's queue.
+  DI_ASSIGN_OR_RETURN(const HugeMemory memory, HugeMemory::allocate(kDepth * bytes));
   std::mt19937_64 random(bytes);
   const auto start = [&](uint64_t slot) {
     uint64_t piece = random() % files.pieces;
     size_t file = 0;
     while (piece >= files.files[file].pieces) piece -= files.files[file++].pieces;
-    return io->read(files.files[file].fd, {memory.data() + slot * bytes, bytes}, piece * kLargeRead, slot);
+    return io->read(files.files[file].fd, {memory.as<std::byte>() + slot * bytes, bytes}, piece * kLargeRead, slot);
   };
   const Clock::time_point begin = Clock::now();
   for (uint64_t s = 0; s < kDepth; ++s) start(s);
