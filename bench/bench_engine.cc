@@ -135,23 +135,42 @@ engine::StepTimes step_times(engine::Engine& e, int batch, int tokens, bool full
           .stream = (b.times.stream - a.times.stream) / steps};
 }
 
-// Tokens a second from the step at which every answer has begun.
-double decode_rate(engine::Engine& e, int batch, int tokens) {
-  auto streams = start(e, batch, tokens, false);
-  engine::Event event;
-  for (auto& s : streams) s->next(&event);
-  const int64_t before = e.stats().output_tokens;
-  const double begin = bench::wall_seconds();
-  read_all(streams);
-  const double seconds = bench::wall_seconds() - begin;
-  return static_cast<double>(e.stats().output_tokens - before) / seconds;
-}
+// When the steps began in which `batch` answers got a token each: requests come one by one, so that the first and the
+// last steps have fewer.
+class FullSteps : public engine::StepObserver {
+ public:
+  explicit FullSteps(size_t batch) : batch_(batch) {}
+  bool wants_logits() const override { return false; }
+  void on_step(const engine::StepRecord& r) override {
+    const model::StepPlan& step = r.plan.step;
+    if (step.sequences.size() == batch_ && step.tokens.size() == batch_) begins_.push_back(r.at.started);
+  }
+  double tokens_per_second() const {
+    return static_cast<double>(batch_ * (begins_.size() - 1)) / (begins_.back() - begins_.front());
+  }
 
-std::unique_ptr<engine::Engine> make_engine(std::unique_ptr<engine::StepExecutor> executor, int tokens) {
+ private:
+  const size_t batch_;
+  std::vector<double> begins_;
+};
+
+std::unique_ptr<engine::Engine> make_engine(std::unique_ptr<engine::StepExecutor> executor, int tokens,
+                                            std::shared_ptr<engine::StepObserver> observer = nullptr) {
   engine::EngineOptions o;
+  o.observer = std::move(observer);
   o.queue_events = tokens + 8;  // the reader must not be what is measured
   o.cpu_times = true;
   return must(engine::Engine::create(std::move(executor), std::nullopt, o));
+}
+
+// Tokens a second while `batch` answers are decoded.
+double decode_rate(std::unique_ptr<engine::StepExecutor> executor, int batch, int tokens) {
+  const auto steps = std::make_shared<FullSteps>(batch);
+  const auto e = make_engine(std::move(executor), tokens, steps);
+  auto streams = start(*e, batch, tokens, false);
+  read_all(streams);
+  must(e->check_accounting());  // the observer has seen the last step
+  return steps->tokens_per_second();
 }
 
 void outside_forward(int batch, bool full_pass, int tokens, int repeats, double goal) {
@@ -189,8 +208,7 @@ void outside_forward(int batch, bool full_pass, int tokens, int repeats, double 
 void sleeping_steps(int batch, int tokens, int repeats) {
   std::vector<double> with, bare;
   for (int i = 0; i < repeats; ++i) {
-    const auto e = make_engine(std::make_unique<SleepingDevice>(batch, std::chrono::milliseconds(5)), tokens);
-    with.push_back(decode_rate(*e, batch, tokens));
+    with.push_back(decode_rate(std::make_unique<SleepingDevice>(batch, std::chrono::milliseconds(5)), batch, tokens));
     SleepingDevice device(batch, std::chrono::milliseconds(5));
     model::StepPlan plan;
     const double begin = bench::wall_seconds();
@@ -236,10 +254,9 @@ void bundled(int batch, int tokens, int repeats) {
     return must(engine::ModelExecutor::create(checkpoint, ops::make_cpu_ops(available_cores()), sizes));
   };
   const auto loop = make();
-  const auto e = make_engine(make(), tokens);
   std::vector<double> with, bare;
   for (int i = 0; i < repeats; ++i) {
-    with.push_back(decode_rate(*e, batch, tokens));
+    with.push_back(decode_rate(make(), batch, tokens));
     bare.push_back(bare_decode(loop->model(), batch, tokens));
   }
   bench::report({.bench = "engine",

@@ -74,6 +74,7 @@ EngineStats Engine::stats() {
       s.tier_counts = impl_->options.tier->counts();
     }
     s.drafts = impl_->speculation.stats();
+    s.shared_draws = impl_->runner.shared_draws();
     s.live = impl_->live_count;
   });
   s.weights = impl_->executor->weight_stats();

@@ -131,6 +131,7 @@ struct EngineStats {
   int64_t steps = 0;  // with rows
   int64_t failed_steps = 0;
   int64_t output_tokens = 0;
+  int64_t shared_draws = 0;  // made by the planning thread, in steps whose draws take long
   int live = 0;  // requests
 };
 

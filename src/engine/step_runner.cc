@@ -12,6 +12,8 @@ namespace {
 // A wait through the kernel costs tens of microseconds. What the other thread does meanwhile is mostly shorter, or a
 // whole forward: so look for a moment, then sleep.
 constexpr int kLooks = 2000;
+// What is worth waking the other thread for, in draws of the likeliest token; one with top-p costs so many more.
+constexpr int kShareFrom = 24, kWholeDraw = 6;
 
 void wait_while(const std::atomic<int>& value, int old) {
   for (int i = 0; i < kLooks; ++i) {
@@ -79,7 +81,8 @@ StepRunner::StepRunner(StepExecutor& executor, sched::Scheduler& scheduler, cons
       now_(now),
       clock_(clock),
       vocab_(static_cast<size_t>(executor.info().vocab_size)),
-      sampler_(executor.info().vocab_size) {
+      sampler_(executor.info().vocab_size),
+      waiting_sampler_(executor.info().vocab_size) {
   thread_ = std::thread([this] { loop(); });
 }
 
@@ -101,7 +104,18 @@ void StepRunner::post(const Command& command) {
   add_one(posted_);
 }
 
-void StepRunner::wait() { wait_while(done_, posted_.load(std::memory_order_relaxed) - 1); }
+void StepRunner::wait() {
+  const int posted = posted_.load(std::memory_order_relaxed);
+  for (;;) {
+    const int news = news_.load(std::memory_order_acquire);
+    if (done_.load(std::memory_order_acquire) == posted) return;
+    if (next_shared_.load(std::memory_order_acquire) < shared_count_.load(std::memory_order_acquire)) {
+      shared_draws_ += static_cast<int64_t>( take_draws(waiting_sampler_));
+    } else {
+      wait_while(news_, news);
+    }
+  }
+}
 
 void StepRunner::loop() {
   for (int seen = 0;; ++seen) {
@@ -114,7 +128,8 @@ void StepRunner::loop() {
     // Nothing of the job but its plan is used from here on: the caller goes on with it while the forward runs.
     const model::StepPlan* step = nullptr;
     if (start != nullptr && start->device_failure.ok() && !start->plan->step.sequences.empty()) step = &start->plan->step;
-    add_one(done_);
+    done_.fetch_add(1, std::memory_order_release);
+    add_one(news_);
     started_ = step != nullptr ? executor_.forward(*step) : Status();
   }
 }
@@ -144,7 +159,11 @@ void StepRunner::finish(StepJob& job) {
       if (job.readers[i] != nullptr) read_prompt(job, i, logits.subspan(first * vocab_));
       first += static_cast<size_t>(job.plan->step.sequences[i].outputs);
     }
-    draw(job, 0, job.outputs, logits);
+    if (worth_sharing(job)) {
+      draw_shared(job, logits);
+    } else {
+      draw(job, 0, job.outputs, logits);
+    }
     keep_rows(job, logits);
   } else {
     isolate(job, status);
@@ -161,18 +180,56 @@ void StepRunner::draw(StepJob& job, int first_output, int outputs, std::span<con
     const sched::SampleRow& row = samples[i];
     Answer* a = job.answers[i];
     if (a == nullptr || row.logits_row < first_output || row.logits_row >= first_output + outputs) continue;
-    draw_rows(job, i, logits);
+    draw_rows(job, i, logits, sampler_);
   }
 }
 
+bool StepRunner::worth_sharing(const StepJob& job) {
+  int cost = 0;
+  for (size_t i = 0; i < job.answers.size(); ++i) {
+    if (job.plan->samples[i].rows != 1) return false;  // drafts: the rows of an answer follow each other
+    if (job.answers[i] != nullptr) cost += job.answers[i]->draws_likeliest() ? 1 : kWholeDraw;
+  }
+  return cost >= kShareFrom;
+}
+
+// Nothing is posted before the waiting thread has seen that this command is done, so what it finds here is of this job.
+void StepRunner::draw_shared(StepJob& job, std::span<const float> logits) {
+  shared_job_ = &job;
+  shared_logits_ = logits;
+  shared_made_.store(0, std::memory_order_relaxed);
+  next_shared_.store(0, std::memory_order_relaxed);
+  shared_count_.store(job.answers.size(), std::memory_order_release);
+  add_one(news_);
+  take_draws(sampler_);
+  for (int looks = 0; shared_made_.load(std::memory_order_acquire) < job.answers.size(); ++looks) {
+    if (looks < kLooks) {
+      __builtin_ia32_pause();
+    } else {
+      std::this_thread::yield();  // the other thread has lost its core
+    }
+  }
+  shared_count_.store(0, std::memory_order_relaxed);
+}
+
+size_t StepRunner::take_draws(ops::Sampler& sampler) {
+  const size_t count = shared_count_.load(std::memory_order_acquire);
+  size_t made = 0;
+  for (size_t i = 0; (i = next_shared_.fetch_add(1, std::memory_order_relaxed)) < count; ++made) {
+    if (shared_job_->answers[i] != nullptr) draw_rows(*shared_job_, i, shared_logits_, sampler);
+    shared_made_.fetch_add(1, std::memory_order_release);
+  }
+  return made;
+}
+
 // A verified draft counts as long as it is what would have been drawn.
-void StepRunner::draw_rows(StepJob& job, size_t i, std::span<const float> logits) {
+void StepRunner::draw_rows(StepJob& job, size_t i, std::span<const float> logits, ops::Sampler& sampler) {
   const sched::SampleRow& row = job.plan->samples[i];
   Answer& a = *job.answers[i];
   const std::span<const int32_t> drafts = drafts_of(job, row);
   for (int k = 0; k < row.rows; ++k) {
     const size_t at = static_cast<size_t>(row.logits_row + k) * vocab_;
-    const Result<int32_t> token = a.draw(sampler_, logits.subspan(at, vocab_), row.position + k);
+    const Result<int32_t> token = a.draw(sampler, logits.subspan(at, vocab_), row.position + k);
     if (!token.ok()) {
       a.error = token.status();
       job.drawn[i] = -1;

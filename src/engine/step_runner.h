@@ -16,7 +16,8 @@
 // and gives the next one: on the runner's thread, so that no thread has to wake up between two forwards. From post() to
 // the return of wait() the runner alone uses the scheduler, its host store and the answers of the jobs, and with
 // `between` all that the caller owns; the caller waits. Outside of that it uses the executor and the started job's plan
-// only.
+// only. Where the draws of a step take long the waiting thread makes some of them: a draw touches its own answer and its
+// own places of the job only.
 //
 // Failures. If a forward fails, its sequences run again one by one, in finish: those that fail alone are in
 // result.failed and their answers have the error. If a copy fails, KV memory is not what the plan says: the job's
@@ -92,6 +93,8 @@ class StepRunner {
 
   void post(const Command& command);
   void wait();
+  // Draws that the waiting thread has made; of the thread that waits.
+  int64_t shared_draws() const { return shared_draws_; }
 
  private:
   void loop();
@@ -100,7 +103,10 @@ class StepRunner {
   void isolate(StepJob& job, const Status& failure);
   void run_alone(StepJob& job, size_t i, int first_output, const Status& failure);
   void draw(StepJob& job, int first_output, int outputs, std::span<const float> logits);
-  void draw_rows(StepJob& job, size_t i, std::span<const float> logits);
+  void draw_rows(StepJob& job, size_t i, std::span<const float> logits, ops::Sampler& sampler);
+  static bool worth_sharing(const StepJob& job);
+  void draw_shared(StepJob& job, std::span<const float> logits);
+  size_t take_draws(ops::Sampler& sampler);
   void draft(StepJob& job);
   void keep_rows(StepJob& job, std::span<const float> logits);
   void read_prompt(const StepJob& job, size_t i, std::span<const float> logits);
@@ -115,7 +121,7 @@ class StepRunner {
   const void* const clock_;
   const size_t vocab_;
 
-  ops::Sampler sampler_;
+  ops::Sampler sampler_, waiting_sampler_;  // of the runner and of the thread that waits
   model::StepPlan alone_;
   model::DraftPlan draft_plan_;
   std::vector<size_t> drafting_;  // samples of the round
@@ -125,8 +131,13 @@ class StepRunner {
 
   Command command_;
   bool stopping_ = false;
-  // Commands posted and commands done; each thread waits for the other's number.
-  std::atomic<int> posted_{0}, done_{0};
+  // Commands posted and commands done; news_ counts what the posting thread waits for: done ones, and draws to share.
+  std::atomic<int> posted_{0}, done_{0}, news_{0};
+  // Draws that both threads make. The runner sets them before news_, and ends no command before all are made.
+  StepJob* shared_job_ = nullptr;
+  std::span<const float> shared_logits_;
+  std::atomic<size_t> shared_count_{0}, next_shared_{0}, shared_made_{0};
+  int64_t shared_draws_ = 0;
   std::thread thread_;
 };
 
