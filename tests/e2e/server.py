@@ -5,7 +5,10 @@ with Server() as server:
 """
 
 import json
+import os
+import pathlib
 import re
+import shutil
 import subprocess
 import tempfile
 import time
@@ -63,6 +66,26 @@ class Server:
         if not values:
             raise AssertionError(f"/metrics has no {name}")
         return sum(values)
+
+    def state(self):
+        """What the program is doing, to tell a program that hangs from one that gets no CPU: of each thread its state, its CPU seconds,
+        the seconds for which it was ready but another process ran, and, where gdb is installed, its stack."""
+        out = [f"load {os.getloadavg()}, nice {os.getpriority(os.PRIO_PROCESS, self.process.pid)}"]
+        for task in sorted(pathlib.Path(f"/proc/{self.process.pid}/task").glob("*")):
+            try:
+                ran, waited, _ = (int(n) / 1e9 for n in (task / "schedstat").read_text().split())
+                state = (task / "stat").read_text().rsplit(")", 1)[1].split()[0]
+                out.append(f"{task.name} {(task / 'comm').read_text().strip()}: {state}, ran {ran:.3f} s, ready but not run {waited:.3f} s")
+            except OSError:
+                continue
+        if shutil.which("gdb"):
+            command = ["gdb", "-p", str(self.process.pid), "-batch", "-ex", "thread apply all backtrace 25"]
+            try:
+                done = subprocess.run(command, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL)
+                out += [line for line in done.stdout.splitlines() if line.startswith(("#", "Thread "))]
+            except subprocess.TimeoutExpired:
+                out.append("gdb did not end within 120 s")
+        return "\n".join(out)
 
     def stop(self):
         """Ends the service as a supervisor would; returns its exit code."""
