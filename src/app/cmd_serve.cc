@@ -19,6 +19,7 @@
 #include "base/thread_pool.h"
 #include "checkpoint/checkpoint.h"
 #include "ops/ops.h"
+#include "kv/tier_stack.h"
 #include "serve/server.h"
 #include "serve/service.h"
 
@@ -126,11 +127,10 @@ int serve_model(ServeFlags& flags, CommandOptions& options) {
   if (!made.ok()) return fail(made.status());
   engine::Engine& engine = *made.value();
   watch.value()->begin(engine.info());
-  // The tiers are the engine's, and end with it.
-  flags.config.kv_levels = [weak = std::weak_ptr(std::exchange(tiers, nullptr))] {
-    const auto stack = weak.lock();
-    return stack ? stack->published() : std::vector<kv::TierLevelStats>();
-  };
+  if (tiers) {
+    for (const kv::TierLevelStats& level : tiers->published()) flags.config.kv_tiers.emplace_back(level.name);
+    tiers.reset();  // the engine's, and ends with it
+  }
   flags.config.grammar = flags.engine.grammar(kGrammarTimeoutS);
   auto service = serve::Service::create(flags.config, serve::make_engine_backend(std::move(made).value()), parts->tokenizer);
   if (!service.ok()) return fail(service.status());

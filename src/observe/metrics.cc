@@ -21,6 +21,7 @@ void Counter::raise_to(double total) {
 void Gauge::set(double value) { gauge_.Set(value); }
 void Gauge::add(double value) { gauge_.Increment(value); }
 void Histogram::record(double value) { histogram_.Observe(value); }
+void Histogram::record_many(const std::vector<double>& counts, double sum) { histogram_.ObserveMultiple(counts, sum); }
 
 struct Metrics::Impl {
   using Key = std::pair<std::string, Labels>;

@@ -52,6 +52,8 @@ class Gauge {
 class Histogram {
  public:
   void record(double value);
+  // Values that were sorted elsewhere: how many more for each bucket, that above all bounds last, and their sum.
+  void record_many(const std::vector<double>& counts, double sum);
 
  private:
   friend class Metrics;

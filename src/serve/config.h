@@ -17,7 +17,6 @@
 #include <vector>
 
 #include "grammar/compiler.h"
-#include "kv/tier_stack.h"
 #include "serve/images/options.h"
 #include "serve/response_store.h"
 #include "serve/state_store.h"
@@ -100,7 +99,8 @@ struct ServeConfig {
   LiveLimits limits;
   ServePolicies policies;
   std::string seal_keys_file;  // keys of encrypted reasoning, 64 hexadecimal digits a line, the first seals; empty: random
-  std::function<std::vector<kv::TierLevelStats>()> kv_levels;  // of the engine's KV tiers, for metrics; any thread
+
+  std::vector<std::string> kv_tiers;  // names of the tiers below device memory, for metrics
 
   // For tests: a fixed clock (seconds since 1970) and numbered instead of random ids.
   std::function<int64_t()> clock;

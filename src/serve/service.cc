@@ -15,6 +15,7 @@ namespace deepinfer::serve {
 namespace {
 
 constexpr size_t kSealKeysMax = 64;
+constexpr std::string_view kNoKey = "(no key)";  // tenant of those who have none
 
 Result<std::vector<recipe::Sealer::Key>> seal_keys(const std::string& path) {
   std::vector<recipe::Sealer::Key> keys;
@@ -53,6 +54,7 @@ Service::Service(ServeConfig c, std::unique_ptr<Backend> b, text::Tokenizer t, r
       responses(config.responses, std::move(archive)),
       ids(config.numbered_ids),
       workers(2, 4096) {
+  metrics.begin_tiers(config.kv_tiers, kNoKey);
   request_options.models = {{config.model_name, recipe::Version::kV41}};
   for (const std::string& alias : config.model_aliases) request_options.models.push_back({alias, recipe::Version::kV41});
   request_options.accept_any_model = config.accept_any_model;
@@ -125,8 +127,7 @@ void Service::stop() {
 }
 
 std::string Service::metrics_text() {
-  metrics.update(backend->stats(), backend->kv_blocks());
-  if (config.kv_levels) metrics.update_tiers(config.kv_levels());
+  metrics.update(backend->stats(), backend->kv_blocks(), [this](uint64_t space) { return tenant_label(space); });
   metrics.set_stored_responses(responses.figures());
   metrics.set_lines_dropped(gate->lines_dropped());
   if (const Server* server = server_) metrics.set_connections(server->connections());
@@ -144,7 +145,16 @@ Result<int32_t> Service::resolve_tenant(const std::string& scope) {
   if (const auto known = find_tenant(scope)) return *known;
   DI_ASSIGN_OR_RETURN(const int32_t added, backend->add_tenant(scope));
   const std::lock_guard<std::mutex> lock(tenants_mutex_);
+  spaces_.emplace(kv::space_of(scope), scope.substr(0, scope.find('\n')));
   return tenants_.emplace(scope, added).first->second;
+}
+
+std::string Service::tenant_label(uint64_t space) const {
+  if (space == kv::space_of("")) return std::string(kNoKey);
+  const std::lock_guard<std::mutex> lock(tenants_mutex_);
+  const auto at = spaces_.find(space);
+  if (at == spaces_.end()) return std::string(TierMetrics::kOther);
+  return at->second.empty() ? std::string(kNoKey) : at->second;
 }
 
 int64_t Service::wall_clock() {

@@ -56,6 +56,8 @@ class Service {
   // The engine's number for a user's part of the cache, if it is known already; else resolve_tenant on a worker.
   std::optional<int32_t> find_tenant(const std::string& scope) const;
   Result<int32_t> resolve_tenant(const std::string& scope);
+  // Whose part of the KV cache a space (kv/tier.h) is, for metrics: the name of the API key, of all its users.
+  std::string tenant_label(uint64_t space) const;
 
   int64_t now() const { return config.clock ? config.clock() : wall_clock(); }
 
@@ -87,6 +89,7 @@ class Service {
   std::atomic<const Server*> server_{nullptr};
   mutable std::mutex tenants_mutex_;
   std::unordered_map<std::string, int32_t> tenants_;
+  std::unordered_map<uint64_t, std::string> spaces_;  // kv::space_of(scope) -> name of the key
 };
 
 }  // namespace deepinfer::serve

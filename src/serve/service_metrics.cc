@@ -6,7 +6,6 @@
 
 #include <cstdio>
 #include <ctime>
-#include <map>
 #include <vector>
 
 #include "serve/host.h"
@@ -141,7 +140,9 @@ void ServiceMetrics::set_stored_responses(const ResponseStore::Figures& f) {
   unsaved_.raise_to(static_cast<double>(f.unsaved));
 }
 
-void ServiceMetrics::update(const engine::EngineStats& stats, int blocks) {
+void ServiceMetrics::update(const engine::EngineStats& stats, int blocks,
+                            const std::function<std::string(uint64_t space)>& tenant) {
+  const std::lock_guard<std::mutex> lock(update_mutex_);
   const sched::SchedulerStats& s = stats.scheduler;
   running_.set(s.running);
   waiting_.set(s.waiting);
@@ -155,6 +156,7 @@ void ServiceMetrics::update(const engine::EngineStats& stats, int blocks) {
   preemptions_.raise_to(static_cast<double>(s.spilled + s.recomputed));
   if (stats.weights) update_weights(*stats.weights);
   update_drafts(stats.drafts);
+  tiers_.update(stats.tier_counts, tenant);
   update_process();
 }
 
@@ -196,31 +198,6 @@ void ServiceMetrics::update_drafts(const engine::DraftStats& d) {
   for (size_t i = 0; i < d.verified.size() && d.verified[i] > 0; ++i) {
     by_place(kVerified, i).raise_to(static_cast<double>(d.verified[i]));
     by_place(kAccepted, i).raise_to(static_cast<double>(d.accepted[i]));
-  }
-}
-
-// Levels of one kind count as one.
-void ServiceMetrics::update_tiers(const std::vector<kv::TierLevelStats>& levels) {
-  struct Figure {
-    const char *name, *help;
-    double (*value)(const kv::TierLevelStats&);
-  };
-  static constexpr Figure kFigures[] = {
-      {"deepinfer_kv_tier_reads_total", "Blocks asked for, by tier.", [](const kv::TierLevelStats& s) { return static_cast<double>(s.gets); }},
-      {"deepinfer_kv_tier_hits_total", "Blocks that the tier had.", [](const kv::TierLevelStats& s) { return static_cast<double>(s.hits); }},
-      {"deepinfer_kv_tier_read_bytes_total", "Bytes of those.", [](const kv::TierLevelStats& s) { return static_cast<double>(s.read_bytes); }},
-      {"deepinfer_kv_tier_read_seconds_total", "From question to answer of those, summed.", [](const kv::TierLevelStats& s) { return s.read_seconds; }},
-      {"deepinfer_kv_tier_damaged_total", "Records whose checksum did not fit.", [](const kv::TierLevelStats& s) { return static_cast<double>(s.damaged); }},
-      {"deepinfer_kv_tier_late_total", "Reads that were given up.", [](const kv::TierLevelStats& s) { return static_cast<double>(s.late); }},
-      {"deepinfer_kv_tier_errors_total", "Reads that failed otherwise.", [](const kv::TierLevelStats& s) { return static_cast<double>(s.errors); }},
-      {"deepinfer_kv_tier_writes_total", "Blocks written.", [](const kv::TierLevelStats& s) { return static_cast<double>(s.puts); }},
-      {"deepinfer_kv_tier_write_failures_total", "Of those, the ones that failed.", [](const kv::TierLevelStats& s) { return static_cast<double>(s.put_failures); }},
-      {"deepinfer_kv_tier_written_bytes_total", "Bytes of blocks written.", [](const kv::TierLevelStats& s) { return static_cast<double>(s.written_bytes); }},
-  };
-  for (const Figure& f : kFigures) {
-    std::map<std::string_view, double> sums;
-    for (const kv::TierLevelStats& level : levels) sums[level.name] += f.value(level);
-    for (const auto& [tier, sum] : sums) metrics_.counter(f.name, f.help, {{"tier", std::string(tier)}}).raise_to(sum);
   }
 }
 

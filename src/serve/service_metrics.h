@@ -2,20 +2,23 @@
 //
 //   ServiceMetrics metrics;
 //   metrics.finished(finished);                   // from the server's hook
-//   metrics.update(backend stats, blocks);        // before text(), from a worker
+//   metrics.update(backend stats, blocks, tenant);        // before text(), from a worker
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
 
 #include "engine/engine.h"
-#include "kv/tier_stack.h"
 #include "observe/metrics.h"
 #include "serve/response_store.h"
+#include "serve/tier_metrics.h"
 
 namespace deepinfer::serve {
 
@@ -27,10 +30,12 @@ class ServiceMetrics {
   ServiceMetrics();
 
   void finished(const Finished& f);
+  // Names of the tiers of KV below device memory, and of the tenant who shows none.
+  void begin_tiers(std::span<const std::string> names, std::string_view tenant) { tiers_.begin(names, tenant); }
   void limit_hit(std::string_view limit);
   void image_read(const ImageOutcome& outcome);
-  void update(const engine::EngineStats& stats, int blocks);
-  void update_tiers(const std::vector<kv::TierLevelStats>& levels);
+  // `tenant` names the space of a part of the KV cache.
+  void update(const engine::EngineStats& stats, int blocks, const std::function<std::string(uint64_t space)>& tenant);
   void set_connections(int open) { connections_.set(open); }
   void set_stored_responses(const ResponseStore::Figures& figures);
   void set_lines_dropped(uint64_t lines) { lines_dropped_.raise_to(static_cast<double>(lines)); }
@@ -53,6 +58,8 @@ class ServiceMetrics {
   observe::Counter &turns_, &drafted_, &draft_rows_saved_, &draft_seconds_;
   observe::Histogram &first_token_, &output_token_, &prompt_size_, &answer_size_;
   observe::Gauge &cpu_seconds_, &resident_bytes_, &start_time_, &open_files_;
+  std::mutex update_mutex_;
+  TierMetrics tiers_{metrics_};
   std::mutex mutex_;
   std::unordered_map<std::string_view, RouteMetrics> routes_;  // by the routes' own names, which live as long as they
 };

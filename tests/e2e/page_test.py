@@ -228,7 +228,7 @@ class PageTest(unittest.TestCase):
         self.ask("How do I make tea?")
         self.answered()
         # The server counts an answer when all of it is sent, which the page may see first; then both are at rest.
-        names = {"generated": "engine_output_tokens_total", "prompt": "prompt_tokens_total", "tiers": "kv_tier_hits_total"}
+        names = {"generated": "engine_output_tokens_total", "prompt": "prompt_tokens_total"}
         end = time.monotonic() + TIMEOUT_S
         while True:
             told = {name: f"{int(server.metric('deepinfer_' + metric)):,}" for name, metric in names.items()}

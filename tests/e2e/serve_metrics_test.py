@@ -3,6 +3,8 @@ import json
 import pathlib
 import re
 import subprocess
+import tempfile
+import time
 import unittest
 
 from program import PROGRAM  # noqa: F401 (takes the program from the arguments)
@@ -35,7 +37,8 @@ class MetricsTest(unittest.TestCase):
                 self.assertEqual(response.status, 200, text)
 
             def sample(name):
-                return float(re.search(rf'^deepinfer_kv_tier_{name}{{tier="host"}} (\S+)', server.request("GET", "/metrics")[1], re.M)[1])
+                text = server.request("GET", "/metrics")[1]
+                return sum(float(m[1]) for m in re.finditer(rf'^deepinfer_kv_tier_{name}{{[^}}]*tier="host"[^}}]*}} (\S+)', text, re.M))
 
             for number in range(12):
                 ask(number)
@@ -45,8 +48,35 @@ class MetricsTest(unittest.TestCase):
                 ask(number)
             self.assertGreater(sample("hits_total"), 0)
             self.assertGreater(sample("read_bytes_total"), 0)
-            self.assertGreater(sample("read_seconds_total"), 0)
+            self.assertEqual(sample("hit_seconds_count"), sample("hits_total"))
+            self.assertGreater(sample("hit_seconds_sum"), 0)
             self.assertEqual(sample("damaged_total"), 0)
+
+    def test_tiers_are_counted_by_key_and_traffic(self):
+        tool = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
+        with tempfile.TemporaryDirectory() as folder:
+            file = folder + "/keys.jsonl"
+            add = [PROGRAM, "keys", "add", "--keys", file]
+            key = {name: subprocess.run([*add, name], capture_output=True, text=True).stdout.strip() for name in ("alice", "bob")}
+            with Serving("--kv-host-mb", "64", "--keys", file) as server:
+                def ask(name, **more):
+                    words = " ".join(f"{name} {i} saw a fox." for i in range(60))
+                    body = {**CHAT, "messages": [{"role": "user", "content": words}], "max_tokens": 1, **more}
+                    response, text = server.request("POST", "/v1/chat/completions", body, {"Authorization": "Bearer " + key[name]})
+                    self.assertEqual(response.status, 200, text)
+
+                ask("alice", user="one")
+                ask("alice", user="two")  # a user is not a label: names of people do not belong into metrics
+                ask("bob", tools=[tool])
+                for _ in range(100):
+                    text = server.request("GET", "/metrics", headers={"Authorization": "Bearer " + key["bob"]})[1]
+                    found = {(m[2], m[1]): float(m[3]) for m in re.finditer(
+                        r'^deepinfer_kv_tier_writes_total{tenant="(.*)",tier="host",traffic="(.*)"} (\S+)', text, re.M) if float(m[3])}
+                    if len(found) == 2:
+                        break
+                    time.sleep(0.1)
+        self.assertEqual(set(found), {("chat", "alice"), ("agent", "bob")})
+        self.assertGreater(found["chat", "alice"], found["agent", "bob"])
 
     def test_the_dashboard_uses_metrics_that_exist(self):
         names = set(re.findall(r"^(\w+?)(?:_bucket|_sum|_count)?(?:\{| )", self.text, re.M))

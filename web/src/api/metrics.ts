@@ -11,12 +11,22 @@ export interface Live {
   waiting: number | null;
   kvUsed: number | null; // 0..1
   cacheHit: number | null; // share of prompt tokens found in the cache, 0..1
-  tierHits: number | null; // KV blocks that came back from lower tiers; null: the server has none
-  tierBytes: number | null;
+  tiers: TierRow[]; // KV below device memory; empty: the server has none
   firstTokenMs: number | null; // mean
   tokensPerS: number | null; // over the last interval
   promptPerS: number | null;
   tokensPerStep: number | null; // of an answer; above 1 where guesses come true
+}
+
+// What one tier did for one tenant's traffic since the start.
+export interface TierRow {
+  tier: string;
+  traffic: string;
+  tenant: string;
+  asked: number; // blocks
+  found: number;
+  readBytes: number;
+  writtenBytes: number;
 }
 
 export const live = new Store<Live | null>(null);
@@ -35,7 +45,33 @@ export function parseMetrics(text: string): Samples {
   return samples;
 }
 
-export function liveOf(samples: Samples, at: number, last: Live | null): Live {
+const TIER_FIGURES = {
+  reads_total: "asked",
+  hits_total: "found",
+  read_bytes_total: "readBytes",
+  written_bytes_total: "writtenBytes",
+} as const;
+
+// Rows that nothing was asked of or written for are left out.
+export function parseTiers(text: string): TierRow[] {
+  const rows = new Map<string, TierRow>();
+  for (const [, name, labels, value] of text.matchAll(/^deepinfer_kv_tier_(\w+)\{(.*)\} (\S+)$/gm)) {
+    const figure = TIER_FIGURES[name as keyof typeof TIER_FIGURES];
+    if (!figure) continue;
+    const label: Record<string, string> = {};
+    for (const [, key, quoted] of labels!.matchAll(/(\w+)="((?:[^"\\]|\\.)*)"/g)) {
+      label[key!] = quoted!.replace(/\\(.)/g, (_, c) => (c === "n" ? "\n" : c));
+    }
+    const { tier = "", traffic = "", tenant = "" } = label;
+    const id = JSON.stringify([tier, traffic, tenant]);
+    const row = rows.get(id) ?? { tier, traffic, tenant, asked: 0, found: 0, readBytes: 0, writtenBytes: 0 };
+    row[figure] += Number(value);
+    rows.set(id, row);
+  }
+  return [...rows.values()].filter((r) => r.asked || r.writtenBytes);
+}
+
+export function liveOf(samples: Samples, tiers: TierRow[], at: number, last: Live | null): Live {
   const get = (name: string) => samples.get("deepinfer_" + name) ?? null;
   const share = (part: number | null, whole: number | null) => (part === null || !whole ? null : part / whole);
   const generated = get("engine_output_tokens_total");
@@ -54,8 +90,7 @@ export function liveOf(samples: Samples, at: number, last: Live | null): Live {
     waiting: get("requests_waiting"),
     kvUsed: get("kv_usage_ratio"),
     cacheHit: share(get("cached_prompt_tokens_total"), prompt),
-    tierHits: get("kv_tier_hits_total"),
-    tierBytes: get("kv_tier_read_bytes_total"),
+    tiers,
     firstTokenMs: first === null ? null : first * 1000,
     tokensPerS: rate(generated, last?.generated),
     promptPerS: rate(prompt, last?.prompt),
@@ -70,7 +105,7 @@ let refused = false; // this server does not show them to us; not asked again
 async function ask(): Promise<void> {
   try {
     const text = await (await send("metrics", undefined, undefined, true)).text();
-    const now = liveOf(parseMetrics(text), performance.now(), live.value);
+    const now = liveOf(parseMetrics(text), parseTiers(text), performance.now(), live.value);
     live.set(now);
     if (now.tokensPerS !== null) history.update((h) => [...h, now.tokensPerS!].slice(-HISTORY_MAX));
   } catch (error) {

@@ -1,6 +1,6 @@
 // Live numbers of the server: a line below the composer, tiles in the panel.
 import { history, live } from "../api/metrics.ts";
-import type { Live } from "../api/metrics.ts";
+import type { Live, TierRow } from "../api/metrics.ts";
 import { server } from "../api/server.ts";
 import { useStore } from "../state/store.ts";
 import { setPanel } from "../state/view.ts";
@@ -55,6 +55,7 @@ export function LivePane() {
         <Tile name="Tokens a step" value={now.tokensPerStep === null ? "–" : now.tokensPerStep.toFixed(2)} metric="step" />
       </div>
       <Totals now={now} />
+      {now.tiers.length > 0 && <Tiers rows={now.tiers} />}
     </>
   );
 }
@@ -66,15 +67,47 @@ function Totals({ now }: { now: Live }) {
       <dd data-metric="generated">{whole(now.generated)}</dd>
       <dt>Prompt tokens read</dt>
       <dd data-metric="prompt">{whole(now.prompt)}</dd>
-      {now.tierHits !== null && (
-        <>
-          <dt>KV blocks back from lower tiers</dt>
-          <dd data-metric="tiers">
-            {whole(now.tierHits)} ({((now.tierBytes ?? 0) / 1e6).toFixed(1)} MB)
-          </dd>
-        </>
-      )}
     </dl>
+  );
+}
+
+const megabytes = (bytes: number) =>
+  bytes >= 1e10 ? `${(bytes / 1e9).toFixed(1)} GB` : `${(bytes / 1e6).toFixed(bytes < 1e7 ? 1 : 0)} MB`;
+
+function Tiers({ rows }: { rows: TierRow[] }) {
+  const tenants = new Set(rows.map((r) => r.tenant)).size > 1;
+  return (
+    <div class="tiers">
+      <table>
+        <caption>KV below device memory</caption>
+        <thead>
+          <tr>
+            <th scope="col">Tier</th>
+            {tenants && <th scope="col">Key</th>}
+            <th scope="col">Traffic</th>
+            <th scope="col" title="Blocks found, of those asked for">
+              Found
+            </th>
+            <th scope="col">Read</th>
+            <th scope="col">Written</th>
+          </tr>
+        </thead>
+        <tbody>
+          {rows.map((r) => (
+            <tr key={JSON.stringify([r.tier, r.tenant, r.traffic])} data-tier={r.tier}>
+              <th scope="row">{r.tier}</th>
+              {tenants && <td title={r.tenant}>{r.tenant}</td>}
+              <td>{r.traffic}</td>
+              <td>
+                {whole(r.found)} / {whole(r.asked)}
+              </td>
+              <td>{megabytes(r.readBytes)}</td>
+              <td>{megabytes(r.writtenBytes)}</td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </div>
   );
 }
 
