@@ -3,12 +3,20 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
 #include <exception>
 
 namespace deepinfer::checkpoint {
+namespace {
+
+// In flight: enough for a fast disk while this thread waits some milliseconds for a core.
+constexpr size_t kBytesFlying = 32 << 20;
+constexpr size_t kBytesAhead = 8 << 20;  // a needed piece waits behind these
+
+}  // namespace
 
 Result<std::unique_ptr<DirectReader>> DirectReader::create(const Options& options) {
   std::unique_ptr<DirectReader> r(new DirectReader);
@@ -57,23 +65,33 @@ void DirectReader::read(Class priority, std::span<const Piece> pieces, uint64_t 
   {
     const std::lock_guard lock(mutex_);
     for (const Piece& p : pieces)
-      queues_[static_cast<int>(priority)].push_back({p, owner, listener, context, priority, 0});
+      queues_[static_cast<size_t>(priority)].push_back({p, owner, listener, context, priority, 0});
   }
   changed_.notify_one();
 }
 
-void DirectReader::promote(uint64_t owner, const void* context) {
+void DirectReader::promote(Class priority, uint64_t owner, const void* context) {
   {
     const std::lock_guard lock(mutex_);
-    std::deque<Job>& wanted = queues_[static_cast<int>(Class::kWanted)];
-    for (Job& j : wanted) {
-      if (j.owner != owner || j.context != context) continue;
-      j.priority = Class::kNeeded;
-      queues_[static_cast<int>(Class::kNeeded)].push_back(j);
+    const auto to = static_cast<size_t>(priority);
+    for (size_t from = to + 1; from < queues_.size(); ++from) {
+      for (Job& j : queues_[from]) {
+        if (j.owner != owner || j.context != context) continue;
+        j.priority = priority;
+        queues_[to].push_back(j);
+      }
+      std::erase_if(queues_[from], [&](const Job& j) { return j.priority == priority; });
     }
-    std::erase_if(wanted, [](const Job& j) { return j.priority == Class::kNeeded; });
   }
   changed_.notify_one();
+}
+
+size_t DirectReader::cancel(uint64_t owner, const void* context) {
+  const std::lock_guard lock(mutex_);
+  size_t count = 0;
+  for (std::deque<Job>& q : queues_)
+    count += std::erase_if(q, [&](const Job& j) { return j.owner == owner && j.context == context; });
+  return count;
 }
 
 uint64_t DirectReader::bytes_read() const {
@@ -84,24 +102,29 @@ uint64_t DirectReader::bytes_read() const {
 // Hands queued pieces to the I/O queue; false: the thread shall end. Sleeps while there is nothing at all to do.
 bool DirectReader::start_some() {
   std::unique_lock lock(mutex_);
-  std::deque<Job>&needed = queues_[0], &wanted = queues_[1];
-  const auto flying = [this] { return static_cast<int>(flying_.size() - free_.size()); };
-  changed_.wait(lock, [&] { return stop_ || !needed.empty() || !wanted.empty() || flying() > 0; });
+  const auto flying = [this] { return flying_.size() - free_.size(); };
+  const auto queued = [this] {
+    return std::find_if(queues_.begin(), queues_.end(), [](const std::deque<Job>& q) { return !q.empty(); });
+  };
+  changed_.wait(lock, [&] { return stop_ || queued() != queues_.end() || flying() > 0; });
   if (stop_) return false;
-  const int wanted_max = std::max(1, depth_ / 4);
+  const int ahead_max = std::max(1, depth_ * 3 / 4);
   while (!free_.empty()) {
-    const bool first = !needed.empty();
-    if (!first && (wanted.empty() || wanted_flying_ >= wanted_max)) break;
-    std::deque<Job>& from = first ? needed : wanted;
+    const auto from = queued();
+    if (from == queues_.end()) break;
+    const bool ahead = from != queues_.begin();
+    if (ahead && ahead_flying_ >= ahead_max) break;
+    if (flying() > 0 && bytes_flying_ >= (ahead ? kBytesAhead : kBytesFlying)) break;
     const uint32_t at = free_.back();
-    Job& job = flying_[at] = from.front();
+    Job& job = flying_[at] = from->front();
     const size_t rest = job.done;
     if (!io_->read(files_[static_cast<size_t>(job.piece.file)].fd, job.piece.into.subspan(rest),
                    job.piece.offset + rest, at))
       break;
-    from.pop_front();
+    from->pop_front();
     free_.pop_back();
-    wanted_flying_ += job.priority == Class::kWanted;
+    ahead_flying_ += job.priority != Class::kNeeded;
+    bytes_flying_ += job.piece.into.size() - rest;
   }
   return true;
 }
@@ -109,7 +132,8 @@ bool DirectReader::start_some() {
 void DirectReader::finish(size_t at, const IoQueue::Done& done) {
   Job job = flying_[at];
   free_.push_back(static_cast<uint32_t>(at));
-  wanted_flying_ -= job.priority == Class::kWanted;
+  ahead_flying_ -= job.priority != Class::kNeeded;
+  bytes_flying_ -= job.piece.into.size() - job.done;
   job.done += static_cast<size_t>(done.bytes);
   std::string path;
   bool direct = true;
@@ -120,7 +144,7 @@ void DirectReader::finish(size_t at, const IoQueue::Done& done) {
     const bool partial =
         done.error == 0 && done.bytes > 0 && job.done < job.piece.least && job.done % kIoAlignment == 0;
     if ((again || partial) && !stop_) {
-      queues_[static_cast<int>(job.priority)].push_front(job);
+      queues_[static_cast<size_t>(job.priority)].push_front(job);
       return;
     }
     const File& f = files_[static_cast<size_t>(job.piece.file)];

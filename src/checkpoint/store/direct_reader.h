@@ -7,12 +7,14 @@
 // Pieces begin and end at multiples of kIoAlignment, in the file and in memory; the last one of a file may reach beyond
 // its end, `least` says how many bytes must come. Each piece ends with one call of its listener, on the reader's
 // thread, which holds no lock then: kIo with the system's reason, kDataLoss where the file is shorter than it was.
-// Needed pieces go before wanted ones, which use at most a quarter of the depth. Files are opened with O_DIRECT; where
-// a file system lacks it they are read normally and dropped from the page cache. read(), promote() and add_file() may
-// be called by any thread, also from a listener. Destroying it ends what is in flight and forgets what is queued,
-// without calls.
+// Needed pieces go before wanted ones and those before spare ones. As many pieces are in flight as keep a disk busy: 64
+// small ones, of large ones 32 MiB, of those not needed 8 MiB, so that a needed one does not wait long behind them. Files
+// are opened with O_DIRECT; where a file system lacks it they are read normally and dropped from the page cache.
+// read(), promote(), cancel() and add_file() may be called by any thread, also from a listener. Destroying it ends what
+// is in flight and forgets what is queued, without calls.
 #pragma once
 
+#include <array>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -31,7 +33,7 @@ namespace deepinfer::checkpoint {
 
 class DirectReader {
  public:
-  enum class Class : uint8_t { kNeeded, kWanted };
+  enum class Class : uint8_t { kNeeded, kWanted, kSpare };
   struct Piece {
     int file = 0;
     uint64_t offset = 0;
@@ -50,8 +52,10 @@ class DirectReader {
 
   Result<int> add_file(const std::string& path);
   void read(Class priority, std::span<const Piece> pieces, uint64_t owner, Listener listener, void* context);
-  // Makes the queued pieces of an owner needed ones.
-  void promote(uint64_t owner, const void* context);
+  // Moves the queued pieces of an owner up to `priority`.
+  void promote(Class priority, uint64_t owner, const void* context);
+  // Forgets the queued pieces of an owner, without calls; how many. Those in flight end as ever.
+  size_t cancel(uint64_t owner, const void* context);
   uint64_t bytes_read() const;
 
  private:
@@ -78,13 +82,14 @@ class DirectReader {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<File> files_;
-  std::deque<Job> queues_[2];
+  std::array<std::deque<Job>, 3> queues_;  // by Class
   uint64_t bytes_read_ = 0;
   bool stop_ = false;
   // The thread's own.
   std::vector<Job> flying_;
   std::vector<uint32_t> free_;
-  int wanted_flying_ = 0;
+  int ahead_flying_ = 0;  // not needed yet
+  size_t bytes_flying_ = 0;
   std::thread thread_;
 };
 

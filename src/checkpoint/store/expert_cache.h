@@ -10,8 +10,9 @@
 // the lowest count; what is only expected is read if its count is above that of the one it would displace.
 // What is expected: what expect() names for a layer ahead (a backend may guess by the layer's router), and, when a
 // layer begins, the choices of the step before for the layers behind it; both while the disk has nothing better to do.
-// Either guess stops for a while where fewer than a quarter of its reads were used. A step may need more experts than
-// there are slots: they are read as slots become free.
+// A guess that turns out wrong (by a later expect() or when its layer begins) is read no further. Either way of
+// guessing stops for a while where fewer than a quarter of its reads were used. A step may need more experts than there
+// are slots: they are read as slots become free.
 //
 // One thread calls begin(), next(), take_error(); stats() any. begin() ends what next() has not finished. The reader
 // has to be destroyed first.
@@ -64,7 +65,8 @@ class ExpertCache {
 
   void begin(int layer, std::span<const int32_t> experts);
   std::span<const Arrived> next();
-  // Experts that `layer` will probably need, the surest first; it begins within the next few begin().
+  // Experts that `layer` will probably need, the surest first; it begins within the next few begin(). Replaces what was
+  // said of the layer before.
   void expect(int layer, std::span<const int32_t> experts);
   Status take_error();
   // Fills free slots in the order of the layers, first experts first, as wanted reads. Does not wait.
@@ -89,7 +91,8 @@ class ExpertCache {
     uint64_t guessed_at = 0;     // in layers run
     bool warm = false;           // read to fill the cache
     bool failed = false;
-    int32_t pieces = 0;  // still being read
+    bool dropped = false;  // a wrong guess: free once its pieces in flight have ended
+    int32_t all_pieces = 0, pieces = 0;  // in all, and still being read
   };
   ExpertCache(const Options& options, DirectReader* reader) : options_(options), reader_(reader) {}
 
@@ -98,6 +101,8 @@ class ExpertCache {
   int32_t take_slot(double count);
   void release_given();
   void free_slot(int32_t slot);
+  void end_guess(int32_t slot);
+  void drop_guesses(int layer, std::span<const int32_t> but);
   void check_scales(int32_t slot);
   void warm_some();
   void read(int32_t slot, int32_t expert, DirectReader::Class priority);
@@ -138,7 +143,7 @@ class ExpertCache {
   int64_t warm_at_ = 0;
   int warm_reading_ = 0;
   bool warming_ = false;
-  int guessed_ = 0;              // slots that were read ahead and not used yet
+  std::vector<int32_t> guesses_;  // slots that were read ahead and not used yet
   std::array<Judge, 3> judges_;  // by Guess
   Status error_, failure_;       // of what was given out; the last of any read
   uint64_t expert_bytes_ = 0;

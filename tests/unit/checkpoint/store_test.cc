@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <fstream>
 #include <random>
@@ -179,6 +180,57 @@ TEST_F(Store, GuessesOfTheBackendAreRead) {
   EXPECT_EQ(s.router_used, 2u);
   EXPECT_EQ(s.hits, 2u);
   EXPECT_EQ(s.reads, 2u);
+  reader_.reset();
+}
+
+// Holds what it has been given until it is opened.
+class GatedQueue : public IoQueue {
+ public:
+  GatedQueue(std::unique_ptr<IoQueue> inner, std::atomic<bool>* open) : inner_(std::move(inner)), open_(open) {}
+  const char* name() const override { return inner_->name(); }
+  bool read(int fd, std::span<std::byte> into, uint64_t offset, uint64_t tag) override {
+    return inner_->read(fd, into, offset, tag);
+  }
+  bool write(int fd, std::span<const std::byte> from, uint64_t offset, uint64_t tag) override {
+    return inner_->write(fd, from, offset, tag);
+  }
+  void submit() override { inner_->submit(); }
+  size_t poll(std::span<Done> done) override { return inner_->poll(done); }
+  size_t wait(std::span<Done> done) override {
+    open_->wait(false);
+    return inner_->wait(done);
+  }
+  int in_flight() const override { return inner_->in_flight(); }
+
+ private:
+  std::unique_ptr<IoQueue> inner_;
+  std::atomic<bool>* open_;
+};
+
+TEST_F(Store, WrongGuessesAreReadNoFurther) {
+  std::atomic<bool> open{true};
+  reader_ = DirectReader::create({.depth = 1, .make_queue = [&open](const IoQueue::Options& o) {
+                                    return Result<std::unique_ptr<IoQueue>>(
+                                        std::make_unique<GatedQueue>(IoQueue::create(o).value(), &open));
+                                  }}).value();
+  file_ = reader_->add_file(path_).value();
+  const auto c = cache(16, true);
+  run(*c, 0, {1});
+  open = false;
+  const uint64_t before = reader_->bytes_read();
+  c->expect(1, std::vector<int32_t>{3, 4, 5});
+  c->expect(1, std::vector<int32_t>{5, 6});  // one piece of 3 may be in flight, nothing of 4 is
+  open = true;
+  open.notify_all();
+  run(*c, 1, {5, 9});
+  c->settle();
+  const ExpertStats s = c->stats();
+  EXPECT_EQ(s.router_used, 1u);
+  EXPECT_LE(s.router_reads, 3u);  // 3, 5 and 6
+  EXPECT_EQ(s.reads, 2u);
+  const uint64_t expert = 3 * (io_aligned(kCodes) + io_aligned(kScales) + 2 * kIoAlignment);
+  EXPECT_LE(reader_->bytes_read() - before, 4 * expert);
+  run(*c, 1, {3, 4});
   reader_.reset();
 }
 

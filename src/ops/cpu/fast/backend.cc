@@ -56,6 +56,7 @@ Status FastBackend::load(const checkpoint::ModelConfig& config, const ModelWeigh
     return make_error(Code::kResourceExhausted,
                       "the indexer's scores need more memory than is available; lower the rows or the context");
   }
+  guess_.reserve(kGuessRows * std::max(config.num_experts_per_tok, config.dspark_num_experts_per_tok));
   for (std::vector<FfnTask>* list : {&tasks_, &batch_})
     list->reserve(std::max(config.n_routed_experts, config.dspark_n_routed_experts) + 1);
   return {};

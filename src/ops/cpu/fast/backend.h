@@ -95,6 +95,9 @@ class FastBackend final : public Backend<float> {
   };
   void run_ffn(std::span<const FfnTask> tasks, const ExpertRows* routed);
   void pack_experts(const ExpertRows& rows);
+  static constexpr int64_t kGuessRows = 4;
+  // The k experts a row that layer's router would choose now; see moe.cc.
+  void guess_experts(int layer, const std::vector<float>& norm, int64_t rows, int64_t k);
   FfnTask shared_task(const ExpertWeights& shared, int64_t rows);
   void up_block(const FfnTask& task, int64_t block, const ExpertRows* routed);
   void down_block(const FfnTask& task, int64_t block, const ExpertRows* routed);
@@ -132,6 +135,7 @@ class FastBackend final : public Backend<float> {
   HugeMemory hidden_;     // words [pairs + rows, packed intermediate size]
   std::vector<FfnTask> tasks_;   // one for each of expert_tasks_
   std::vector<FfnTask> batch_;   // those that run together
+  std::vector<int32_t> guess_;   // experts
   int shared_done_ = -1;  // layer whose shared expert ran together with the others
 };
 
