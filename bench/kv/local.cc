@@ -8,6 +8,7 @@
 #include <numeric>
 #include <random>
 
+#include "base/io_buffers.h"
 #include "base/io_queue.h"
 #include "bench/kv/cases.h"
 #include "kv/block_pool.h"
@@ -19,7 +20,7 @@
 namespace bench::kv {
 namespace {
 
-using deepinfer::AlignedBuffer;
+using deepinfer::IoBuffer;
 using deepinfer::IoQueue;
 
 constexpr int kPrefix = 1000;
@@ -122,8 +123,9 @@ void lookups(bool quick) {
 
 // ---- SSD ------------------------------------------------------------------------------------------------------------
 
-// Bytes a second of 128 KiB operations past the page cache, at random places of a file, `depth` at once.
-double device_rate(IoQueue& io, int fd, std::vector<AlignedBuffer>& buffers, const std::vector<uint64_t>& order,
+// Bytes a second of 128 KiB operations past the page cache, between huge pages and random places of a file, as many at
+// once as there are buffers.
+double device_rate(IoQueue& io, int fd, std::vector<IoBuffer>& buffers, const std::vector<uint64_t>& order,
                    bool write) {
   std::vector<size_t> free(buffers.size());
   std::iota(free.begin(), free.end(), 0);
@@ -166,9 +168,10 @@ void ssd(bool quick) {
   const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_DIRECT | O_CLOEXEC, 0600);
   if (fd < 0) must(deepinfer::make_error(deepinfer::Code::kIo, "{} cannot be made: {}", path, std::strerror(errno)));
   const auto io = must(IoQueue::create({.depth = kDepth}));
-  std::vector<AlignedBuffer> buffers(kDepth);
+  deepinfer::IoBuffers memory({});
+  std::vector<IoBuffer> buffers(kDepth);
   for (size_t i = 0; i < buffers.size(); ++i) {
-    buffers[i].resize(kDeviceBytes);
+    buffers[i] = memory.take(kDeviceBytes);
     std::ranges::copy(records.sealed(i), buffers[i].data());
   }
   std::vector<uint64_t> in_order(static_cast<size_t>(blocks));

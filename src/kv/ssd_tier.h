@@ -56,6 +56,8 @@ struct SsdRecord {
   bool used = false;  // read since it was written
 };
 
+class SsdWorker;
+
 class SsdTier : public Tier {
  public:
   // Makes the folder if it is missing and reads what is there. kFailedPrecondition: another process uses it.
@@ -83,9 +85,8 @@ class SsdTier : public Tier {
   void flush();
 
  private:
-  struct Impl;
-  explicit SsdTier(std::unique_ptr<Impl> impl);
-  std::unique_ptr<Impl> impl_;
+  explicit SsdTier(std::unique_ptr<SsdWorker> worker);
+  std::unique_ptr<SsdWorker> worker_;
 };
 
 }  // namespace deepinfer::kv
