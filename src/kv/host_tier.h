@@ -56,6 +56,7 @@ class HostTier : public Tier {
     std::shared_ptr<std::vector<std::byte>> bytes;
     uint64_t space = 0;
     int64_t ttl_s = 0, expires_at = 0;
+    std::list<Record>::iterator in_all;
     std::list<BlockKey>::iterator in_space;
   };
   struct Space {
@@ -66,9 +67,11 @@ class HostTier : public Tier {
 
   int64_t now() const;
   Place drop(Place at);
-  Record* use(const BlockKey& key);  // null: a miss
+  Record* find(const BlockKey& key);  // null: a miss
+  void prefetch_neighbours(const Record& r) const;
+  void make_first(Record& r);
   Status make_room(const BlockKey& key, size_t bytes, const PutInfo& info);
-  Ticket complete(Status status, size_t bytes = 0, const PutInfo& info = {});
+  Ticket complete(Status status, size_t bytes = 0, const PutInfo& info = {}, bool checked = false);
 
   const HostTierOptions options_;
   std::list<Record> records_;  // the most recently used first

@@ -59,6 +59,11 @@ bool record_is_whole(std::span<const std::byte> record) {
   return get_number(record.data() + body, kChecksumBytes) == kv_checksum(record.first(body));
 }
 
+bool copy_record(std::span<const std::byte> record, std::span<std::byte> to) {
+  if (!record.empty()) std::memcpy(to.data(), record.data(), record.size());
+  return record_is_whole(to.first(record.size()));  // of the copy: it is in the processor's cache
+}
+
 Result<std::span<const std::byte>> open_record(std::span<const std::byte> record, const BlockKey& key,
                                                std::span<const int32_t> tokens, bool checked) {
   const auto bad = [&key](std::string_view what) {

@@ -30,6 +30,9 @@ Result<std::span<const std::byte>> open_record(std::span<const std::byte> record
 // Whether the bytes are a record whose checksum fits, whatever its key and tokens.
 bool record_is_whole(std::span<const std::byte> record);
 
+// Copies a record and says whether the copy is whole. `to` gets all bytes either way.
+bool copy_record(std::span<const std::byte> record, std::span<std::byte> to);
+
 // The checksum that every store of KV uses: XXH3-64.
 uint64_t kv_checksum(std::span<const std::byte> bytes);
 

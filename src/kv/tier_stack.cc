@@ -107,7 +107,8 @@ void TierStack::end_get(Ticket ticket, Status status, size_t bytes, const PutInf
 
 void TierStack::get_answered(size_t level, Ticket ticket, Get& get, const Completion& done) {
   TierCount& s = (*get.counts)[level];
-  const bool whole = done.status.ok() && record_is_whole(get.into.first(std::min(done.bytes, get.into.size())));
+  const bool whole = done.status.ok() &&
+                     (done.checked || record_is_whole(get.into.first(std::min(done.bytes, get.into.size()))));
   if (whole) {
     ++s.hits;
     s.read_bytes += done.bytes;

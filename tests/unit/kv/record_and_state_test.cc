@@ -52,6 +52,23 @@ TEST(Record, ChecksumsAreEqualWhateverTheInstructions) {
   }
 }
 
+TEST(Record, CopiesAreWholeOnlyIfTheRecordIs) {
+  std::vector<std::byte> page(3000, std::byte{9}), to;
+  std::vector<std::byte> record(record_bytes(0, page.size()));
+  seal_record(BlockKey{}, {}, page, record);
+  to.resize(record.size());
+  EXPECT_TRUE(copy_record(record, to));
+  EXPECT_EQ(to, record);
+  for (size_t bit = 0; bit < record.size() * 8; bit += bit < 64 ? 9 : 411) {
+    record[bit / 8] ^= static_cast<std::byte>(1 << bit % 8);
+    EXPECT_EQ(copy_record(record, to), record_is_whole(record)) << bit;
+    EXPECT_EQ(to, record);
+    record[bit / 8] ^= static_cast<std::byte>(1 << bit % 8);
+  }
+  for (size_t n = 0; n < record.size(); n += n < 100 ? 1 : 211)
+    EXPECT_FALSE(copy_record(std::span(record).first(n), to)) << n;
+}
+
 SequenceState sample_state(std::mt19937& rng) {
   SequenceState s{.id = -5,
                   .seed = ~0ull,
