@@ -61,8 +61,8 @@ mon_osd_min_down_reporters = 1
 mon_osd_min_up_ratio = 0
 mon_osd_min_in_ratio = 0
 mon_osd_down_out_interval = 0
-osd_heartbeat_interval = 1
-osd_heartbeat_grace = 4
+osd_heartbeat_interval = 2
+osd_heartbeat_grace = 30
 mon_data = {self.home}/mon
 mgr_data = {self.home}/mgr
 mgr_initial_modules =
@@ -89,7 +89,14 @@ osd_max_object_name_len = 256
             self.ceph("osd", "new", osd_id)
             self.run("ceph-osd", "-c", self.config, "-i", str(i), "--mkfs", "--osd-uuid", osd_id)
             self.osds.append(self.start("ceph-osd", "-i", str(i)))
-        self.wait_for(lambda: f"{osds} up" in self.ceph("osd", "stat"))
+        self.wait_for(self.all_are_up)
+
+    def all_are_up(self):
+        # Without authentication an OSD may speak before it knows its cluster's id ("wrong fsid"), and ends by that.
+        for i, osd in enumerate(self.osds):
+            if osd.poll() is not None:
+                self.osds[i] = self.start("ceph-osd", "-i", str(i))
+        return f"{len(self.osds)} up" in self.ceph("osd", "stat")
 
     def __enter__(self):
         return self
@@ -108,7 +115,14 @@ osd_max_object_name_len = 256
         return done.stdout
 
     def ceph(self, *words):
-        return self.run("ceph", "-c", self.config, "--connect-timeout", "60", *words)
+        """What a command says. Some come again: see all_are_up, and a busy monitor lets others wait too long."""
+        for _ in range(10):
+            try:
+                return self.run("ceph", "-c", self.config, "--connect-timeout", "60", *words)
+            except (RuntimeError, subprocess.TimeoutExpired) as error:
+                last = error
+                time.sleep(2)
+        raise last
 
     def start(self, program, *words):
         process = subprocess.Popen([program, "-f", "-c", self.config, *words], stdout=subprocess.DEVNULL,

@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <ctime>
+#include <thread>
 
 #include "kv/rados_entry.h"
 #include "kv/stored_record.h"
@@ -47,15 +49,23 @@ std::array<std::byte, kTrailerBytes> attribute(uint64_t space, uint32_t ttl_s) {
   return bytes;
 }
 
+// Without authentication librados may send a command before it knows the cluster's id, and is refused.
+constexpr std::string_view kTooEarly = "wrong fsid";
+constexpr int kCommandTries = 20;
+constexpr double kAdminTimeoutS = 60;
+
 Status command(rados_t cluster, const std::string& json) {
   const char* words[] = {json.c_str()};
-  char* said = nullptr;
-  size_t said_size = 0;
-  const int error = rados_mon_command(cluster, words, 1, nullptr, 0, nullptr, nullptr, &said, &said_size);
-  const std::string text(said == nullptr ? "" : said, said_size);
-  rados_buffer_free(said);
-  if (error == 0) return Status();
-  return failed(text.empty() ? json : text, error);
+  for (int left = kCommandTries;; --left) {
+    char* said = nullptr;
+    size_t said_size = 0;
+    const int error = rados_mon_command(cluster, words, 1, nullptr, 0, nullptr, nullptr, &said, &said_size);
+    const std::string text(said == nullptr ? "" : said, said_size);
+    rados_buffer_free(said);
+    if (error == 0) return Status();
+    if (left == 1 || error != -EPERM || text != kTooEarly) return failed(text.empty() ? json : text, error);
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
 }
 
 // What goes into commands as text.
@@ -127,7 +137,9 @@ Status RadosStore::make_pool(const RadosOptions& options, const RadosPoolOptions
   if (pool.k < 2 || pool.k > 64 || pool.m < 1 || pool.m > 16 || pool.groups < 1 || pool.groups > 65536 ||
       !is_plain(pool.failure_domain))
     return Status(Code::kInvalidArgument, "A pool has 2 to 64 data parts, 1 to 16 coding parts and 1 to 65536 groups.");
-  DI_ASSIGN_OR_RETURN(const std::shared_ptr<Cluster> cluster, connect(options));
+  RadosOptions patient = options;  // a monitor answers these once all of its peers have agreed
+  patient.timeout_s = std::max(options.timeout_s, kAdminTimeoutS);
+  DI_ASSIGN_OR_RETURN(const std::shared_ptr<Cluster> cluster, connect(patient));
   const std::string profile = fmt::format("deepinfer-{}-{}-{}", pool.k, pool.m, pool.failure_domain);
   DI_RETURN_IF_ERROR(command(
       cluster->handle,
