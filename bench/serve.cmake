@@ -1,1 +1,1 @@
-di_bench(serve SOURCES bench_serve.cc DEPS di_serve di_engine)
+di_bench(serve SOURCES bench_serve.cc serve/times.cc DEPS di_serve di_engine)
