@@ -16,6 +16,7 @@
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/string_body.hpp>
 
+#include "recipe/logprobs.h"
 #include "serve/connection.h"
 #include "serve/http_exchange.h"
 
@@ -103,6 +104,7 @@ class Connection final : public Swept, public Wire, public std::enable_shared_fr
   enum class Phase : uint8_t { kHandshake, kHead, kBody, kHandler, kLinger };
 
   static constexpr size_t kReadBytes = 16 << 10, kReadBytesMax = 256 << 10, kLingerBytesMax = 1 << 20;
+  static constexpr size_t kAheadBytesMax = 32 << 10;  // of requests behind the one in work
   static constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
   static constexpr int64_t kLingerMs = 2000;
 
@@ -212,12 +214,20 @@ class Connection final : public Swept, public Wire, public std::enable_shared_fr
       return true;
     }
     if (match.route == nullptr && !match.allowed.empty()) {
-      respond_error(x, 405, std::string(x.method()) + " is not possible here; " + match.allowed + " is.", "invalid_request_error",
-                    "method_not_allowed", {}, {{"Allow", match.allowed}});
+      respond_error(x, 405, std::string(x.method()) + " is not possible at this path. What it takes: " + match.allowed + ".",
+                    "invalid_request_error", "method_not_allowed", {}, {{"Allow", match.allowed}});
       return true;
     }
     if (match.route == nullptr) {
-      respond_error(x, 404, "There is nothing at this path.", "invalid_request_error", "not_found");
+      respond_error(x, 404, "There is nothing at " + recipe::printable(x.path().substr(0, 200)) +
+                                "; GET /openapi.json lists what this server has.",
+                    "invalid_request_error", "not_found");
+      return true;
+    }
+    if (const std::string_view coding = x.header("content-encoding"); has_body_ && !coding.empty() && coding != "identity") {
+      respond_error(x, 415, "The request body is encoded (Content-Encoding: " + recipe::printable(coding.substr(0, 50)) +
+                                "); this server takes bodies as they are.",
+                    "invalid_request_error", "unsupported_content_encoding", {}, {{"Accept-Encoding", "identity"}});
       return true;
     }
     if (host_.admit && !host_.admit(exchange_, *match.route)) return true;
@@ -319,18 +329,25 @@ class Connection final : public Swept, public Wire, public std::enable_shared_fr
     if (eof_ && !ended_) close();
   }
 
-  // A read while nothing is expected: the end of the stream, or the start of the next request.
+  // A read while nothing is expected: the end of the stream, or requests that the client sends ahead. Those wait in the
+  // buffer, which the parser may move while the read is on its way; so it goes elsewhere where the buffer is not empty.
   void watch() {
-    if (watching_ || eof_ || buffer_.size() > 0) return;
+    if (watching_ || eof_ || buffer_.size() >= kAheadBytesMax) return;
     watching_ = true;
-    stream_.async_read_some(buffer_.prepare(kReadBytes),
-                            [self = this->shared_from_this()](const error_code& ec, size_t n) {
+    const bool apart = buffer_.size() > 0;
+    if (apart) ahead_.resize(kReadBytes);
+    stream_.async_read_some(apart ? asio::buffer(ahead_) : asio::mutable_buffer(buffer_.prepare(kReadBytes)),
+                            [self = this->shared_from_this(), apart](const error_code& ec, size_t n) {
                               self->watching_ = false;
                               if (ec) {
                                 self->eof_ = true;
+                              } else if (apart) {
+                                asio::buffer_copy(self->buffer_.prepare(n), asio::buffer(self->ahead_));
+                                self->buffer_.commit(n);
                               } else {
                                 self->buffer_.commit(n);
                               }
+                              self->ahead_ = std::string();
                               self->wake();
                             });
   }
@@ -441,7 +458,7 @@ class Connection final : public Swept, public Wire, public std::enable_shared_fr
   bool watching_ = false, eof_ = false, closed_ = false, stopping_ = false;
   bool ended_ = false, keep_alive_ = true;
 
-  std::string output_, in_flight_;
+  std::string output_, in_flight_, ahead_;
   size_t sent_ = 0;
   bool writing_ = false;
   int64_t read_deadline_ms_ = kNever, write_deadline_ms_ = kNever, linger_deadline_ms_ = kNever;

@@ -92,7 +92,7 @@ void HttpExchange::write_cors(std::string& out) const {
   if (!all && std::ranges::find(origins, origin) == origins.end()) return;
   append_header(out, "Access-Control-Allow-Origin", all ? std::string_view("*") : origin);
   append_header(out, "Vary", "Origin");
-  append_header(out, "Access-Control-Expose-Headers", "x-request-id, server-timing, retry-after");
+  append_header(out, "Access-Control-Expose-Headers", "x-request-id, request-id, server-timing, retry-after");
 }
 
 void HttpExchange::write_head(const Response& r, std::string_view framing) {
@@ -105,6 +105,7 @@ void HttpExchange::write_head(const Response& r, std::string_view framing) {
   append_header(out, "Date", loop_.date());
   if (!r.content_type.empty()) append_header(out, "Content-Type", r.content_type);
   append_header(out, "x-request-id", request_id);
+  if (protocol == recipe::Protocol::kMessages) append_header(out, "request-id", request_id);  // Anthropic's name
   write_cors(out);
   for (const auto& [name, value] : r.headers) append_header(out, name, value);
   for (const auto& [name, value] : extra_headers) append_header(out, name, value);

@@ -13,9 +13,15 @@ ApiError internal_error(const Status& status) {
   return {.status = 500, .message = status.message(), .type = "internal_error", .code = "internal_error"};
 }
 
-// Responses may continue stored ones, of their owner only.
-std::optional<ApiError> parse(const Service& service, recipe::Protocol protocol, std::string_view body, std::string_view owner,
-                              recipe::Request& out) {
+void read_engine_options(const Service& service, Prepared& p) {
+  engine::read_api_request(p.request, service.specials, &p.engine, &p.constraint);
+  p.engine.timeout_s = service.config.limits->request_timeout_s;
+}
+
+}  // namespace
+
+std::optional<ApiError> parse_api_request(const Service& service, recipe::Protocol protocol, std::string_view body,
+                                          std::string_view owner, recipe::Request& out) {
   if (protocol != recipe::Protocol::kResponses || !service.config.store_responses) {
     return recipe::parse_request(protocol, body, service.request_options, out);
   }
@@ -23,13 +29,6 @@ std::optional<ApiError> parse(const Service& service, recipe::Protocol protocol,
   options.load_previous = [&service, owner](std::string_view id) { return service.responses.chain(id, owner, service.now()); };
   return recipe::parse_request(protocol, body, options, out);
 }
-
-void read_engine_options(const Service& service, Prepared& p) {
-  engine::read_api_request(p.request, service.specials, &p.engine, &p.constraint);
-  p.engine.timeout_s = service.config.limits->request_timeout_s;
-}
-
-}  // namespace
 
 std::optional<ApiError> prepare_prompt(const Service& service, std::string_view owner, Prepared& p) {
   p.scope = owner;
@@ -47,7 +46,7 @@ std::optional<ApiError> prepare_prompt(const Service& service, std::string_view 
 
 std::optional<ApiError> prepare(const Service& service, recipe::Protocol protocol, std::string_view body,
                                 std::string_view owner, Prepared& p) {
-  if (auto error = parse(service, protocol, body, owner, p.request)) return error;
+  if (auto error = parse_api_request(service, protocol, body, owner, p.request)) return error;
   if (auto error = prepare_prompt(service, owner, p)) return error;
   if (!p.images.empty()) return std::nullopt;
   int64_t max_tokens = 0;

@@ -34,6 +34,10 @@ struct Prepared {
 std::optional<recipe::ApiError> prepare(const Service& service, recipe::Protocol protocol, std::string_view body,
                                         std::string_view owner, Prepared& out);
 
+// The request of a body; Responses may continue stored ones, of their owner only.
+std::optional<recipe::ApiError> parse_api_request(const Service& service, recipe::Protocol protocol, std::string_view body,
+                                                  std::string_view owner, recipe::Request& out);
+
 // The prompt's ids alone, for count_tokens.
 std::optional<recipe::ApiError> prepare_prompt(const Service& service, std::string_view owner, Prepared& out);
 

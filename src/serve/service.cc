@@ -46,6 +46,7 @@ Result<std::vector<recipe::Sealer::Key>> seal_keys(const std::string& path) {
 
 Service::Service(ServeConfig c, std::unique_ptr<Backend> b, text::Tokenizer t, recipe::SpecialIds s, std::unique_ptr<ResponseArchive> archive)
     : config(std::move(c)),
+      started(now()),
       backend(std::move(b)),
       tokenizer(std::move(t)),
       specials(s),

@@ -62,6 +62,7 @@ class Service {
   int64_t now() const { return config.clock ? config.clock() : wall_clock(); }
 
   const ServeConfig config;
+  const int64_t started;  // seconds since 1970
   const std::unique_ptr<Backend> backend;
   const text::Tokenizer tokenizer;
   const recipe::SpecialIds specials;

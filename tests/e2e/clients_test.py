@@ -6,6 +6,7 @@ import json
 import pathlib
 import subprocess
 import sys
+import time
 import tempfile
 import unittest
 
@@ -301,6 +302,14 @@ class ResponsesTest(unittest.TestCase):
         )
         self.assertEqual(self.respond(max_output_tokens=4).incomplete_details.reason, "max_output_tokens")
 
+    def test_token_count_is_what_is_billed(self):
+        first = client.responses.create(model=MODEL, input="Hello", max_output_tokens=16)
+        asked = {"model": MODEL, "input": "And how do I make tea?", "previous_response_id": first.id}
+        counted = client.responses.input_tokens.count(**asked)
+        self.assertEqual(counted.object, "response.input_tokens")
+        self.assertEqual(client.responses.create(**asked, max_output_tokens=16).usage.input_tokens, counted.input_tokens)
+        self.assertGreater(counted.input_tokens, first.usage.input_tokens)
+
     def test_state(self):
         first = self.respond("Who are you?")
         second = self.respond("What can you do?", previous_response_id=first.id)
@@ -487,6 +496,17 @@ class AnthropicTest(unittest.TestCase):
             thinking={"type": "disabled"},
         )
         self.assertEqual(parsed.parsed_output, Person(name="Rosa", age=34, city="Lisbon"))
+
+    def test_models_and_request_ids(self):
+        page = claude.models.list()
+        self.assertEqual([m.type for m in page.data], ["model"])
+        self.assertEqual(claude.models.retrieve(page.data[0].id).display_name, page.data[0].id)
+        self.assertLess(abs(page.data[0].created_at.timestamp() - time.time()), 3600)
+        with self.assertRaises(anthropic.NotFoundError) as caught:
+            claude.models.retrieve("none")
+        self.assertTrue(caught.exception.request_id.startswith("req_"))
+        message = claude.messages.create(model=MODEL, max_tokens=2, messages=user("Hello"))
+        self.assertTrue(message._request_id.startswith("req_"))
 
     def test_token_count_is_what_is_billed(self):
         for request in (

@@ -87,7 +87,15 @@ class ServeTest(unittest.TestCase):
                     self.assertIn(body["$ref"].rsplit("/", 1)[1], schemas)
                 response, text = server.request(method.upper(), re.sub(r"\{\w+\}", "none", path), {} if method == "post" else None)
                 self.assertNotEqual(response.status, 405, path)
-                self.assertNotIn("There is nothing at this path", text)
+                self.assertNotIn("There is nothing at", text)
+
+    def test_encoded_bodies_and_unknown_paths_are_said(self):
+        with Serving() as server:
+            response, text = server.request("POST", "/v1/chat/completions", CHAT, {"Content-Encoding": "gzip"})
+            self.assertEqual((response.status, json.loads(text)["error"]["code"]), (415, "unsupported_content_encoding"))
+            response, text = server.request("POST", "/v1/embeddings", {})
+            self.assertEqual(response.status, 404)
+            self.assertIn("/v1/embeddings", json.loads(text)["error"]["message"])
 
     def test_refuses_other_machines_without_keys(self):
         done = subprocess.run([PROGRAM, "serve", "--host", "0.0.0.0"], capture_output=True, text=True, timeout=WAIT_S)

@@ -125,18 +125,19 @@ Json ref(std::string_view name) { return object({{"$ref", fmt::format("#/compone
 
 // The statuses of errors that a route may answer with.
 std::vector<int> error_statuses(const Route& r) {
-  std::vector<int> codes = {400, 408, 413, 431, 500, 503};
+  std::vector<int> codes = {400, 408, 413, 415, 431, 500, 503};
   const bool state = r.path.starts_with("/v1/files") || r.path.starts_with("/v1/batches");
   if (r.access == Access::kKey) codes.insert(codes.end(), {401, 403});
   if (r.access == Access::kKey && r.method == "POST") codes.push_back(429);
   if (r.path.find('{') != std::string::npos) codes.push_back(404);
   if (generates(r)) codes.push_back(504);
-  if (generates(r) && r.protocol == Protocol::kResponses) codes.push_back(404);
+  if (r.method == "POST" && r.protocol == Protocol::kResponses) codes.push_back(404);
   if (r.protocol == Protocol::kMessages) codes.push_back(529);
   if (r.method == "DELETE" && r.protocol == Protocol::kResponses) codes.push_back(507);
   if (state) codes.insert(codes.end(), {501, 507});
   if (state && r.path.ends_with("/cancel")) codes.push_back(409);
   std::ranges::sort(codes);
+  codes.erase(std::ranges::unique(codes).begin(), codes.end());
   return codes;
 }
 
@@ -156,7 +157,7 @@ Json operation(const Route& r, std::string_view model) {
     parameters.as_array().push_back(object({{"name", name}, {"in", "path"}, {"required", true}, {"schema", object({{"type", "string"}})}}));
     op.set("parameters", std::move(parameters));
   }
-  const bool counts = r.path.ends_with("/count_tokens");
+  const bool counts = r.path.ends_with("/count_tokens") || r.path.ends_with("/input_tokens");
   std::string_view body = body_schema(r.method, r.path);
   if (generates(r) || counts) body = schema_name(r.protocol);
   if (!body.empty()) {

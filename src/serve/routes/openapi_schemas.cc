@@ -59,6 +59,12 @@ constexpr std::string_view kSchemas = R"({
     "request_counts": {"type": "object", "required": ["total", "completed", "failed"],
       "properties": {"total": {"type": "integer"}, "completed": {"type": "integer"}, "failed": {"type": "integer"}}}}},
 "ModelList": {"type": "object", "required": ["object", "data"], "properties": {"object": {"const": "list"}, "data": {"type": "array", "items": {"$ref": "#/components/schemas/Model"}}}},
+"MessagesModel": {"type": "object", "required": ["type", "id", "display_name", "created_at"],
+  "properties": {"type": {"const": "model"}, "id": {"type": "string"}, "display_name": {"type": "string"}, "created_at": {"type": "string"},
+    "max_input_tokens": {"type": "integer"}}},
+"MessagesModelList": {"type": "object", "required": ["data", "first_id", "last_id", "has_more"],
+  "properties": {"first_id": {"type": "string"}, "last_id": {"type": "string"}, "has_more": {"type": "boolean"},
+    "data": {"type": "array", "items": {"$ref": "#/components/schemas/MessagesModel"}}}},
 "FileList": {"type": "object", "required": ["object", "data", "has_more"],
   "properties": {"object": {"const": "list"}, "has_more": {"type": "boolean"}, "data": {"type": "array", "items": {"$ref": "#/components/schemas/File"}}}},
 "BatchList": {"type": "object", "required": ["object", "data", "has_more"],
@@ -94,11 +100,14 @@ constexpr Answer kAnswers[] = {
     {"POST", "/chat/completions", "ChatCompletion"},
     {"POST", "/completions", "Completion"},
     {"POST", "/messages/count_tokens", "TokenCount"},
+    {"POST", "/responses/input_tokens", "TokenCount"},
     {"POST", "/messages", "Message"},
     {"POST", "/responses", "Response"},
     {"POST", "/responses/{id}/cancel", "Response"},
     {"GET", "/responses/{id}/input_items", "ItemList"},
     {"GET", "/responses/{id}", "Response"},
+    {"GET", "/anthropic/v1/models", "MessagesModelList"},
+    {"GET", "/anthropic/v1/models/{model}", "MessagesModel"},
     {"GET", "/models", "ModelList"},
     {"GET", "/models/{model}", "Model"},
     {"POST", "/detokenize", "Text"},
@@ -147,6 +156,7 @@ Json body_example(std::string_view path, std::string_view model) {
     return parsed(R"({"model": MODEL, "max_tokens": 8, )" + std::string(kMessages) + "}");
   }
   if (path.ends_with("/count_tokens")) return parsed(R"({"model": MODEL, )" + std::string(kMessages) + "}");
+  if (path.ends_with("/input_tokens")) return parsed(R"({"model": MODEL, "input": "Tell me a story."})");
   if (path.ends_with("/completions")) return parsed(R"({"model": MODEL, "max_tokens": 8, "prompt": "Once upon a time"})");
   if (path.ends_with("/responses")) return parsed(R"({"model": MODEL, "max_output_tokens": 8, "input": "Tell me a story."})");
   if (path.ends_with("/detokenize")) return parsed(R"({"tokens": [72, 101]})");

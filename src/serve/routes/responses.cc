@@ -96,7 +96,12 @@ Response list_items(Service&, const StoredResponse& r, Exchange& x) {
   return {.body = recipe::to_compact_json(list)};
 }
 
-Response get(Service&, const StoredResponse& r, Exchange&) { return {.body = r.body}; }
+Response get(Service&, const StoredResponse& r, Exchange& x) {
+  if (x.query_value("stream") == "true") {
+    return refuse(x, 400, "A stored response is given as a whole; its events are not kept. Ask without stream.", "stream");
+  }
+  return {.body = r.body};
+}
 
 Response cancel(Service&, const StoredResponse& r, Exchange& x) {
   if (!r.running) return refuse(x, 400, "Cannot cancel a response that has ended.");

@@ -32,7 +32,8 @@ void answer(Service& service, const std::shared_ptr<Exchange>& x, Computed compu
 
 // Runs work(x) here, or for large bodies on a worker, and answers on the loop.
 void compute(Service& service, const std::shared_ptr<Exchange>& x, std::function<Computed(Exchange&)> work) {
-  if (x->body().size() <= kInlineBytes) return answer(service, x, work(*x));
+  const bool disk = x->protocol == recipe::Protocol::kResponses && service.responses.persistent();
+  if (x->body().size() <= kInlineBytes && !disk) return answer(service, x, work(*x));
   const bool queued = service.workers.submit([&service, x, work = std::move(work)] {
     auto computed = std::make_shared<Computed>(work(*x));
     x->loop().post([&service, x, computed] { answer(service, x, std::move(*computed)); });
@@ -102,12 +103,14 @@ Computed detokenize(const Service& service, Exchange& x) {
   return {.response = {.body = out + "}"}};
 }
 
+// Of Messages and of Responses.
 Computed count_tokens(const Service& service, Exchange& x) {
   Prepared p;
-  if (auto error = recipe::parse_request(recipe::Protocol::kMessages, x.body(), service.request_options, p.request)) return error_response(x, *error);
+  if (auto error = parse_api_request(service, x.protocol, x.body(), x.key_name, p.request)) return error_response(x, *error);
   if (auto error = prepare_prompt(service, x.key_name, p)) return error_response(x, *error);
   if (!p.images.empty()) return {.response = {}, .images = std::move(p.images)};
-  return {.response = {.body = fmt::format("{{\"input_tokens\":{}}}", p.engine.prompt.size())}};
+  const std::string_view kind = x.protocol == recipe::Protocol::kResponses ? R"("object":"response.input_tokens",)" : "";
+  return {.response = {.body = fmt::format("{{{}\"input_tokens\":{}}}", kind, p.engine.prompt.size())}};
 }
 
 }  // namespace
@@ -124,6 +127,7 @@ void add_tokenize_routes(Router& router, Service& service) {
   add("/detokenize", recipe::Protocol::kChat, detokenize);
   add("/v1/messages/count_tokens", recipe::Protocol::kMessages, count_tokens);
   add("/anthropic/v1/messages/count_tokens", recipe::Protocol::kMessages, count_tokens);
+  add("/v1/responses/input_tokens", recipe::Protocol::kResponses, count_tokens);
 }
 
 }  // namespace deepinfer::serve

@@ -222,6 +222,40 @@ TEST_F(Http, TellsTheHandlerThatTheClientHasGone) {
   EXPECT_TRUE(eventually([&] { return server_->connections() == 0; }));
 }
 
+TEST_F(Http, HearsThatAClientWhoSentRequestsAheadHasGone) {
+  start();
+  HttpClient client(port_);
+  client.send("GET /never HTTP/1.1\r\nHost: a\r\n\r\nGET /hello HTTP/1.1\r\nHost: a\r\n\r\nGET /hel");
+  ASSERT_TRUE(eventually([&] { return server_->connections() == 1; }));
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  client.close();
+  EXPECT_TRUE(eventually([&] { return gone_ == 1; }));
+  EXPECT_TRUE(eventually([&] { return server_->connections() == 0; }));
+}
+
+TEST_F(Http, KeepsRequestsThatComeWhileOthersAreInWork) {
+  router_.add({.method = "POST", .path = "/late", .handler = [](const auto& x) {
+                 std::thread([x, loop = &x->loop()] {
+                   std::this_thread::sleep_for(std::chrono::milliseconds(20));
+                   loop->post([x] { x->respond({.content_type = kTextType, .body = std::move(x->body())}); });
+                 }).detach();
+               }});
+  start();
+  HttpClient client(port_);
+  constexpr int kRequests = 40;  // more than is read ahead
+  std::thread sender([&] {
+    for (int i = 0; i < kRequests; ++i) {
+      const std::string body = std::string(3'000, static_cast<char>('a' + i % 26)) + std::to_string(i);
+      client.send("POST /late HTTP/1.1\r\nHost: a\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body);
+      if (i % 3 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+  });
+  for (int i = 0; i < kRequests; ++i) {
+    EXPECT_EQ(client.reply().body, std::string(3'000, static_cast<char>('a' + i % 26)) + std::to_string(i));
+  }
+  sender.join();
+}
+
 TEST_F(Http, PausesForASlowReaderAndEndsAStuckOne) {
   start({.unsent_bytes_max = 64 << 10, .write_timeout_s = 1});
   HttpClient slow(port_);
