@@ -10,6 +10,12 @@
 
 namespace deepinfer::app {
 
+namespace {
+
+constexpr auto kTiersEvery = std::chrono::milliseconds(200);
+
+}  // namespace
+
 void bind_watch(CommandOptions& options, WatchFlags* flags) {
   options.bind("trace-steps", &flags->trace_steps);
   options.bind("trace-chrome", &flags->trace_chrome);
@@ -43,6 +49,10 @@ void Watch::begin(const engine::ExecutorInfo& info) {
 }
 
 void Watch::tick(engine::Engine& engine) {
+  if (chrome_ && Clock::now() >= tiers_due_) {
+    chrome_->write_tiers(engine.stats().tier_counts);
+    tiers_due_ = Clock::now() + kTiersEvery;
+  }
   if (!stats_ || stats_->steps() < interval_) return;
   write_out(STDERR_FILENO, stats_->take(engine.stats(), engine.info()));
 }

@@ -8,6 +8,7 @@
 //   DI_RETURN_IF_ERROR(watch->close());                             // once the engine has ended
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
@@ -43,15 +44,18 @@ class Watch {
 
   std::shared_ptr<engine::StepObserver> observer() const { return observer_; }
   void begin(const engine::ExecutorInfo& info);
-  // Prints the line of statistics to standard error if it is due.
+  // Writes figures of the KV tiers to the trace of times, and prints the line of statistics to standard error, where due.
   void tick(engine::Engine& engine);
   Status close();
 
  private:
+  using Clock = std::chrono::steady_clock;
+
   Watch() = default;
   int interval_ = 0;
   std::shared_ptr<engine::StepTrace> steps_;
   std::shared_ptr<engine::ChromeTrace> chrome_;
+  Clock::time_point tiers_due_ = {};
   std::shared_ptr<engine::StatsLine> stats_;
   std::shared_ptr<engine::StepObserver> observer_;
 };

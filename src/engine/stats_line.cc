@@ -1,6 +1,10 @@
 #include "engine/stats_line.h"
 
 #include <algorithm>
+#include <map>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 namespace deepinfer::engine {
 namespace {
@@ -9,6 +13,24 @@ double ratio(double part, double whole) { return whole > 0 ? part / whole : 0; }
 
 double seconds_since(std::chrono::steady_clock::time_point t) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - t).count();
+}
+
+// A line for each tier and kind of traffic, all tenants together, since the start.
+void append_tiers(const std::vector<kv::TierCount>& counts, std::string* out) {
+  std::map<std::pair<std::string_view, kv::Traffic>, kv::TierCount> sums;
+  for (const kv::TierCount& c : counts) {
+    kv::TierCount& sum = sums[{c.tier, c.traffic}];
+    sum.gets += c.gets;
+    sum.hits += c.hits;
+    sum.puts += c.puts;
+    sum.read_bytes += c.read_bytes;
+    sum.written_bytes += c.written_bytes;
+  }
+  for (const auto& [of, sum] : sums) {
+    *out += fmt::format("  KV in {}, {}: {} of {} blocks found, {:.1f} MB read, {:.1f} MB in {} blocks written\n", of.first,
+                        kv::traffic_name(of.second), sum.hits, sum.gets, 1e-6 * static_cast<double>(sum.read_bytes),
+                        1e-6 * static_cast<double>(sum.written_bytes), sum.puts);
+  }
 }
 
 }  // namespace
@@ -97,6 +119,7 @@ std::string StatsLine::take(const EngineStats& stats, const ExecutorInfo& info) 
     out += fmt::format(" {} {:.0f} ({:.1f}%)", name, 1e6 * time / steps, 100 * ratio(time, seconds));
   }
   out += "\n";
+  append_tiers(stats.tier_counts, &out);
   if (stats.weights) out += fmt::format("  {}\n", checkpoint::to_string(*stats.weights, s.prefill_rows + s.decode_rows));
   return out;
 }

@@ -3,9 +3,11 @@ import csv
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import tempfile
+import time
 import unittest
 import xml.etree.ElementTree
 
@@ -74,6 +76,22 @@ class TraceTest(unittest.TestCase):
         self.assertEqual(len(drawn), 12)
         self.assertFalse([t for t in drawn if 1000 <= t <= 7000])
         self.assertRegex(self.run_program("replay", trace, "--threads", 1).stdout, r"12 tokens; (\d+) of \1 rows of logits equal bit for bit")
+
+    def test_tiers_are_in_the_statistics_and_the_trace(self):
+        loop = self.path / "loop.json"
+        with Serving("--kv-host-mb", "16", "--trace-chrome", str(loop), "--stats-interval", "1") as server:
+            chat = {"model": "deepseek-v4.1-flash", "messages": [{"role": "user", "content": "Tell me about the number 7. " * 60}], "max_tokens": 12}
+            response, body = server.request("POST", "/v1/chat/completions", chat)
+            self.assertEqual(response.status, 200, body)
+            line = r"KV in host, chat: 0 of \d+ blocks found, 0.0 MB read, [\d.]+ MB in [1-9]\d* blocks written"
+            while not re.search(line, server.said):
+                server.request("POST", "/v1/chat/completions", {**chat, "max_tokens": 2})
+                server.said += server.process.stderr.readline()
+            time.sleep(1.5)
+            server.process.send_signal(signal.SIGTERM)
+            self.assertEqual(server.process.wait(60), 0)
+        tracks = [e for e in json.loads(loop.read_text()) if e["ph"] == "C" and e["name"].startswith("KV host chat ")]
+        self.assertGreater(tracks[-1]["args"]["written"], 0)
 
     def test_bench_offline(self):
         args = ("bench", "offline", "--prompts", 3, "--prompt-tokens", 40, "--output-tokens", 12, "--repeats", 2, "--threads", 1)

@@ -67,7 +67,7 @@ ChromeTrace::ChromeTrace(TraceFile file) : file_(std::move(file)) {
 }
 
 void ChromeTrace::span(std::string_view name, int thread, double begin, double end, std::string_view arguments) {
-  file_.write(fmt::format(
+  write(fmt::format(
       ",\n{{\"name\":\"{}\",\"ph\":\"X\",\"pid\":1,\"tid\":{},\"ts\":{:.1f},\"dur\":{:.1f},\"args\":{{{}}}}}", name,
       thread, begin * 1e6, std::max(0.0, end - begin) * 1e6, arguments));
 }
@@ -83,14 +83,34 @@ void ChromeTrace::on_step(const StepRecord& r) {
   span("forward", kDevice, r.at.started, r.at.ready, what);
   span("sample", kDevice, r.at.ready, r.at.sampled, what);
   span("stream", kLoop, r.at.sampled, r.at.streamed, what);
-  file_.write(fmt::format(
+  write(fmt::format(
       ",\n{{\"name\":\"rows\",\"ph\":\"C\",\"pid\":1,\"ts\":{:.1f},\"args\":{{\"prefill\":{},\"decode\":{}}}}}",
       r.at.started * 1e6, prefill, decode));
 }
 
-void ChromeTrace::on_commit(double begin, double end) { span("commit", kLoop, begin, end); }
+void ChromeTrace::on_commit(double begin, double end) {
+  span("commit", kLoop, begin, end);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  last_s_ = end;
+}
+
+void ChromeTrace::write_tiers(std::span<const kv::TierCount> counts) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (const kv::TierCount& c : counts) {
+    file_.write(fmt::format(
+        ",\n{{\"name\":\"KV {} {} {:016x}\",\"ph\":\"C\",\"pid\":1,\"ts\":{:.1f},\"args\":{{\"asked\":{},\"found\":{},"
+        "\"written\":{}}}}}",
+        c.tier, kv::traffic_name(c.traffic), c.space, last_s_ * 1e6, c.gets, c.hits, c.puts));
+  }
+}
+
+void ChromeTrace::write(std::string_view text) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  file_.write(text);
+}
 
 Status ChromeTrace::close() {
+  const std::lock_guard<std::mutex> lock(mutex_);
   file_.write("]\n");
   return file_.close();
 }

@@ -13,12 +13,15 @@
 #include <algorithm>
 #include <cstdio>
 #include <memory>
+#include <mutex>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "base/status.h"
 #include "engine/executor.h"
 #include "engine/step_observer.h"
+#include "kv/tier.h"
 
 namespace deepinfer::engine {
 
@@ -58,12 +61,18 @@ class ChromeTrace : public StepObserver {
   void on_step(const StepRecord& record) override;
   void on_commit(double begin, double end) override;
   bool wants_logits() const override { return false; }
+  // KV below device memory, as one counter track a tier, tenant and kind of traffic; at the time of the last step. From
+  // any thread.
+  void write_tiers(std::span<const kv::TierCount> counts);
   Status close();
 
  private:
   explicit ChromeTrace(TraceFile file);
   void span(std::string_view name, int thread, double begin, double end, std::string_view arguments = {});
+  void write(std::string_view text);
+  std::mutex mutex_;
   TraceFile file_;
+  double last_s_ = 0;  // end of the last commit
 };
 
 class Observers : public StepObserver {
