@@ -9,7 +9,7 @@
 namespace deepinfer::ops::cpu::fast {
 namespace {
 
-constexpr int64_t kPrefetchBytes = 2048;  // how far ahead of its loads a weight row is fetched
+constexpr int64_t kAheadBytes = 6 << 10;  // how far ahead of their loads weights are fetched, in whole groups of rows
 constexpr int kPanelStep = 4;             // panel rows that share loaded activations
 constexpr int64_t kStripColumns = 2048;   // columns of a tile that stay in the first-level cache
 constexpr int64_t kPanelRowsMax = 64;
@@ -24,14 +24,13 @@ inline const uint8_t* bytes(const std::byte* p) { return reinterpret_cast<const 
 // x 2^(scale - 127) on words of bf16: what falls below the least exponent becomes (or counts as) zero.
 struct WordScale {
   __m512i up, down;  // at most one of them is not zero in a lane
-  static WordScale make(uint32_t s0, uint32_t s1) {
-    const int d0 = (static_cast<int>(clamp_scale(s0)) - kScaleBias) * 128,
-              d1 = (static_cast<int>(clamp_scale(s1)) - kScaleBias) * 128;
-    const auto both = [](int lower, int upper) {
-      return _mm512_inserti64x4(_mm512_set1_epi16(static_cast<int16_t>(lower)),
-                                _mm256_set1_epi16(static_cast<int16_t>(upper)), 1);
-    };
-    return {both(d0 > 0 ? d0 : 0, d1 > 0 ? d1 : 0), both(d0 < 0 ? -d0 : 0, d1 < 0 ? -d1 : 0)};
+  // s0 for the lower half, s1 for the upper.
+  [[gnu::always_inline]] static WordScale make(uint8_t s0, uint8_t s1, __m512i spread) {
+    const __m512i bytes = _mm512_set1_epi16(static_cast<int16_t>(s1 << 8 | s0)), bias = _mm512_set1_epi16(kScaleBias);
+    const __m512i limit = _mm512_set1_epi16(kScaleLimit), zero = _mm512_setzero_si512();
+    const __m512i d = _mm512_sub_epi16(_mm512_shuffle_epi8(bytes, spread), bias);
+    const auto side = [&](__m512i x) { return _mm512_slli_epi16(_mm512_min_epi16(_mm512_max_epi16(x, zero), limit), 7); };
+    return {side(d), side(_mm512_sub_epi16(zero, d))};
   }
   [[gnu::always_inline]] Words apply(Words x) const {
     const __m512i magnitude_bits = _mm512_set1_epi16(0x7fff);
@@ -102,6 +101,7 @@ void clamp_scales(const uint8_t* from, int64_t n, uint8_t* to) {
   for (int64_t i = 0; i < n; i += 64) {
     const __mmask64 mask = n - i >= 64 ? ~__mmask64{0} : (__mmask64{1} << (n - i)) - 1;
     const __m512i s = _mm512_maskz_loadu_epi8(mask, from + i);
+    _mm_prefetch(reinterpret_cast<const char*>(from + n + i), _MM_HINT_T0);  // mostly what is wanted next
     _mm512_storeu_si512(to + i, _mm512_min_epu8(_mm512_max_epu8(s, low), high));
   }
 }
@@ -169,28 +169,25 @@ static_assert(kPanelStep == 4);
 // N weight rows times M activation rows, weights expanded in registers.
 template <WeightFormat F, int M, int N, class Expander>
 [[gnu::always_inline]] inline void stream_rows(const LinearCall& c, int64_t j, const Expander& expander,
-                                               const uint16_t* x, int64_t ldx, uint8_t* scales, int64_t scales_ld) {
+                                               const uint16_t* x, int64_t ldx, const uint8_t* scales, int64_t scales_ld) {
   const Matrix& w = *c.w;
   WeightRow rows[N];
-  for (int r = 0; r < N; ++r) {
-    rows[r] = row_of(w, c.row0 + j + r);
-    if constexpr (F == WeightFormat::kFp4) clamp_scales(rows[r].scale, w.cols / 32, scales + r * scales_ld);
-  }
+  for (int r = 0; r < N; ++r) rows[r] = row_of(w, c.row0 + j + r);
   __m512 acc[N][M];
   for (int r = 0; r < N; ++r) {
     for (int i = 0; i < M; ++i) acc[r][i] = _mm512_setzero_ps();
   }
   constexpr int64_t kBytes = F == WeightFormat::kFp8 ? 64 : F == WeightFormat::kFp4 ? 32 : 128;
-  // Behind a row's end comes the row of the next group, N rows further on; short rows are fetched whole groups ahead.
-  const int64_t row_bytes = w.cols * kBytes / kChunk, group = N * row_bytes;
-  int64_t ahead = row_bytes > kPrefetchBytes ? kPrefetchBytes : (N * kPrefetchBytes + group - 1) / group * group;
+  // Memory is fastest if it is fetched in ascending order: while one group of rows is used, a later one is fetched.
+  const int64_t group = N * w.cols * kBytes / kChunk;
+  const uint8_t* ahead = rows[0].data + (kAheadBytes + group - 1) / group * group;
   const auto step = [&](int64_t chunk, int64_t left) __attribute__((always_inline)) {
 #pragma GCC unroll 4
     for (int r = 0; r < N; ++r) {
       Words a, b;
-      _mm_prefetch(reinterpret_cast<const char*>(rows[r].data + chunk * kBytes + ahead), _MM_HINT_T0);
-      if constexpr (kBytes == 128)
-        _mm_prefetch(reinterpret_cast<const char*>(rows[r].data + chunk * kBytes + ahead + 64), _MM_HINT_T0);
+      const uint8_t* next = ahead + (chunk * N + r) * kBytes;
+      if (kBytes >= 64 || r % 2 == 0) _mm_prefetch(reinterpret_cast<const char*>(next), _MM_HINT_T0);
+      if constexpr (kBytes == 128) _mm_prefetch(reinterpret_cast<const char*>(next + 64), _MM_HINT_T0);
       load_chunk<F>(expander, rows[r], scales + r * scales_ld, chunk, left, a, b);
 #pragma GCC unroll 8
       for (int i = 0; i < M; ++i) {
@@ -200,12 +197,7 @@ template <WeightFormat F, int M, int N, class Expander>
     }
   };
   const int64_t whole = w.cols / 64;
-  int64_t chunk = 0;
-  if (row_bytes > kPrefetchBytes) {
-    for (; chunk < whole - kPrefetchBytes / kBytes; ++chunk) step(chunk, 64);
-    ahead += group - row_bytes;
-  }
-  for (; chunk < whole; ++chunk) step(chunk, 64);
+  for (int64_t chunk = 0; chunk < whole; ++chunk) step(chunk, 64);
   if (w.cols % 64 != 0) step(whole, w.cols % 64);
   for (int i = 0; i < M; ++i) {
     const __m512 zero = _mm512_setzero_ps();
@@ -218,8 +210,9 @@ template <WeightFormat F, int M, int N, class Expander>
 
 // Activations of all rows times the scales of one row of FP8 blocks.
 void scale_activations(const LinearCall& c, const uint8_t* scale, int64_t blocks, uint16_t* out, int64_t ldo) {
+  const __m512i spread = make_spread();
   for (int64_t k = 0; k < blocks; k += 2) {
-    const WordScale s = WordScale::make(scale[k], k + 1 < blocks ? scale[k + 1] : kScaleBias);
+    const WordScale s = WordScale::make(scale[k], k + 1 < blocks ? scale[k + 1] : kScaleBias, spread);
     for (int64_t i = 0; i < c.x.n; ++i) {
       const uint16_t* from = c.x.words + i * c.x.ld + k * 32;
       uint16_t* to = out + i * ldo + k * 32;
@@ -235,8 +228,9 @@ void stream(const LinearCall& c, std::byte* scratch) {
   const typename ExpanderOf<F>::type expander;
   auto* scaled = reinterpret_cast<uint16_t*>(scratch);
   auto* scales = reinterpret_cast<uint8_t*>(scratch);
-  const int64_t scales_ld = packed_columns(w.cols / 32);
+  const int64_t scales_ld = w.cols / 32;
   for (int64_t j = 0; j < c.rows;) {
+    const int64_t first = j;
     const uint16_t* x = c.x.words;
     int64_t ldx = c.x.ld;
     if constexpr (F == WeightFormat::kFp8) {
@@ -246,9 +240,12 @@ void stream(const LinearCall& c, std::byte* scratch) {
     }
     int64_t end = j + kBlockRows - (c.row0 + j) % kBlockRows;  // of the row of FP8 blocks
     if (end > c.rows) end = c.rows;
+    if constexpr (F == WeightFormat::kFp4)
+      clamp_scales(row_of(w, c.row0 + first).scale, (end - first) * scales_ld, scales);
+    const auto scales_of = [&](int64_t row) { return scales + (row - first) * scales_ld; };
     constexpr int kRows = M > 6 ? 2 : 4;  // of weights; their accumulators stay in registers
-    for (; j + kRows <= end; j += kRows) stream_rows<F, M, kRows>(c, j, expander, x, ldx, scales, scales_ld);
-    for (; j < end; ++j) stream_rows<F, M, 1>(c, j, expander, x, ldx, scales, scales_ld);
+    for (; j + kRows <= end; j += kRows) stream_rows<F, M, kRows>(c, j, expander, x, ldx, scales_of(j), scales_ld);
+    for (; j < end; ++j) stream_rows<F, M, 1>(c, j, expander, x, ldx, scales_of(j), scales_ld);
   }
 }
 
