@@ -242,6 +242,29 @@ class PageTest(unittest.TestCase):
         self.assertRegex(self.page.text("[data-metric=kv]"), r"^[\d.]+%$")
         self.assertRegex(self.page.text("[data-metric=hits]"), r"^[\d.]+%$")
 
+    def test_tiers_are_those_of_metrics(self):
+        self.start_calmly()
+        self.page.click("#tab-live")
+        long = [{"role": "user", "content": "Tell me about the number 7. " * 60}]
+        self.assertEqual(server.post("/v1/chat/completions", {"model": "deepseek-v4.1-flash", "messages": long, "max_tokens": 2})[0], 200)
+
+        def told():
+            samples = re.findall(r'^deepinfer_kv_tier_(reads|hits)_total{tenant="(.*)",tier="(.*)",traffic="(.*)"} (\S+)', server.get("/metrics")[1], re.M)
+            rows = {}
+            for name, tenant, tier, traffic, value in samples:
+                rows.setdefault((tier, traffic, tenant), {})[name] = f"{int(float(value)):,}"
+            return {(tier, traffic): f"{r['hits']} / {r['reads']}" for (tier, traffic, _), r in rows.items() if r["reads"] != "0"}
+
+        def shown():
+            cells = self.page.eval("[...document.querySelectorAll('[data-tier]')].map((r) => [...r.children].map((c) => c.textContent))")
+            return {(c[0], c[-4]): c[-3] for c in cells if not c[-3].endswith("/ 0")}
+
+        end = time.monotonic() + TIMEOUT_S
+        while (told() != shown() or not told()) and time.monotonic() < end:
+            time.sleep(0.2)
+        self.assertEqual(shown(), told())
+        self.assertIn(("host", "chat"), told())
+
     def test_schema(self):
         self.expect_console = ["400"]
         self.start_calmly()

@@ -119,6 +119,7 @@ function Answer(props: Props) {
       {message.content &&
         (withTokens ? (
           <TokensView
+            answer
             text={message.content}
             tokens={message.tokens?.content ?? NO_TOKENS}
             model={model}
@@ -177,6 +178,7 @@ function Thinking({ message, withTokens, model }: { message: Message; withTokens
       </summary>
       {withTokens ? (
         <TokensView
+          answer
           text={message.reasoning}
           tokens={message.tokens?.reasoning ?? NO_TOKENS}
           model={model}

@@ -14,11 +14,13 @@ export function TokensView({
   tokens,
   model,
   growing,
+  answer,
 }: {
   text: string;
   tokens: TokenProb[];
   model: string;
   growing: boolean;
+  answer?: boolean; // of the model, so it may have probabilities
 }) {
   const [pieces, setPieces] = useState<Piece[]>([]);
   const [fault, setFault] = useState<string | null>(null);
@@ -77,6 +79,9 @@ export function TokensView({
       <p class="tokens-head">
         {shown.length} tokens
         {tokens.length > 0 && <Legend />}
+        {answer && tokens.length === 0 && !growing && (
+          <span>without probabilities: they come with answers made while tokens are shown</span>
+        )}
         {fault && <span class="fault-text">{fault}</span>}
       </p>
       <div class="tokens-text" role="group" aria-label={`${shown.length} tokens; arrow keys move`}>
