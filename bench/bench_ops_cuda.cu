@@ -1,10 +1,12 @@
 // The CUDA backend on one GPU: matrices, experts, attention, indexer, mHC and whole layers of the full-width model, against the
 // read bandwidth and matrix rates measured in the same run. Every repetition of a matrix reads other weights, over 512 MB.
-// --quick: stages and layers at 1 and 64 rows and 4k of context alone. --only TEXT: one group of linear, prefill, stages.
+// --quick: stages and layers at 1 and 64 rows and 4k of context alone. --only TEXT: one group of linear, prefill, stages, offload.
 #include <cmath>
 #include <cstring>
 #include <map>
 #include <random>
+
+#include <cuda_profiler_api.h>
 
 #include "bench/cuda/cublaslt.h"
 #include "bench/cuda/measure.h"
@@ -126,8 +128,8 @@ constexpr int kRowsMax = 4096, kContext = 33 * 1024, kSequences = 256, kPages = 
 
 class Stages {
  public:
-  explicit Stages(int experts) : model_(experts) {
-    auto made = Backend::create(0);
+  explicit Stages(int experts, const cuda::Options& options = {}) : model_(experts) {
+    auto made = Backend::create(0, options);
     if (!made.ok()) fail(made.status());
     b_ = std::move(made).value();
     limits_ = {.rows_max = kRowsMax, .sequences_max = kSequences, .outputs_max = kSequences, .context_max = kContext, .blocks_max = kSequences * 258};
@@ -279,6 +281,12 @@ void decode_layers(Stages& s, const Ceilings& c, bool quick, const std::map<int,
     s.begin(rows, 1, 32 * 1024);
     Backend& b = s.ops();
     const auto at = [](int i) { return At{Synthetic::kFirstReuse + i % 2, Rows::kDecoder}; };
+    // One layer for a profiler: ncu --profile-from-start off.
+    cudaProfilerStart();
+    s.layer(at(0).layer);
+    s.enter_next(at(0).layer, at(1).layer);
+    Stages::must(b.synchronize());
+    cudaProfilerStop();
     const int calls = rows <= 8 ? 40 : 16;
     const auto part = [&](const char* name, const std::function<void(int)>& f) { report_us(fmt::format("stage_{}_{}", name, rows), s.us(f, calls)); };
     part("project", [&](int i) { b.attention_project(at(i), kProjectQueries | kProjectWindow); });
@@ -345,6 +353,35 @@ void prefill_layers(Stages& s, const Ceilings& c, bool quick) {
   }
 }
 
+// Experts in pinned host memory, a layer's worth of slots on the GPU: a layer whose experts are all there, and one whose experts
+// all have to come.
+void offloaded_experts(double host_gbps) {
+  Stages s(384, {.expert_slots_max = 384});
+  Backend& b = s.ops();
+  const At at{Synthetic::kFirstReuse, Rows::kDecoder};
+  for (int rows : {1, 8, 64}) {
+    s.begin(rows, 1, 32 * 1024);
+    b.route(at);
+    const auto once = [&] { b.experts(at, b.local_expert_rows(at)); };
+    once();
+    report_us(fmt::format("offload_experts_here_{}", rows), s.us([&](int) { once(); }, 16));
+    std::vector<double> t;
+    double bytes = 0;
+    for (int i = 0; i < 5; ++i) {
+      Stages::must(b.forget_slots());
+      const uint64_t before = b.expert_traffic().missing;
+      const double start = wall_seconds();
+      once();
+      Stages::must(b.synchronize());
+      t.push_back(wall_seconds() - start);
+      const ExpertTraffic after = b.expert_traffic();
+      bytes = static_cast<double>((after.missing - before) * after.expert_bytes);
+    }
+    report({.bench = kName, .name = fmt::format("offload_experts_missing_{}", rows), .value = bytes / median(t) * 1e-9, .unit = "GB/s", .ceiling = host_gbps,
+            .ceiling_is = "cudaMemcpy from pinned host memory", .goal = 0.8, .goal_is_ratio = true});
+  }
+}
+
 int run(const std::string& only, bool quick) {
   const auto wanted = [&](const char* group) { return only.empty() || std::strstr(group, only.c_str()) != nullptr || only.find(group) != std::string::npos; };
   const CublasLt lt = CublasLt::open();
@@ -365,6 +402,7 @@ int run(const std::string& only, bool quick) {
     decode_layers(s, c, quick, head_us);
     prefill_layers(s, c, quick);
   }
+  if (wanted("offload")) offloaded_experts(host_copy_gbps());
   CUDA_OK(cudaDeviceSynchronize());
   return 0;
 }

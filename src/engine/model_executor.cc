@@ -83,8 +83,8 @@ Result<std::unique_ptr<ModelExecutor>> ModelExecutor::create(std::shared_ptr<con
     DI_ASSIGN_OR_RETURN(self->weights_, open_weights(*checkpoint, *ops, options.ram_bytes, needs.kv + needs.work));
     m.store = self->weights_;
   } else if (options.ram_bytes > 0) {
-    return make_error(Code::kUnsupported, "--ram is for the CPU backends; {} keeps all weights in its own memory.",
-                      ops->capabilities().backend);
+    DI_ASSIGN_OR_RETURN(self->weights_, open_weights(*checkpoint, *ops, options.ram_bytes, 0));
+    m.store = self->weights_;
   }
   DI_ASSIGN_OR_RETURN(self->model_, model::Model::create(checkpoint, std::move(ops), m));
   const ops::KvLayout& layout = self->model_->kv_layout();

@@ -7,7 +7,7 @@ cd "$(dirname "$0")/../.."
 build=${1:-build/cuda}
 program=$build/src/app/deepinfer
 [ -x "$program" ] && [ -e "$build/src/app/libdeepinfer_cuda.so" ] || { echo "build first: tools/build.sh cuda deepinfer deepinfer_cuda fake_driver"; exit 1; }
-export LD_LIBRARY_PATH=$PWD/$build/tests/cuda/fake
+export LD_LIBRARY_PATH=$PWD/$build/tests/cuda/fake${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 ask=(run --raw --prompt "Once upon a time" --max-tokens 4 --temperature 0 --quiet)
 failed=0
 # check WHAT SENTENCE NOTE, under the driver that the environment describes

@@ -32,6 +32,7 @@ run "$tests/linear_test"
 run "$tests/attend_test"
 run "$tests/cuda_model_stages_test" '--gtest_filter=*FlipsAreRare*:*AgreementOf*'
 run "$tests/cuda_model_invariance_test"
+run "$tests/cuda_offload_test"
 if [ -n "$memcheck" ]; then
   if command -v compute-sanitizer >/dev/null; then
     run compute-sanitizer --tool memcheck --error-exitcode 9 "$tests/linear_test"

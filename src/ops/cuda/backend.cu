@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "checkpoint/store/weight_store.h"
 #include "numeric/formats.h"
 
 namespace deepinfer::ops::cuda {
@@ -60,7 +61,7 @@ Status Arena::take(size_t bytes, void** p) {
   return e == cudaSuccess ? Status() : cuda_error("clear memory", e);
 }
 
-Result<std::unique_ptr<Backend>> Backend::create(int device) {
+Result<std::unique_ptr<Backend>> Backend::create(int device, const Options& options) {
   int count = 0;
   if (const cudaError_t e = cudaGetDeviceCount(&count); e != cudaSuccess) return no_device(e);
   if (device < 0 || device >= count) return make_error(Code::kInvalidArgument, "There is no GPU {}: this machine has {}, counted from 0.", device, count);
@@ -72,8 +73,9 @@ Result<std::unique_ptr<Backend>> Backend::create(int device) {
   }
   std::unique_ptr<Backend> b(new Backend());
   b->device_ = device;
+  b->options_ = options;
   b->multiprocessors_ = properties.multiProcessorCount;
-  b->capabilities_ = {.backend = "cuda", .numeric_class = "cuda-sm90-3", .kv_format = {}, .row_invariant = true, .graphs = true};
+  b->capabilities_ = {.backend = "cuda", .numeric_class = "cuda-sm90-4", .kv_format = {}, .row_invariant = true, .graphs = true, .offload = true};
   if (const cudaError_t e = cudaSetDevice(device); e != cudaSuccess) return cuda_error("be selected", e);
   for (cudaStream_t* s : {&b->stream_, &b->side_}) {
     if (const cudaError_t e = cudaStreamCreateWithFlags(s, cudaStreamNonBlocking); e != cudaSuccess) return cuda_error("create a stream", e);
@@ -168,6 +170,7 @@ Result<KvMemory> Backend::allocate_kv(const KvLayout& layout, int pages, int slo
   std::byte* p = nullptr;
   DI_RETURN_IF_ERROR(arena_.take(layout.page_stride * pages + layout.slot_stride * slots, reinterpret_cast<void**>(&p)));
   kv_ = {p, pages, p + layout.page_stride * pages, slots};
+  DI_RETURN_IF_ERROR(take_slots());
   return kv_;
 }
 
@@ -238,9 +241,14 @@ Status Backend::begin(Rows which, const RowBatch& batch) {
   }
   for (const std::span<const int32_t> list : {batch.tokens, batch.history}) {
     for (int32_t t : list) {
-      if (t == kNoToken || (t >= 0 && t < c_.vocab_size) || (t < 0 && -1 - t < limits_.feedback_max)) continue;
+      if (t == kNoToken || (t >= 0 && t < c_.vocab_size)) continue;
+      if (t < 0 && -1 - t < limits_.feedback_max && offload_.store == nullptr) continue;
       return make_error(Code::kInvalidArgument, "token {} is outside the vocabulary of {}", t, c_.vocab_size);
     }
+  }
+  if (offload_.forget) DI_RETURN_IF_ERROR(forget_slots());
+  if (checkpoint::WeightStore* store = offload_.store.get(); store != nullptr && store->embedding_table() >= 0 && which != Rows::kDecoder) {
+    store->rows().request(store->embedding_table(), batch.tokens);
   }
   RowSet& s = sets_[static_cast<int>(which)];
   note(cudaEventSynchronize(s.copied));  // the copy before has left the staging buffer
@@ -291,7 +299,7 @@ Status Backend::begin(Rows which, const RowBatch& batch) {
 
 void Backend::run(const GraphKey& key, const std::function<void()>& stages) {
   join();  // events of one recording mean nothing in another
-  if (key.rows == 0) return stages();
+  if (key.rows == 0 || offload_.store != nullptr) return stages();  // the store needs the host between stages
   auto [entry, fresh] = graphs_.try_emplace({key.kind, key.rows}, nullptr);
   if (fresh) {
     cudaGraph_t graph = nullptr;
@@ -317,7 +325,7 @@ Status Backend::synchronize() {
   if (e == cudaSuccess) e = cudaGetLastError();
   if (error_ != cudaSuccess) e = error_;
   error_ = cudaSuccess;
-  if (e == cudaSuccess) return {};
+  if (e == cudaSuccess) return offload_.store != nullptr ? read_errors() : Status();
   return make_error(Code::kUnavailable, "The GPU failed in the middle of a step ({}). Start the program again, on the CPU (--device cpu) if the GPU stays away.", cudaGetErrorString(e));
 }
 

@@ -17,6 +17,8 @@
 #include "checkpoint/config.h"
 #include "ops/cuda/common.cuh"
 #include "ops/cuda/linear.h"
+#include "ops/cuda/make.h"
+#include "ops/cuda/offload.h"
 #include "ops/ops.h"
 #include "ops/rope.h"
 
@@ -38,9 +40,14 @@ class Arena {
   uint64_t bytes_ = 0;
 };
 
+// Bytes of weights by where they may lie.
+struct WeightBytes {
+  uint64_t dense = 0, tables = 0, experts = 0;
+};
+
 class Backend : public Ops {
  public:
-  static Result<std::unique_ptr<Backend>> create(int device);
+  static Result<std::unique_ptr<Backend>> create(int device, const Options& options = {});
   ~Backend() override;
 
   const Capabilities& capabilities() const override { return capabilities_; }
@@ -84,6 +91,10 @@ class Backend : public Ops {
   void draft_logits(int index) override;
   void draft_argmax(int index) override;
 
+  ExpertTraffic expert_traffic();
+  // The slots hold nothing any more (benchmarks).
+  Status forget_slots();
+
  private:
   struct RowSet {
     int rows = 0, sequences = 0, outputs = 0;
@@ -110,8 +121,26 @@ class Backend : public Ops {
   // Matrices of equal width one above the other, once an expert.
   Status upload_stack(const std::vector<std::vector<const Matrix*>>& experts, LinearWeights* out);
   Status upload_vector(const Matrix& m, const float** out);
+  Status upload_table(const void* from, size_t bytes, const uint8_t** to);
   Status load_layer(const LayerWeights& in, Layer* out);
   Status take_scratch();
+  // One above the other to `codes` and `scales`, K padded.
+  Status copy_stack(const std::vector<const Matrix*>& parts, uint8_t* codes, uint8_t* scales);
+
+  // offload.cu
+  Status plan_offload(const ModelWeights& weights, const WeightBytes& bytes);
+  Status take_table(int experts);
+  Status take_slots();
+  Status take_row_buffer();
+  Status arrange_expert(const ExpertWeights& e, uint8_t* to);
+  Status keep_experts(const MoeWeights& moe);
+  // Sees to it that the rows' experts are in slots; slots of the layer's experts, or null where all lie in order.
+  const int32_t* bring_experts(int layer, const ExpertRows& rows);
+  void read_experts(int layer);
+  const uint8_t* read_rows(int table, int64_t count);
+  void request_engram_rows(int rows);
+  Status read_errors();
+  uint64_t free_bytes() const;
 
   template <class T>
   T* at(Role role, int64_t row = 0) const {
@@ -137,6 +166,9 @@ class Backend : public Ops {
   void start_drafts();  // column 0 of kDraftTokens
   void note(cudaError_t e);
 
+  Options options_;
+  Offload offload_;
+  Status read_error_;  // of the weight store's experts
   int device_ = 0, multiprocessors_ = 1;
   Capabilities capabilities_;
   cudaStream_t stream_ = nullptr, side_ = nullptr;
@@ -159,10 +191,10 @@ class Backend : public Ops {
   const int64_t* engram_constants_ = nullptr;  // per Engram layer: multipliers, primes, offsets
   // Scratch of a stage.
   uint8_t* packed_ = nullptr;
-  uint8_t *in_fp8_ = nullptr, *in_bf16_ = nullptr;  // kSublayerIn
+  uint8_t *in_fp8_ = nullptr, *in_bf16_ = nullptr, *in_fp4_ = nullptr;  // kSublayerIn; the last for few rows
   struct {
     int rows = 0;
-    bool fp8 = false, bf16 = false;
+    bool fp8 = false, bf16 = false, fp4 = false;
   } packed_in_;  // what they hold
   uint8_t* side_packed_ = nullptr;  // of the shared expert
   bf16* side_wide_ = nullptr;

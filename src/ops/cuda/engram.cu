@@ -1,4 +1,5 @@
 // Token embedding, Engram and the drafter's own parts (spec/model.md 5.1, 10, 11.3).
+#include "checkpoint/store/weight_store.h"
 #include "ops/cuda/backend.h"
 
 namespace deepinfer::ops::cuda {
@@ -6,9 +7,12 @@ namespace {
 
 constexpr int kThreads = 256, kStreams = 4;
 
-__global__ __launch_bounds__(kThreads) void embed_kernel(RowView v, const bf16* table, const bf16* images, int d, bf16* x, float* pre) {
+// in_order: the table holds the rows of this step one after the other.
+__global__ __launch_bounds__(kThreads) void embed_kernel(RowView v, const bf16* table, bool in_order, const bf16* images,
+                                                         int d, bf16* x, float* pre) {
   const int64_t row = blockIdx.x;
-  const bf16* from = v.image(row) ? images + static_cast<int64_t>(v.image_row[row]) * d : table + static_cast<int64_t>(v.token(v.tokens[row])) * d;
+  const bf16* from = v.image(row) ? images + static_cast<int64_t>(v.image_row[row]) * d
+                                  : table + (in_order ? row : static_cast<int64_t>(v.token(v.tokens[row]))) * d;
   for (int i = threadIdx.x; i < d; i += kThreads) {
 #pragma unroll
     for (int s = 0; s < kStreams; ++s) x[(row * kStreams + s) * d + i] = from[i];
@@ -48,12 +52,22 @@ __global__ void lookup_kernel(LookupArguments a) {
   }
 }
 
-__global__ __launch_bounds__(kThreads) void gather_kernel(const int32_t* rows, int layers, int layer, int columns, int d, const uint8_t* codes, const uint8_t* scales, bf16* out) {
+// Table row r: codes at r * code_stride, scales at r * scale_stride. in_order: the table holds the rows of this step, one
+// after the other.
+struct EngramTable {
+  const uint8_t *codes, *scales;
+  int64_t code_stride, scale_stride;
+  bool in_order;
+};
+__global__ __launch_bounds__(kThreads) void gather_kernel(const int32_t* rows, int layers, int layer, int columns, int d,
+                                                          EngramTable table, bf16* out) {
   const int64_t row = blockIdx.x;
   const int32_t* mine = rows + (row * layers + layer) * columns;
   for (int i = threadIdx.x; i < columns * d; i += kThreads) {
-    const int64_t at = static_cast<int64_t>(mine[i / d]) * d + i % d;
-    out[row * columns * d + i] = rounded(e4m3_value(codes[at]) * ue8m0_value(scales[at / 32]));
+    const int64_t from = table.in_order ? row * columns + i / d : mine[i / d];
+    const int c = i % d;
+    const uint8_t code = table.codes[from * table.code_stride + c], scale = table.scales[from * table.scale_stride + c / 32];
+    out[row * columns * d + i] = rounded(e4m3_value(code) * ue8m0_value(scale));
   }
 }
 
@@ -139,7 +153,9 @@ __global__ __launch_bounds__(kThreads) void argmax_kernel(RowView v, const float
 void Backend::embed(Rows which) {
   const RowSet& set = set_of(which);
   if (set.rows == 0) return;
-  embed_kernel<<<set.rows, kThreads, 0, stream_>>>(set.view, embed_, at<bf16>(Role::kImageRows), static_cast<int>(c_.hidden_size), at<bf16>(Role::kResidual), at<float>(Role::kPre));
+  const int table = offload_.store != nullptr ? offload_.store->embedding_table() : -1;
+  const bf16* rows = table >= 0 ? reinterpret_cast<const bf16*>(read_rows(table, set.rows)) : embed_;
+  embed_kernel<<<set.rows, kThreads, 0, stream_>>>(set.view, rows, table >= 0, at<bf16>(Role::kImageRows), static_cast<int>(c_.hidden_size), at<bf16>(Role::kResidual), at<float>(Role::kPre));
 }
 
 void Backend::engram_lookup(Rows which) {
@@ -149,6 +165,7 @@ void Backend::engram_lookup(Rows which) {
   const LookupArguments a{set.view, classes_, engram_constants_, set.rows, static_cast<int>(c_.engram_max_ngram_size), static_cast<int>(c_.engram_n_heads), layers,
                           static_cast<int>(c_.engram_pad_token_id), at<int32_t>(Role::kEngramRows)};
   lookup_kernel<<<(set.rows * layers + 127) / 128, 128, 0, stream_>>>(a);
+  request_engram_rows(set.rows);
 }
 
 void Backend::engram_apply(At where) {
@@ -156,8 +173,16 @@ void Backend::engram_apply(At where) {
   if (set.rows == 0) return;
   const Layer& l = layers_[where.layer];
   const int d = static_cast<int>(c_.hidden_size), columns = static_cast<int>(c_.engram_columns()), width = static_cast<int>(c_.engram_width());
-  gather_kernel<<<set.rows, kThreads, 0, stream_>>>(at<int32_t>(Role::kEngramRows), static_cast<int>(c_.engram.size()), c_.layers[where.layer].engram, columns,
-                                                    static_cast<int>(c_.engram_head_dim), l.engram_codes, l.engram_scales, narrow_);
+  const int index = c_.layers[where.layer].engram, dim = static_cast<int>(c_.engram_head_dim);
+  const int read = offload_.store != nullptr ? offload_.store->engram_table(static_cast<size_t>(index)) : -1;
+  EngramTable table{l.engram_codes, l.engram_scales, dim, dim / 32, false};
+  if (read >= 0) {
+    const uint8_t* from = read_rows(read, static_cast<int64_t>(set.rows) * columns);
+    const auto stride = static_cast<int64_t>(offload_.store->rows().stride(read));
+    table = {from, from + dim, stride, stride, true};
+  }
+  gather_kernel<<<set.rows, kThreads, 0, stream_>>>(at<int32_t>(Role::kEngramRows), static_cast<int>(c_.engram.size()),
+                                                    index, columns, dim, table, narrow_);
   project(l.engram_wkv, narrow_, width, set.rows, {wide_, Output::kBf16, (kStreams + 1) * d});
   apply_kernel<<<dim3(set.rows, kStreams), kThreads, 0, stream_>>>(set.view, wide_, l.engram_qk, d, eps(), at<bf16>(Role::kResidual), at<float>(Role::kEngramGate));
 }

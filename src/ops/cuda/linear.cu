@@ -45,12 +45,15 @@ void linear_batched(const LinearWeights& w, int count, const void* packed, int r
 }
 
 void linear_grouped(const LinearWeights& w, const void* packed, const GroupTile* tiles, const int32_t* tile_count, int max_tiles,
-                    int rows_per_tile, const LinearOutput& y, cudaStream_t stream, const int32_t* y_rows) {
+                    int rows_per_tile, const LinearOutput& y, cudaStream_t stream, const int32_t* y_rows,
+                    const int32_t* x_rows) {
+  assert(x_rows == nullptr || (w.format == WeightFormat::kFp4 && rows_per_tile <= kStreamRows));
   Problem p{};
   p.packed = static_cast<const uint8_t*>(packed);
   p.tiles = tiles;
   p.tile_count = tile_count;
   p.y_rows = y_rows;
+  p.x_rows = x_rows;
   dispatch(w, p, y, rows_per_tile, max_tiles, stream);
 }
 

@@ -86,8 +86,10 @@ void linear(const LinearWeights& w, const void* packed, int rows, const LinearOu
 void linear_batched(const LinearWeights& w, int count, const void* packed, int rows, int packed_rows, const LinearOutput& y, int64_t y_between, cudaStream_t stream);
 
 // Grouped: tiles (device memory, at most max_tiles, *tile_count used) of at most rows_per_tile rows: 8, 16, 32, 64 or 128.
-// packed: by packing_of(w.format, rows_per_tile). Packed row i goes to output row y_rows[i] (device; -1: nowhere), or to row i.
+// packed: by packing_of(w.format, rows_per_tile). x_rows (device; FP4 and at most kStreamRows a tile): packed row i is row
+// x_rows[i] of `packed`. Packed row i goes to output row y_rows[i] (device; -1: nowhere), or to row i.
 void linear_grouped(const LinearWeights& w, const void* packed, const GroupTile* tiles, const int32_t* tile_count, int max_tiles,
-                    int rows_per_tile, const LinearOutput& y, cudaStream_t stream, const int32_t* y_rows = nullptr);
+                    int rows_per_tile, const LinearOutput& y, cudaStream_t stream, const int32_t* y_rows = nullptr,
+                    const int32_t* x_rows = nullptr);
 
 }  // namespace deepinfer::ops::cuda

@@ -72,7 +72,11 @@ __global__ __launch_bounds__(kThreads, kCtas) void stream_fp4_kernel(const Probl
     const GroupTile group = p.tile(tile / p.row_tiles, kTokens);
     const uint8_t* x[kGroups];
 #pragma unroll
-    for (int g = 0; g < kGroups; ++g) x[g] = p.packed + (static_cast<int64_t>(group.first_row + min(8 * g + lane / 4, group.rows - 1)) * p.chunks + first) * 256 + quad * 16;
+    for (int g = 0; g < kGroups; ++g) {
+      const int row = group.first_row + min(8 * g + lane / 4, group.rows - 1);
+      const int64_t from = p.x_rows != nullptr ? p.x_rows[row] : row;
+      x[g] = p.packed + (from * p.chunks + first) * 256 + quad * 16;
+    }
     const auto load_activations = [&](uint4 (&to)[kGroups][4]) {
 #pragma unroll
       for (int g = 0; g < kGroups; ++g) {

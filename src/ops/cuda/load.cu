@@ -26,15 +26,18 @@ uint64_t bytes_of(const Matrix& m) {
   return 0;
 }
 
-uint64_t bytes_of(const ModelWeights& w) {
-  uint64_t sum = bytes_of(w.embed) + bytes_of(w.head) + bytes_of(w.main_proj) + bytes_of(w.markov_embed) + bytes_of(w.markov_head);
+WeightBytes bytes_of(const ModelWeights& w) {
+  WeightBytes sum;
+  for (const Matrix* m : {&w.embed, &w.head, &w.main_proj, &w.markov_embed, &w.markov_head}) sum.dense += bytes_of(*m);
   for (const LayerWeights& l : w.layers) {
-    for (const Matrix* m : {&l.attention.wq_a, &l.attention.wq_b, &l.attention.wkv, &l.attention.wo_a, &l.attention.wo_b, &l.compressor.wkv, &l.compressor.wgate, &l.indexer.wk,
-                            &l.indexer.wq_b, &l.indexer.weights_proj, &l.moe.gate, &l.moe.shared.gate, &l.moe.shared.up, &l.moe.shared.down, &l.engram.table, &l.engram.wkv, &l.hc_attn.fn,
-                            &l.hc_ffn.fn}) {
-      sum += bytes_of(*m);
+    for (const Matrix* m :
+         {&l.attention.wq_a, &l.attention.wq_b, &l.attention.wkv, &l.attention.wo_a, &l.attention.wo_b,
+          &l.compressor.wkv, &l.compressor.wgate, &l.indexer.wk, &l.indexer.wq_b, &l.indexer.weights_proj, &l.moe.gate,
+          &l.moe.shared.gate, &l.moe.shared.up, &l.moe.shared.down, &l.engram.wkv, &l.hc_attn.fn, &l.hc_ffn.fn}) {
+      sum.dense += bytes_of(*m);
     }
-    for (const ExpertWeights& e : l.moe.experts) sum += bytes_of(e.gate) + bytes_of(e.up) + bytes_of(e.down);
+    sum.tables += bytes_of(l.engram.table);
+    for (const ExpertWeights& e : l.moe.experts) sum.experts += bytes_of(e.gate) + bytes_of(e.up) + bytes_of(e.down);
   }
   return sum;
 }
@@ -47,6 +50,16 @@ Status Backend::upload(const void* from, size_t bytes, const void** to) {
   const cudaError_t e = cudaMemcpy(p, from, bytes, cudaMemcpyHostToDevice);
   *to = p;
   return e == cudaSuccess ? Status() : cuda_error("take the weights", e);
+}
+
+// An Engram table: on the GPU, or where it reads host memory.
+Status Backend::upload_table(const void* from, size_t bytes, const uint8_t** to) {
+  if (!offload_.tables) return upload(from, bytes, reinterpret_cast<const void**>(to));
+  void* p = nullptr;
+  DI_RETURN_IF_ERROR(offload_.pinned.take(bytes, &p));
+  std::memcpy(p, from, bytes);
+  *to = static_cast<const uint8_t*>(p);
+  return {};
 }
 
 // A stack of equal matrices, K padded with zero columns to a multiple of 128.
@@ -97,22 +110,32 @@ Status Backend::upload_stack(const std::vector<std::vector<const Matrix*>>& expe
   if (fp4) DI_RETURN_IF_ERROR(arena_.take(arranged * experts.size(), &tiles));
   if (const cudaError_t error = cudaDeviceSynchronize(); error != cudaSuccess) return cuda_error("clear memory", error);
   for (size_t e = 0; e < experts.size(); ++e) {
-    uint8_t *const code0 = static_cast<uint8_t*>(codes) + (fp4 ? 0 : e * code_bytes), *const scale0 = static_cast<uint8_t*>(scales) + (fp4 ? 0 : e * scale_bytes);
-    uint8_t *code = code0, *scale = scale0;
-    for (const Matrix* m : experts[e]) {
-      DI_RETURN_IF_ERROR(stack_layout(*m, &row_bytes, &padded_row, &scale_rows, &scale_cols, &padded_scale));
-      cudaError_t error = cudaMemcpy2DAsync(code, padded_row, m->data, row_bytes, row_bytes, m->rows, cudaMemcpyHostToDevice, stream_);
-      if (error == cudaSuccess && scale_rows > 0) error = cudaMemcpy2DAsync(scale, padded_scale, m->scale, scale_cols, scale_cols, scale_rows, cudaMemcpyHostToDevice, stream_);
-      if (error != cudaSuccess) return cuda_error("take the weights", error);
-      code += m->rows * padded_row, scale += scale_rows * padded_scale;
-    }
-    if (fp4) arrange_fp4(code0, scale0, n, k, static_cast<uint8_t*>(tiles) + e * arranged, stream_);
+    uint8_t* const code = static_cast<uint8_t*>(codes) + (fp4 ? 0 : e * code_bytes);
+    uint8_t* const scale = static_cast<uint8_t*>(scales) + (fp4 ? 0 : e * scale_bytes);
+    DI_RETURN_IF_ERROR(copy_stack(experts[e], code, scale));
+    if (fp4) arrange_fp4(code, scale, n, k, static_cast<uint8_t*>(tiles) + e * arranged, stream_);
   }
   if (const cudaError_t error = cudaStreamSynchronize(stream_); error != cudaSuccess) return cuda_error("take the weights", error);
   if (fp4) {
     *out = {tiles, nullptr, n, k, first.format, arranged, 0};
   } else {
     *out = {codes, static_cast<const uint8_t*>(scales), n, k, first.format, code_bytes, scale_bytes};
+  }
+  return {};
+}
+
+Status Backend::copy_stack(const std::vector<const Matrix*>& parts, uint8_t* code, uint8_t* scale) {
+  int64_t row_bytes, padded_row, scale_rows, scale_cols, padded_scale;
+  for (const Matrix* m : parts) {
+    DI_RETURN_IF_ERROR(stack_layout(*m, &row_bytes, &padded_row, &scale_rows, &scale_cols, &padded_scale));
+    cudaError_t error =
+        cudaMemcpy2DAsync(code, padded_row, m->data, row_bytes, row_bytes, m->rows, cudaMemcpyHostToDevice, stream_);
+    if (error == cudaSuccess && scale_rows > 0) {
+      error = cudaMemcpy2DAsync(scale, padded_scale, m->scale, scale_cols, scale_cols, scale_rows,
+                                cudaMemcpyHostToDevice, stream_);
+    }
+    if (error != cudaSuccess) return cuda_error("take the weights", error);
+    code += m->rows * padded_row, scale += scale_rows * padded_scale;
   }
   return {};
 }
@@ -149,10 +172,14 @@ Status Backend::load_layer(const LayerWeights& in, Layer* l) {
   DI_RETURN_IF_ERROR(upload_matrix(in.indexer.wq_b, &l->index_wq_b));
   DI_RETURN_IF_ERROR(upload_matrix(in.indexer.weights_proj, &l->weights_proj));
   DI_RETURN_IF_ERROR(upload_matrix(in.moe.gate, &l->gate));
-  std::vector<std::vector<const Matrix*>> gate_up, down;
-  for (const ExpertWeights& e : in.moe.experts) gate_up.push_back({&e.gate, &e.up}), down.push_back({&e.down});
-  DI_RETURN_IF_ERROR(upload_stack(gate_up, &l->w1_w3));
-  DI_RETURN_IF_ERROR(upload_stack(down, &l->w2));
+  if (offload_.experts) {
+    DI_RETURN_IF_ERROR(keep_experts(in.moe));
+  } else {
+    std::vector<std::vector<const Matrix*>> gate_up, down;
+    for (const ExpertWeights& e : in.moe.experts) gate_up.push_back({&e.gate, &e.up}), down.push_back({&e.down});
+    DI_RETURN_IF_ERROR(upload_stack(gate_up, &l->w1_w3));
+    DI_RETURN_IF_ERROR(upload_stack(down, &l->w2));
+  }
   DI_RETURN_IF_ERROR(upload_stack({{&in.moe.shared.gate, &in.moe.shared.up}}, &l->shared_w1_w3));
   DI_RETURN_IF_ERROR(upload_matrix(in.moe.shared.down, &l->shared_w2));
   DI_RETURN_IF_ERROR(upload_matrix(in.engram.wkv, &l->engram_wkv));
@@ -165,9 +192,12 @@ Status Backend::load_layer(const LayerWeights& in, Layer* l) {
       {&in.hc_ffn.fn, &l->hc_fn[1]},        {&in.hc_ffn.base, &l->hc_base[1]},  {&in.hc_ffn.scale, &l->hc_scale[1]},
   };
   for (const auto& [from, to] : vectors) DI_RETURN_IF_ERROR(upload_vector(*from, to));
-  if (const EngramWeights& e = in.engram; e.table) {
-    DI_RETURN_IF_ERROR(upload(e.table.data, e.table.rows * e.table.cols, reinterpret_cast<const void**>(&l->engram_codes)));
-    DI_RETURN_IF_ERROR(upload(e.table.scale, e.table.rows * e.table.cols / 32, reinterpret_cast<const void**>(&l->engram_scales)));
+  if (const EngramWeights& e = in.engram; e.q_weight) {
+    if (e.table) {
+      const size_t codes = e.table.rows * e.table.cols;
+      DI_RETURN_IF_ERROR(upload_table(e.table.data, codes, &l->engram_codes));
+      DI_RETURN_IF_ERROR(upload_table(e.table.scale, codes / 32, &l->engram_scales));
+    }
     const float *q = nullptr, *k = nullptr;
     DI_RETURN_IF_ERROR(upload_vector(e.q_weight, &q));
     DI_RETURN_IF_ERROR(upload_vector(e.k_weight, &k));
@@ -196,19 +226,25 @@ Status Backend::load(const checkpoint::ModelConfig& config, const ModelWeights& 
   if (c_.head_dim == kWideDim && std::max(padded(c_.sliding_window) + padded(c_.index_topk), padded(c_.sliding_window + c_.dspark_block_size)) > kWideKeys) {
     return make_error(Code::kUnsupported, "the CUDA backend attends to at most {} keys a row; this model has a window of {} and selects {}", kWideKeys, c_.sliding_window, c_.index_topk);
   }
+  const WeightBytes bytes = bytes_of(weights);
   // Said before gigabytes are copied.
-  size_t free = 0, total = 0;
-  if (const cudaError_t e = cudaMemGetInfo(&free, &total); e != cudaSuccess) return cuda_error("say how much memory is free", e);
-  if (const uint64_t weight = bytes_of(weights), work = workspace_bytes(c_, limits_); weight + work > free) {
+  if (const uint64_t work = workspace_bytes(c_, limits_), room = free_bytes(); bytes.dense + work > room) {
     return make_error(Code::kResourceExhausted,
-                      "The weights take {} MiB and the working memory {} MiB, and the GPU has {} MiB free of {} MiB: use a smaller model, fewer rows or sequences, or the CPU (--device cpu).",
-                      weight >> 20, work >> 20, free >> 20, total >> 20);
+                      "Weights that every token reads take {} MiB and the working memory {} MiB, and the GPU has {} MiB "
+                      "for them: use a smaller model, fewer rows or sequences, or the CPU (--device cpu).",
+                      bytes.dense >> 20, work >> 20, room >> 20);
   }
   buffers_ = plan_buffers(c_, limits_);
   for (Buffer& b : buffers_) DI_RETURN_IF_ERROR(arena_.take(b.rows * b.cols * element_bytes(b.element), &b.data));
+  DI_RETURN_IF_ERROR(take_scratch());
   layers_.resize(weights.layers.size());
+  DI_RETURN_IF_ERROR(plan_offload(weights, bytes));
+  DI_RETURN_IF_ERROR(take_row_buffer());
   for (size_t i = 0; i < layers_.size(); ++i) DI_RETURN_IF_ERROR(load_layer(weights.layers[i], &layers_[i]));
-  DI_RETURN_IF_ERROR(upload(weights.embed.data, weights.embed.rows * weights.embed.cols * 2, reinterpret_cast<const void**>(&embed_)));
+  if (weights.embed) {
+    DI_RETURN_IF_ERROR(upload(weights.embed.data, weights.embed.rows * weights.embed.cols * 2,
+                              reinterpret_cast<const void**>(&embed_)));
+  }
   DI_RETURN_IF_ERROR(upload_matrix(weights.head, &head_));
   DI_RETURN_IF_ERROR(upload_vector(weights.norm, &norm_));
   if (c_.has_drafter()) {
@@ -227,7 +263,7 @@ Status Backend::load(const checkpoint::ModelConfig& config, const ModelWeights& 
     for (int64_t i = 0; i < c_.engram_columns(); ++i) constants.push_back(e.offsets[i]);
   }
   if (!constants.empty()) DI_RETURN_IF_ERROR(upload(constants.data(), constants.size() * 8, reinterpret_cast<const void**>(&engram_constants_)));
-  return take_scratch();
+  return {};
 }
 
 Status Backend::take_scratch() {
@@ -247,6 +283,7 @@ Status Backend::take_scratch() {
   DI_RETURN_IF_ERROR(take(packed, &packed_));
   DI_RETURN_IF_ERROR(take(packed_bytes(packed_rows, static_cast<int>(D)), &in_fp8_));
   DI_RETURN_IF_ERROR(take(packed_bytes(packed_rows, static_cast<int>(D)), &in_bf16_));
+  DI_RETURN_IF_ERROR(take(packed_bytes(kStreamRows, static_cast<int>(D)), &in_fp4_));
   DI_RETURN_IF_ERROR(take(packed_bytes(packed_rows, static_cast<int>(std::max(D, inter))), &side_packed_));
   DI_RETURN_IF_ERROR(take(packed_rows * 2 * inter * 2, &side_wide_));
   DI_RETURN_IF_ERROR(take(most * widest * 2, &wide_));

@@ -5,10 +5,12 @@
 
 namespace deepinfer::ops::cuda {
 
-Result<std::unique_ptr<Ops>> make(int device) {
-  DI_ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, Backend::create(device));
+Result<std::unique_ptr<Ops>> make(int device, const Options& options) {
+  DI_ASSIGN_OR_RETURN(std::unique_ptr<Backend> backend, Backend::create(device, options));
   return std::unique_ptr<Ops>(std::move(backend));
 }
+
+ExpertTraffic expert_traffic(Ops& ops) { return static_cast<Backend&>(ops).expert_traffic(); }
 
 }  // namespace deepinfer::ops::cuda
 

@@ -62,9 +62,9 @@ __global__ __launch_bounds__(kRouteThreads) void route_kernel(RowView v, const f
 }
 
 // Counts, places and tiles. Pairs of an expert keep their order, so every list is the same on every run. Every CTA counts; CTA b
-// places the rows of experts b, b + gridDim.x, ..: a warp an expert.
+// places the rows of experts b, b + gridDim.x, ..: a warp an expert. slot_of: where the weights of an expert are (null: in order).
 __global__ __launch_bounds__(kGroupThreads) void group_kernel(const int32_t* ids, int rows, int columns, int per_row, int experts, int rows_per_tile, int32_t* source, int32_t* pair,
-                                                              int capacity, GroupTile* tiles, int32_t* tile_count) {
+                                                              int capacity, const int32_t* slot_of, GroupTile* tiles, int32_t* tile_count) {
   extern __shared__ int32_t table[];  // [experts] count, [experts] first packed row, [experts] first tile
   __shared__ int warp_rows[kGroupThreads / 32], warp_tiles[kGroupThreads / 32];
   int32_t *count = table, *first_row = table + experts, *first_tile = table + 2 * experts;
@@ -104,7 +104,8 @@ __global__ __launch_bounds__(kGroupThreads) void group_kernel(const int32_t* ids
   for (int e = blockIdx.x + gridDim.x * warp; e < experts; e += gridDim.x * (kGroupThreads / 32)) {
     const int n = count[e], first = first_row[e];
     if (n == 0) continue;
-    for (int i = lane; i * rows_per_tile < n; i += 32) tiles[first_tile[e] + i] = {e, first + i * rows_per_tile, min(rows_per_tile, n - i * rows_per_tile)};
+    const int slot = slot_of != nullptr ? slot_of[e] : e;
+    for (int i = lane; i * rows_per_tile < n; i += 32) tiles[first_tile[e] + i] = {slot, first + i * rows_per_tile, min(rows_per_tile, n - i * rows_per_tile)};
     if (lane < (n + 7) / 8 * 8 - n) source[first + n + lane] = pair[first + n + lane] = -1;
     int next = first;
     for (int i0 = 0; next < first + n; i0 += 32) {
@@ -197,11 +198,18 @@ void Backend::experts(At where, const ExpertRows& rows) {
   const int per_tile = average <= 4 ? 8 : average <= 12 ? 16 : average <= 24 ? 32 : average <= 64 ? 64 : 128;
   const int packed_rows = std::min(expert_rows_max_, pairs + 7 * std::min(l.experts, pairs));
   const int max_tiles = std::min(pairs, pairs / per_tile + l.experts), ctas = pairs <= 64 ? 1 : std::min(24, (l.experts + 15) / 16);
+  const int32_t* slot_of = bring_experts(where.layer, rows);
   launch_next(group_kernel, ctas, kGroupThreads, 3 * l.experts * sizeof(int32_t), stream_, static_cast<const int32_t*>(rows.ids.data), n, columns, rows.per_row, l.experts, per_tile,
-              expert_source_, expert_pair_, packed_rows, expert_tiles_, expert_tile_count_);
+              expert_source_, expert_pair_, packed_rows, slot_of, expert_tiles_, expert_tile_count_);
   const Packing packing = packing_of(WeightFormat::kFp4, per_tile);
-  pack_activations(rows.input.data, packed_rows, D, packing, expert_source_, packed_, stream_);
-  linear_grouped(l.w1_w3, packed_, expert_tiles_, expert_tile_count_, max_tiles, per_tile, {expert_gate_up_, Output::kBf16, 2 * inter}, stream_);
+  const LinearOutput gate_up{expert_gate_up_, Output::kBf16, 2 * inter};
+  if (packing.stream && rows.input.data == buffer(Role::kSublayerIn).data && packed_in_.fp4 && packed_in_.rows == n) {
+    linear_grouped(l.w1_w3, in_fp4_, expert_tiles_, expert_tile_count_, max_tiles, per_tile, gate_up, stream_, nullptr,
+                   expert_source_);
+  } else {
+    pack_activations(rows.input.data, packed_rows, D, packing, expert_source_, packed_, stream_);
+    linear_grouped(l.w1_w3, packed_, expert_tiles_, expert_tile_count_, max_tiles, per_tile, gate_up, stream_);
+  }
   swiglu(expert_gate_up_, packed_rows, inter, packing, static_cast<const float*>(rows.weights.data), expert_pair_, packed_, stream_);
   linear_grouped(l.w2, packed_, expert_tiles_, expert_tile_count_, max_tiles, per_tile, {rows.output.data, Output::kBf16, D}, stream_, expert_pair_);
 }

@@ -25,6 +25,7 @@ struct Problem {
   const uint8_t* packed;
   void* y;
   int64_t y_stride;
+  const int32_t* x_rows;         // grouped, few rows: row of `packed` behind each packed row, or nullptr
   int rows;                      // plain and batched: rows of each matrix
   int row_tiles, token_tiles;
   int tiles_each, group_rows;    // batched: token tiles and packed rows of each matrix
