@@ -8,7 +8,7 @@
 namespace deepinfer::ops::cuda {
 namespace {
 
-constexpr int kThreads = 128;
+constexpr int kThreads = 256;
 
 __global__ __launch_bounds__(kThreads) void norm_kernel(bf16* x, const float* w, int n, int64_t stride, float eps) {
   __shared__ float shared[kThreads / 32];

@@ -57,8 +57,10 @@ __device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-
 template <int kThreads>
 __device__ __forceinline__ void rms_norm(const bf16* x, const float* w, int n, float eps, bf16* out, float* shared) {
   float sum = 0;
+#pragma unroll 5
   for (int i = threadIdx.x; i < n; i += kThreads) sum += value(x[i]) * value(x[i]);
   const float scale = 1.0f / sqrtf(block_sum<kThreads>(sum, shared) / static_cast<float>(n) + eps);
+#pragma unroll 5
   for (int i = threadIdx.x; i < n; i += kThreads) out[i] = rounded(w[i] * (value(x[i]) * scale));
 }
 

@@ -9,7 +9,7 @@
 namespace deepinfer::ops::cuda {
 namespace {
 
-constexpr int kThreads = 256, kSlice = kThreads, kStreams = 4, kCoefficients = 2 * kStreams + kStreams * kStreams, kMixRows = 2;
+constexpr int kThreads = 256, kEnterThreads = 512, kSlice = kThreads, kStreams = 4, kCoefficients = 2 * kStreams + kStreams * kStreams, kMixRows = 2;
 
 // Sums v[0..31] over the lanes of a warp; lane l ends with the sum of v[l]. The butterfly of warp_sum(), but each step halves what is
 // still carried.
@@ -148,10 +148,14 @@ __device__ float sinkhorn(float m, int iterations, float eps) {
   return m;
 }
 
-// Collapse with `pre`, then norm, into out; two channels a thread at a time (d is even). collapsed: the vector before the norm.
-__device__ void collapse_and_norm(const bf16* x, const float* pre, const float* norm, int d, float eps, bf16* collapsed, bf16* out, float* shared) {
+// Collapse with `pre`, then norm, into out, by kEnterThreads threads that meet at sync(); two channels a thread at a time (d
+// is even). collapsed: the vector before the norm.
+template <class Sync>
+__device__ __forceinline__ void collapse_and_norm(const bf16* x, const float* pre, const float* norm, int d, float eps,
+                                                  bf16* collapsed, bf16* out, float* shared, Sync sync) {
   float square = 0;
-  for (int i = 2 * threadIdx.x; i < d; i += 2 * kThreads) {
+#pragma unroll 5
+  for (int i = 2 * threadIdx.x; i < d; i += 2 * kEnterThreads) {
     float a = 0, b = 0;
 #pragma unroll
     for (int s = 0; s < kStreams; ++s) {
@@ -164,10 +168,19 @@ __device__ void collapse_and_norm(const bf16* x, const float* pre, const float* 
     square += value(c.x) * value(c.x);
     square += value(c.y) * value(c.y);
   }
-  const float scale = 1.0f / sqrtf(block_sum<kThreads>(square, shared) / static_cast<float>(d) + eps);
-  for (int i = 2 * threadIdx.x; i < d; i += 2 * kThreads) {
+  square = warp_sum(square);
+  if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = square;
+  sync();
+  float sum = shared[0];
+#pragma unroll
+  for (int w = 1; w < kEnterThreads / 32; ++w) sum += shared[w];
+  const float scale = 1.0f / sqrtf(sum / static_cast<float>(d) + eps);
+#pragma unroll 5
+  for (int i = 2 * threadIdx.x; i < d; i += 2 * kEnterThreads) {
     const __nv_bfloat162 c = *reinterpret_cast<const __nv_bfloat162*>(collapsed + i);
-    *reinterpret_cast<__nv_bfloat162*>(out + i) = __nv_bfloat162(rounded(norm[i] * (value(c.x) * scale)), rounded(norm[i + 1] * (value(c.y) * scale)));
+    const float2 w = *reinterpret_cast<const float2*>(norm + i);
+    *reinterpret_cast<__nv_bfloat162*>(out + i) =
+        __nv_bfloat162(rounded(w.x * (value(c.x) * scale)), rounded(w.y * (value(c.y) * scale)));
   }
 }
 
@@ -176,7 +189,7 @@ struct MixArguments {
   const float *partial, *base, *scale, *norm;
   float *pre, *post, *comb;
   bf16* out;
-  uint8_t *packed_fp8, *packed_bf16;  // or null
+  uint8_t *packed_fp8, *packed_bf16, *packed_fp4;  // or null
   bool stream;
   int d, slices, iterations;
   float eps, hc_eps;
@@ -195,31 +208,35 @@ __device__ __forceinline__ void finish_mix(const MixArguments& a, int64_t row, f
   if (lane < kStreams * kStreams) a.comb[row * kStreams * kStreams + lane] = mixed;
 }
 
-// Enters the sublayer: collapses and norms a row and packs it for the matrices behind, while warp 0 finishes the row's mix.
-__global__ __launch_bounds__(kThreads) void enter_kernel(MixArguments a) {
+// Enters the sublayer: collapses and norms a row and packs it for the matrices behind; one warp more finishes the row's mix
+// meanwhile.
+__global__ __launch_bounds__(kEnterThreads + 32) void enter_kernel(MixArguments a) {
   extern __shared__ __align__(16) bf16 row_values[];  // [d up to a multiple of 128]
-  __shared__ float m[32], old_pre[kStreams], shared[kThreads / 32];
+  __shared__ float m[32], old_pre[kStreams], shared[kEnterThreads / 32];
   wait_for_inputs();
   start_next_kernel();
   const int64_t row = blockIdx.x;
+  const int lane = threadIdx.x % 32;
   if (threadIdx.x < kStreams) old_pre[threadIdx.x] = a.pre[row * kStreams + threadIdx.x];
-  __syncthreads();
   float sum = 0;
-  if (threadIdx.x <= kCoefficients) {
-    const float* p = a.partial + row * a.slices * (kCoefficients + 1) + threadIdx.x;
-#pragma unroll 10
+  if (threadIdx.x >= kEnterThreads && lane <= kCoefficients) {
+    const float* p = a.partial + row * a.slices * (kCoefficients + 1) + lane;
+#pragma unroll 20
     for (int s = 0; s < a.slices; ++s) sum += p[s * (kCoefficients + 1)];
   }
-  collapse_and_norm(a.x + row * kStreams * a.d, old_pre, a.norm, a.d, a.eps, row_values, row_values, shared);
-  __syncthreads();
-  if (threadIdx.x < 32) return finish_mix(a, row, sum, m);
-  const int chunks = (a.d + kChunk - 1) / kChunk, lane = threadIdx.x % 32;
-  for (int chunk = threadIdx.x / 32 - 1; chunk < chunks; chunk += kThreads / 32 - 1) {
+  __syncthreads();  // the old pre has been read
+  if (threadIdx.x >= kEnterThreads) return finish_mix(a, row, sum, m);
+  const auto sync = [] { group_sync(1, kEnterThreads); };
+  collapse_and_norm(a.x + row * kStreams * a.d, old_pre, a.norm, a.d, a.eps, row_values, row_values, shared, sync);
+  sync();
+  const int chunks = (a.d + kChunk - 1) / kChunk;
+  for (int chunk = threadIdx.x / 32; chunk < chunks; chunk += kEnterThreads / 32) {
     const int i = kChunk * chunk + 4 * lane;
     const uint2 u = i < a.d ? *reinterpret_cast<const uint2*>(row_values + i) : uint2{};
     if (i < a.d) *reinterpret_cast<uint2*>(a.out + row * a.d + i) = u;
     if (a.packed_fp8 != nullptr) pack_chunk(u, {WeightFormat::kFp8, a.stream}, a.packed_fp8, row, chunks, chunk);
     if (a.packed_bf16 != nullptr) pack_chunk(u, {WeightFormat::kBf16, a.stream}, a.packed_bf16, row, chunks, chunk);
+    if (a.packed_fp4 != nullptr) pack_chunk(u, {WeightFormat::kFp4, a.stream}, a.packed_fp4, row, chunks, chunk);
   }
 }
 
@@ -241,10 +258,12 @@ __global__ __launch_bounds__(kThreads) void leave_kernel(bf16* x, const bf16* y,
   }
 }
 
-__global__ __launch_bounds__(kThreads) void collapse_kernel(const bf16* x, const float* pre, const float* norm, int d, float eps, bf16* out) {
-  __shared__ float shared[kThreads / 32];
+__global__ __launch_bounds__(kEnterThreads) void collapse_kernel(const bf16* x, const float* pre, const float* norm, int d,
+                                                                 float eps, bf16* out) {
+  __shared__ float shared[kEnterThreads / 32];
   const int64_t row = blockIdx.x;
-  collapse_and_norm(x + row * kStreams * d, pre + row * kStreams, norm, d, eps, out + row * d, out + row * d, shared);
+  collapse_and_norm(x + row * kStreams * d, pre + row * kStreams, norm, d, eps, out + row * d, out + row * d, shared,
+                    [] { __syncthreads(); });
 }
 
 __global__ __launch_bounds__(kThreads) void gather_kernel(const bf16* x, const float* pre, const int32_t* source, int width, bf16* x_to, float* pre_to) {
@@ -264,13 +283,14 @@ __global__ __launch_bounds__(kThreads) void tap_kernel(const bf16* x, int d, int
 }
 
 // Final collapse and norm of the output rows (or of all draft rows, where `outputs` is null).
-__global__ __launch_bounds__(kThreads) void final_kernel(const bf16* x, const float* pre, const int32_t* outputs, const int32_t* counts, const float* norm, int d, float eps,
+__global__ __launch_bounds__(kEnterThreads) void final_kernel(const bf16* x, const float* pre, const int32_t* outputs, const int32_t* counts, const float* norm, int d, float eps,
                                                          bf16* collapsed, bf16* out) {
-  __shared__ float shared[kThreads / 32];
+  __shared__ float shared[kEnterThreads / 32];
   const int64_t i = blockIdx.x;
   if (outputs != nullptr && i >= counts[1]) return;
   const int64_t row = outputs != nullptr ? outputs[i] : i;
-  collapse_and_norm(x + row * kStreams * d, pre + row * kStreams, norm, d, eps, collapsed + i * d, out + i * d, shared);
+  collapse_and_norm(x + row * kStreams * d, pre + row * kStreams, norm, d, eps, collapsed + i * d, out + i * d, shared,
+                    [] { __syncthreads(); });
 }
 
 unsigned blocks(int64_t n) { return static_cast<unsigned>((n + kThreads - 1) / kThreads); }
@@ -286,11 +306,12 @@ void Backend::enter(At where, Sublayer which, bool leave) {
   const int blocks_y = std::clamp(multiprocessors_ / slices, 1, rows), rows_each = (rows + blocks_y - 1) / blocks_y;
   launch_next(mix_kernel, dim3(slices, (rows + rows_each - 1) / rows_each), kThreads, 0, stream_, at<bf16>(Role::kResidual), leaving, l.hc_fn[s], rows, rows_each, d, mix_);
   const bool bf16_matrices = which == Sublayer::kFfn || l.weights_proj.codes != nullptr || l.compressor_wkv.codes != nullptr;
+  const bool fp4_matrices = which == Sublayer::kFfn && rows <= kStreamRows;
   const MixArguments a{at<bf16>(Role::kResidual), mix_, l.hc_base[s], l.hc_scale[s], s ? l.ffn_norm : l.attn_norm, at<float>(Role::kPre), at<float>(Role::kPost), at<float>(Role::kComb),
-                       at<bf16>(Role::kSublayerIn), in_fp8_, bf16_matrices ? in_bf16_ : nullptr, rows <= kStreamRows, d, slices, static_cast<int>(c_.hc_sinkhorn_iters), eps(),
+                       at<bf16>(Role::kSublayerIn), in_fp8_, bf16_matrices ? in_bf16_ : nullptr, fp4_matrices ? in_fp4_ : nullptr, rows <= kStreamRows, d, slices, static_cast<int>(c_.hc_sinkhorn_iters), eps(),
                        static_cast<float>(c_.hc_eps)};
-  launch_next(enter_kernel, rows, kThreads, static_cast<size_t>((d + kChunk - 1) / kChunk) * kChunk * sizeof(bf16), stream_, a);
-  packed_in_ = {rows, true, bf16_matrices};
+  launch_next(enter_kernel, rows, kEnterThreads + 32, static_cast<size_t>((d + kChunk - 1) / kChunk) * kChunk * sizeof(bf16), stream_, a);
+  packed_in_ = {rows, true, bf16_matrices, fp4_matrices};
 }
 
 void Backend::hc_enter(At where, Sublayer which) { enter(where, which, false); }
@@ -310,7 +331,7 @@ void Backend::hc_leave(At where, Sublayer) {
 void Backend::hc_collapse(At where) {
   packed_in_ = {};
   if (const int rows = row_count(where.rows); rows > 0) {
-    collapse_kernel<<<rows, kThreads, 0, stream_>>>(at<bf16>(Role::kResidual), at<float>(Role::kPre), layers_[where.layer].attn_norm, static_cast<int>(c_.hidden_size), eps(),
+    collapse_kernel<<<rows, kEnterThreads, 0, stream_>>>(at<bf16>(Role::kResidual), at<float>(Role::kPre), layers_[where.layer].attn_norm, static_cast<int>(c_.hidden_size), eps(),
                                                     at<bf16>(Role::kSublayerIn));
   }
 }
@@ -337,7 +358,7 @@ void Backend::head() {
   // A recorded decode step serves any outputs of that many rows.
   const int n = recording_ ? std::min<int>(set.rows, static_cast<int>(buffer(Role::kLogits).rows)) : set.outputs, d = static_cast<int>(c_.hidden_size);
   if (n == 0) return;
-  final_kernel<<<n, kThreads, 0, stream_>>>(at<bf16>(Role::kResidual), at<float>(Role::kPre), set.view.outputs, set.view.counts, norm_, d, eps(), at<bf16>(Role::kFinalHidden),
+  final_kernel<<<n, kEnterThreads, 0, stream_>>>(at<bf16>(Role::kResidual), at<float>(Role::kPre), set.view.outputs, set.view.counts, norm_, d, eps(), at<bf16>(Role::kFinalHidden),
                                             at<bf16>(Role::kFinalHidden));
   project(head_, at<bf16>(Role::kFinalHidden), d, n, {at<float>(Role::kLogits), Output::kFp32, c_.vocab_size});
 }
@@ -347,7 +368,7 @@ void Backend::draft_base() {
   const int d = static_cast<int>(c_.hidden_size);
   if (set.rows == 0) return;
   packed_in_ = {};
-  final_kernel<<<set.rows, kThreads, 0, stream_>>>(at<bf16>(Role::kResidual), at<float>(Role::kPre), nullptr, set.view.counts, draft_norm_, d, eps(), at<bf16>(Role::kDraftHidden),
+  final_kernel<<<set.rows, kEnterThreads, 0, stream_>>>(at<bf16>(Role::kResidual), at<float>(Role::kPre), nullptr, set.view.counts, draft_norm_, d, eps(), at<bf16>(Role::kDraftHidden),
                                                    at<bf16>(Role::kSublayerIn));
   project(head_, at<bf16>(Role::kSublayerIn), d, set.rows, {at<float>(Role::kDraftBase), Output::kFp32, c_.vocab_size});
   start_drafts();

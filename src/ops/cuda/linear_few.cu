@@ -6,54 +6,52 @@
 namespace deepinfer::ops::cuda {
 namespace {
 
-constexpr int kStreamWarps = 8, kStreamThreads = 32 * kStreamWarps;
-
 // Where a thread keeps the weight chunks on their way: a ring of private slots in shared memory, each vector of a slot contiguous
 // over the threads. Copies need no registers and no scoreboard, so consuming one chunk never waits for a later one.
-template <WeightFormat kFormat>
+template <WeightFormat kFormat, int kThreads>
 struct Slot {
   using F = Fragment<kFormat>;
   static constexpr int kScales = F::kScaleRows == 0 ? 0 : F::kScaleRows >= 16 ? 1 : 2;  // words a chunk
-  static constexpr int kVectorBytes = 2 * F::kVectors * 16 * kStreamThreads;
-  static constexpr int kBytes = kVectorBytes + kScales * 4 * kStreamThreads;
+  static constexpr int kVectorBytes = 2 * F::kVectors * 16 * kThreads;
+  static constexpr int kBytes = kVectorBytes + kScales * 4 * kThreads;
 
   __device__ __forceinline__ static void issue(uint32_t slot, const Rows16<kFormat>& rows, int chunk) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
 #pragma unroll
       for (int i = 0; i < F::kVectors; ++i) {
-        async_load<16>(slot + (h * F::kVectors + i) * kStreamThreads * 16 + threadIdx.x * 16, rows.code[h] + chunk * F::kRowBytes + i * F::kVectorStep);
+        async_load<16>(slot + (h * F::kVectors + i) * kThreads * 16 + threadIdx.x * 16, rows.code[h] + chunk * F::kRowBytes + i * F::kVectorStep);
       }
-      if (h < kScales) async_load<4>(slot + kVectorBytes + h * kStreamThreads * 4 + threadIdx.x * 4, rows.scale[h] + chunk * 4);
+      if (h < kScales) async_load<4>(slot + kVectorBytes + h * kThreads * 4 + threadIdx.x * 4, rows.scale[h] + chunk * 4);
     }
   }
   __device__ __forceinline__ static void read(uint32_t slot, uint4 (&v)[2][F::kVectors], uint32_t (&scales)[2]) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
 #pragma unroll
-      for (int i = 0; i < F::kVectors; ++i) v[h][i] = shared_load(slot + (h * F::kVectors + i) * kStreamThreads * 16 + threadIdx.x * 16);
-      if (h < kScales) scales[h] = shared_load_word(slot + kVectorBytes + h * kStreamThreads * 4 + threadIdx.x * 4);
+      for (int i = 0; i < F::kVectors; ++i) v[h][i] = shared_load(slot + (h * F::kVectors + i) * kThreads * 16 + threadIdx.x * 16);
+      if (h < kScales) scales[h] = shared_load_word(slot + kVectorBytes + h * kThreads * 4 + threadIdx.x * 4);
     }
   }
 };
 
 // Bytes of activations that a CTA of stream_kernel holds in shared memory: one row of the widest matrix, eight of the narrowest.
 // bf16 weights need the room themselves.
-__host__ __device__ constexpr int activation_bytes(WeightFormat format, int tokens, int ctas) {
-  return format == WeightFormat::kFp8 && tokens == 8 && ctas <= 2 ? 21 << 10 : 0;
+__host__ __device__ constexpr int activation_bytes(WeightFormat format, int tokens, int warps_each_sm) {
+  return format == WeightFormat::kFp8 && tokens == 8 && warps_each_sm <= 16 ? 21 << 10 : 0;
 }
 
 // Few tokens. A warp takes 16 weight rows of one quarter of K (of all of K where it is not cut) and streams them, kSlots
 // chunks ahead, across the borders of its tiles, so that memory never idles. CTAs are persistent. Weights that no other kernel
 // chooses are on their way before the kernel in front has ended.
-template <WeightFormat kFormat, int kTokens, Output kOutput, int kSlots, bool kCut, int kCtas>
-__global__ __launch_bounds__(kStreamThreads, kCtas) void stream_kernel(const Problem p) {
+template <WeightFormat kFormat, int kTokens, Output kOutput, int kSlots, bool kCut, int kWarps, int kCtas>
+__global__ __launch_bounds__(32 * kWarps, kCtas) void stream_kernel(const Problem p) {
   extern __shared__ __align__(128) uint8_t shared[];
   using F = Fragment<kFormat>;
-  constexpr int kSplit = kCut ? kQuarters : 1, kRowWarps = kStreamWarps / kSplit, kRows = 16 * kRowWarps, kGroups = kTokens / 8;
-  using Slots = Slot<kFormat>;
+  constexpr int kThreads = 32 * kWarps, kSplit = kCut ? kQuarters : 1, kRowWarps = kWarps / kSplit, kRows = 16 * kRowWarps, kGroups = kTokens / 8;
+  using Slots = Slot<kFormat, kThreads>;
   constexpr int kSlotBytes = Slots::kBytes, kRingBytes = kSlots * kSlotBytes;
-  constexpr int kActivationBytes = activation_bytes(kFormat, kTokens, kCtas);
+  constexpr int kActivationBytes = activation_bytes(kFormat, kTokens, kWarps * kCtas);
   uint8_t* activations = shared + kRingBytes;
   float* partial = reinterpret_cast<float*>(shared + kRingBytes + kActivationBytes);  // [quarter][token][row]
   __shared__ uint64_t loaded;
@@ -114,7 +112,7 @@ __global__ __launch_bounds__(kStreamThreads, kCtas) void stream_kernel(const Pro
     uint32_t resident_x = shared_address(activations) + min(lane / 4, group.rows - 1) * x_stride + first * 256 + quad * 16;
 #pragma unroll
     for (int g = 0; g < kGroups; ++g) x[g] = p.packed + (static_cast<int64_t>(group.first_row + min(8 * g + lane / 4, group.rows - 1)) * p.chunks + first) * 256 + quad * 16;
-    constexpr bool kAhead = kCtas <= 2 && kGroups == 1;  // registers allow to load a chunk ahead
+    constexpr bool kAhead = kWarps * kCtas <= 16 && kGroups == 1;  // registers allow to load a chunk ahead
     uint4 b[kGroups][4], ahead[kGroups][4];
     const auto load_activations = [&](uint4 (&to)[kGroups][4]) {
 #pragma unroll
@@ -175,7 +173,7 @@ __global__ __launch_bounds__(kStreamThreads, kCtas) void stream_kernel(const Pro
     }
     if constexpr (kCut) {
       __syncthreads();
-      for (int s = threadIdx.x; s < group.rows * kRows; s += kStreamThreads) {
+      for (int s = threadIdx.x; s < group.rows * kRows; s += kThreads) {
         const int64_t y = p.output(group, s / kRows);
         if (row0 + s % kRows >= p.n || y < 0) continue;
         const float* q = partial + s;
@@ -186,25 +184,29 @@ __global__ __launch_bounds__(kStreamThreads, kCtas) void stream_kernel(const Pro
   }
 }
 
-// kShare such CTAs fit into the 227 KB of an SM; at most kShare each in all.
-template <WeightFormat kFormat, Output kOutput, int kTokens, bool kCut, int kShare>
+// kShare CTAs of kWarps fit into the 227 KB of an SM; at most kShare each in all.
+template <WeightFormat kFormat, Output kOutput, int kTokens, bool kCut, int kWarps, int kShare>
 void launch_stream(Problem p, cudaStream_t stream) {
-  constexpr int kRows = 16 * kStreamWarps / (kCut ? kQuarters : 1), kSlotBytes = Slot<kFormat>::kBytes;
-  constexpr int kPartial = (kCut ? kQuarters * kTokens * kRows * 4 : 0) + activation_bytes(kFormat, kTokens, kShare);
-  constexpr int kSlots = (((226 << 10) / kShare) - 1024 - kPartial) / kSlotBytes;
+  constexpr int kRows = 16 * kWarps / (kCut ? kQuarters : 1), kSlotBytes = Slot<kFormat, 32 * kWarps>::kBytes;
+  constexpr int kPartial =
+      (kCut ? kQuarters * kTokens * kRows * 4 : 0) + activation_bytes(kFormat, kTokens, kWarps * kShare);
+  constexpr int kRoom = (((226 << 10) / kShare) - 1024 - kPartial) / kSlotBytes, kSlots = kRoom < 12 ? kRoom : 12;
   static_assert(kSlots >= 2);
   p.row_tiles = (p.n + kRows - 1) / kRows;
-  launch_problem(stream_kernel<kFormat, kTokens, kOutput, kSlots, kCut, kShare>, dim3(std::min(p.row_tiles * p.token_tiles, kShare * multiprocessors())), kStreamThreads,
+  launch_problem(stream_kernel<kFormat, kTokens, kOutput, kSlots, kCut, kWarps, kShare>,
+                 dim3(std::min(p.row_tiles * p.token_tiles, kShare * multiprocessors())), 32 * kWarps,
                  kSlots * kSlotBytes + kPartial, 1, p, stream);
 }
 
+// Small matrices: CTAs of four warps, as many as there are, so that all SMs get a like part; the fewer they are, the more
+// each keeps on its way, and the next matrix on the stream fetches its weights where room is left. Else eight warps.
 template <WeightFormat kFormat, Output kOutput, int kTokens, bool kCut>
 void launch_shape(const Problem& p, cudaStream_t stream) {
-  constexpr int kRows = 16 * kStreamWarps / (kCut ? kQuarters : 1);
-  // A small matrix: half of an SM a CTA, so that each keeps more chunks on their way, and the next matrix on the stream fetches its
-  // weights in halves that are free.
-  const bool small = p.tiles == nullptr && (p.n + kRows - 1) / kRows * p.token_tiles <= 4 * multiprocessors();
-  small ? launch_stream<kFormat, kOutput, kTokens, kCut, 2>(p, stream) : launch_stream<kFormat, kOutput, kTokens, kCut, 3>(p, stream);
+  constexpr int kRows = 16 * 4 / (kCut ? kQuarters : 1);
+  const int tiles = (p.n + kRows - 1) / kRows * p.token_tiles, sms = multiprocessors();
+  if (p.tiles != nullptr || tiles > 8 * sms) return launch_stream<kFormat, kOutput, kTokens, kCut, 8, 3>(p, stream);
+  tiles > 2 * sms ? launch_stream<kFormat, kOutput, kTokens, kCut, 4, 4>(p, stream)
+                  : launch_stream<kFormat, kOutput, kTokens, kCut, 4, 2>(p, stream);
 }
 
 template <WeightFormat kFormat, Output kOutput>
