@@ -33,11 +33,16 @@ int flush_output(int code) {
 }
 
 std::string usage_error(const CLI::App& app, const CLI::ParseError& error) {
-  const std::vector<std::string> rest = app.remaining();
   const CLI::App* at = &app;
-  while (!at->get_subcommands().empty()) at = at->get_subcommands().front();
-  const std::string help = fmt::format("For more: deepinfer {}--help", at == &app ? "" : at->get_name() + " ");
-  if (at == &app && !rest.empty()) return fmt::format("There is no command \"{}\". {}", rest.front(), help);
+  std::string path;
+  while (!at->get_subcommands().empty()) {
+    at = at->get_subcommands().front();
+    path += at->get_name() + " ";
+  }
+  const std::string help = fmt::format("For more: deepinfer {}--help", path);
+  const std::vector<std::string> rest = app.remaining(true);
+  const bool has_commands = !at->get_subcommands([](const CLI::App*) { return true; }).empty();
+  if (has_commands && !rest.empty()) return fmt::format("There is no command \"{}{}\". {}", path, rest.front(), help);
   return fmt::format("{}. {}", error.what(), help);
 }
 
