@@ -52,12 +52,16 @@ enum class DraftMode : uint8_t {
 // Speculation (engine/speculation.h): never changes a token.
 struct DraftOptions {
   DraftMode mode = DraftMode::kOff;
-  int drafts_max = 5;      // a sequence and step; the model's block is the bound
+  int drafts_max = 5;      // a sequence and step; the model's block is the bound. Request::drafts_max asks for less
+  int step_drafts_max = 0;  // verified in a step, all sequences together; 0: as many as its rows allow
   bool model = true;       // drafts of the model's drafter
   bool text = true;        // drafts from the answer's own text
+  // A step with drafts is planned while the one before it runs, as all others are, with rows kept for drafts that are
+  // still to be made. false: planned when that one is drawn and committed. Needs EngineOptions::overlap.
+  bool ahead = false;
   std::vector<float> temperatures;  // of the confidence head (sched/draft_calibration.h); empty: 1
   std::shared_ptr<const sched::DraftCosts> costs;  // of the device; null: measured at start
-  // Called on the engine's thread for every verified round of the model's drafter: its confidence logits, and how many
+  // Called on one of the engine's threads for every verified round of the model's drafter: its confidence logits, and how many
   // drafts were verified and came true. For calibration.
   std::function<void(std::span<const float> confidence, int verified, int accepted)> on_round;
 };

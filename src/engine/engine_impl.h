@@ -103,6 +103,9 @@ struct Engine::Impl {
     end_step(*std::exchange(running, nullptr));
     return running = plan_step();
   };
+  const std::function<void(StepJob&, StepJob&)> place = [this](StepJob& done, StepJob& next) {
+    speculation.place(done, next, *scheduler);
+  };
   sched::StepResult empty_result;
   std::vector<Answer*> device_ends;
   StepRunner runner;

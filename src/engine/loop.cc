@@ -64,7 +64,10 @@ sched::SchedulerConfig scheduler_config(const ExecutorInfo& info, const EngineOp
   c.preempt_drill = options.preempt_drill;
   c.spill = options.spill;
   c.prefix_cache = options.prefix_cache;
-  if (options.drafts.mode != DraftMode::kOff) c.drafts_max = options.drafts.drafts_max;
+  if (options.drafts.mode != DraftMode::kOff) {
+    c.drafts_max = options.drafts.drafts_max;
+    c.drafts_ahead = options.drafts.ahead && options.overlap;
+  }
   if (options.tier) c.tier_gets_max = kTierGetsMax;
   c.tier_wait_s = options.tier_wait_s;
   c.scope = {.checkpoint = info.checkpoint,
@@ -84,7 +87,7 @@ Engine::Impl::Impl(std::unique_ptr<StepExecutor> e, std::unique_ptr<sched::Sched
       runner(*executor, *scheduler, tokenizer ? &*tokenizer : nullptr, options.cpu_times,
              [](const void* self) { return static_cast<const Impl*>(self)->now(); }, this),
       drafts_max(options.drafts.mode == DraftMode::kOff ? 0 : options.drafts.drafts_max),
-      speculation(options.drafts, executor->info(), draft_costs(*executor, options.drafts)) {
+      speculation(options.drafts, executor->info(), draft_costs(*executor, options.drafts), options.overlap) {
   if (tokenizer) vocabulary = recipe::OutputVocabulary(*tokenizer);
   limits.vocab_size = executor->info().vocab_size;
   limits.context_max = executor->info().context_max;

@@ -56,6 +56,7 @@ struct Request {
   int32_t grammar_bound = -1;                  // a token behind which grammar_after is forced; -1: none
   std::vector<int32_t> before_grammar_banned;  // cannot be drawn before the grammar holds; end tokens neither, if not empty
   bool text = true;                            // events carry text; false: token ids only, and no stop texts
+  int32_t drafts_max = -1;                     // guessed ahead of it in a step; -1: as many as the engine allows, 0: none
   bool full_prefill = false;                   // the decoder half reads the whole prompt, not only its last KEEP tokens
   bool cache = true;                           // read and fill the prefix cache
   int32_t tenant = 0;                          // from Engine::add_tenant

@@ -17,7 +17,7 @@ constexpr float kForgetOwn = 0.9f;    // the same of one answer
 constexpr float kTextWeight = 3;      // of all answers' text drafts beside the answer's own, in drafts
 constexpr float kModelWeight = 2;     // of the governor's prior beside the answer's own rounds, in rounds
 constexpr int kFirstRounds = 4;       // of an answer, which the prior is made of
-constexpr int kTextStreak = 4;        // rounds after which the model's drafter is not asked any more
+
 constexpr int kReadyRows = 16;        // in the drafter's rings, for a round of the usual quality
 constexpr int kYoung = 8;             // tokens of an answer whose rings are kept fed
 
@@ -35,13 +35,16 @@ int sequence_of(const StepJob& job, size_t i) {
 
 }  // namespace
 
-Speculation::Speculation(const DraftOptions& options, const ExecutorInfo& info, const sched::DraftCosts& costs)
+Speculation::Speculation(const DraftOptions& options, const ExecutorInfo& info, const sched::DraftCosts& costs,
+                         bool overlap)
     : options_(options),
       drafts_max_(std::min(options.drafts_max, DraftState::kDraftsMax)),
       model_drafts_(options.model ? std::min(drafts_max_, info.drafts_max) : 0),
       rows_max_(std::min(info.rows_max, info.outputs_max)),
+      step_drafts_max_(options.step_drafts_max > 0 ? options.step_drafts_max : rows_max_),
       governor_(costs, {.drafts_max = drafts_max_, .rows_max = rows_max_}),
-      waits_(fixed()),
+      ahead_(enabled() && options.ahead && overlap),
+      waits_(fixed() && !ahead_),
       feeds_(fixed() && model_drafts_ > 0) {}
 
 float Speculation::text_chance(const DraftState& d, int matched) const {
@@ -142,7 +145,9 @@ void Speculation::learn_of(const StepJob& job, size_t i, Answer& a) {
   }
 }
 
-void Speculation::learn(const StepJob& job) {
+void Speculation::learn(StepJob& job) {
+  if (job.learnt) return;
+  job.learnt = true;
   for (size_t i = 0; i < job.answers.size(); ++i) {
     stats_.turns += job.token_count[i] > 0;
     stats_.tokens += job.token_count[i];
@@ -154,6 +159,7 @@ void Speculation::measure(const StepJob& job, const Now& now, bool prompts) {
   const model::StepPlan& step = job.plan->step;
   const double done_s = job.at.sampled + job.draft_s;
   int tokens = 0, drafting = 0;
+  const bool placed_step = step.tokens.size() > step.sequences.size() || (drafting_now_ && job.draft_s > 0);
   if (job.draft_s > 0) drafting = static_cast<int>(std::ranges::count(job.wants_drafts, 1));
   if (drafting > 0) governor_.observe_round(drafting, job.draft_s);
   if (!prompts && !step.tokens.empty() && !job.isolated) {
@@ -168,7 +174,7 @@ void Speculation::measure(const StepJob& job, const Now& now, bool prompts) {
                        .host_s = last_host_s_ > 0 ? now.host_s - last_host_s_ : 0,
                        .drafting = drafting,
                        .fed = step.feeds_drafter && model_drafts_ > 0,
-                       .serial = serial_});
+                       .serial = ahead_ ? placed_step : serial_});
   }
   last_drawn_s_ = step.tokens.empty() ? -1 : done_s;
   last_host_s_ = now.host_s;
@@ -177,7 +183,8 @@ void Speculation::measure(const StepJob& job, const Now& now, bool prompts) {
 // Text drafts that are only compared, and the model's of a probe.
 void Speculation::shadow(const StepJob& job, size_t i, Answer& a) {
   DraftState& d = *a.drafts;
-  if (options_.text && !d.text_shadow.alive()) {
+  const bool placed = ahead_ && drafting_now_;  // drafts of this round are verified already, not compared
+  if (options_.text && !d.text_shadow.alive() && !(placed && d.source == DraftSource::kText)) {
     const NgramIndex::Proposal p =
         d.text.propose(std::span(d.text_shadow.tokens).first(static_cast<size_t>(drafts_max_)));
     d.text_shadow.count = p.count;
@@ -190,6 +197,7 @@ void Speculation::shadow(const StepJob& job, size_t i, Answer& a) {
   sched::draft_survival(std::span<const float>(job.draft_confidence).subspan(i * n, n), options_.temperatures,
                         std::span<float>(d.said).first(n));
   d.has_said = true;
+  if (placed && d.source == DraftSource::kModel) return;
   std::ranges::copy(drafts, d.model_shadow.tokens.begin());
   d.model_shadow.count = static_cast<int>(drafts.size());
   d.model_shadow.judged = d.model_shadow.accepted = 0;
@@ -209,7 +217,8 @@ void Speculation::decide(StepJob& job, sched::Scheduler& scheduler, bool prompts
     }
     shadow(job, i, *a);
     std::array<float, DraftState::kDraftsMax> text = {}, model = {};
-    const int texts = d.text_shadow.alive() ? drafts_max_ : 0, models = model_hope(d, model);
+    const int limit = limit_of(*a), texts = d.text_shadow.alive() ? limit : 0,
+              models = std::min(limit, model_hope(d, model));
     float survival = 1;
     const float chance = text_chance(d, d.shadow_matched);
     for (int j = 0; j < texts; ++j) text[static_cast<size_t>(j)] = survival *= chance;
@@ -238,7 +247,7 @@ bool Speculation::propose(const StepJob& job, size_t i, Answer& a) {
     const auto n = static_cast<size_t>(job.drafts);
     const std::span<const float> confidence = std::span<const float>(job.draft_confidence).subspan(i * n, n);
     d.source = DraftSource::kModel;
-    d.count = static_cast<int>(drafts.size());
+    d.count = std::min(static_cast<int>(drafts.size()), limit_of(a));
     d.model_shadow.count = 0;
     std::ranges::copy(drafts, d.tokens.begin());
     std::ranges::copy(confidence, d.confidence.begin());
@@ -248,7 +257,7 @@ bool Speculation::propose(const StepJob& job, size_t i, Answer& a) {
   }
   if (options_.text) {
     std::array<int32_t, DraftState::kDraftsMax> tokens = {};
-    const NgramIndex::Proposal p = d.text.propose(std::span(tokens).first(static_cast<size_t>(drafts_max_)));
+    const NgramIndex::Proposal p = d.text.propose(std::span(tokens).first(static_cast<size_t>(limit_of(a))));
     float survival = 1, sum = 0;
     std::array<float, DraftState::kDraftsMax> chances = {};
     const float chance = text_chance(d, p.matched);
@@ -285,7 +294,8 @@ void Speculation::verify(StepJob& job, sched::Scheduler& scheduler) {
   if (!any) return;
   static const sched::StepTime kAll;
   const std::span<const int> lengths =
-      lengths_.choose(fixed() ? kAll : governor_.time(), {.rows_max = rows_max_});
+      lengths_.choose(
+          fixed() ? kAll : governor_.time(), {.rows_max = rows_max_, .drafts_max = step_drafts_max_});
   for (size_t k = 0; k < drafting_.size(); ++k) {
     const Answer& a = *job.answers[drafting_[k]];
     const auto n = static_cast<size_t>(lengths[k]);
@@ -300,9 +310,16 @@ void Speculation::end_step(StepJob& job, sched::Scheduler& scheduler, const Now&
   for (const model::StepSequence& s : job.plan->step.sequences) prompts |= s.kind == model::RowKind::kPrefill;
   stats_.draft_s += job.draft_s;
   measure(job, now, prompts);
-  ++(waits_ ? stats_.steps_on : stats_.steps_off);
+  ++(waits_ || drafting_now_ ? stats_.steps_on : stats_.steps_off);
   decide(job, scheduler, prompts);
-  waits_ = fixed() || choice_.way != sched::DraftWay::kPlain;
+  const bool drafts = fixed() || choice_.way != sched::DraftWay::kPlain;
+  if (ahead_) {
+    drafting_now_ = drafts;
+    if (drafts) keep_rows(job, scheduler);
+    scheduler.set_feeds_drafter(feeds_);
+    return;
+  }
+  waits_ = drafts;
   serial_ = !now.next_runs;
   if (waits_ && !now.next_runs) {
     verify(job, scheduler);

@@ -3,6 +3,7 @@
 //
 //   Speculation speculation(options.drafts, info, draft_costs(executor, options.drafts));
 //   speculation.start_step(job);                                         // before a step's draws
+//   if (speculation.ahead()) speculation.place(job, next, scheduler);    // behind them: drafts of a planned step
 //   speculation.learn(job);                                              // before its commit
 //   speculation.end_step(job, scheduler, {.next_runs = true});           // behind it: drafts for the next one
 //   if (!speculation.waits()) ...                                        // the next step may be planned meanwhile
@@ -13,6 +14,7 @@
 // Beside plain steps text drafts are made all the same and compared with what comes (shadows), which costs no row.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <span>
@@ -77,13 +79,18 @@ class Speculation {
     double host_s = 0;       // seconds of planning, streaming and commits since the start
   };
 
-  Speculation(const DraftOptions& options, const ExecutorInfo& info, const sched::DraftCosts& costs);
+  Speculation(const DraftOptions& options, const ExecutorInfo& info, const sched::DraftCosts& costs, bool overlap);
 
   bool enabled() const { return options_.mode != DraftMode::kOff; }
   // Whether this answer may speculate at all.
-  static bool suits(const Request& request) { return !request.processed_logprobs && !request.on_logits; }
+  static bool suits(const Request& request) {
+    return request.drafts_max != 0 && !request.processed_logprobs && !request.on_logits;
+  }
   // A step is planned only once the one before it is committed.
   bool waits() const { return waits_; }
+  // Steps with drafts are planned ahead (DraftOptions::ahead): end_step() keeps rows for them, by what the round before
+  // the drafts said, and place() gives each answer a part of these, by what their own round says.
+  bool ahead() const { return ahead_; }
   // Whether rows enter the drafter's rings from the next plan on.
   bool feeds_drafter() const { return feeds_; }
   // A request has come: its prompt is fed if drafts of new requests are worth it.
@@ -93,17 +100,26 @@ class Speculation {
 
   // Sets job.drafts and job.wants_drafts; answers of the job are set.
   void start_step(StepJob& job);
-  // Before the commit of the job: what became of its drafts.
-  void learn(const StepJob& job);
+  // Before the commit of the job: what became of its drafts. Once a job.
+  void learn(StepJob& job);
+  // With ahead(): between the draws of the job and the run of the next one, on any thread while no other uses either.
+  void place(StepJob& job, StepJob& next, sched::Scheduler& scheduler);
   // Behind it, with the answers that still run: the drafts of the next step.
   void end_step(StepJob& job, sched::Scheduler& scheduler, const Now& now);
   const DraftStats& stats() const { return stats_; }
 
  private:
+  static constexpr int kTextStreak = 4;  // rounds after which the model's drafter is not asked any more
+
   struct Hits {
     double tried = 2, came = 1;
   };
 
+  // Of one answer in a step.
+  int limit_of(const Answer& a) const {
+    const int asked = a.live.request.drafts_max;
+    return asked < 0 ? drafts_max_ : std::min(asked, drafts_max_);
+  }
   bool fixed() const { return options_.mode == DraftMode::kFixed; }
   void measure(const StepJob& job, const Now& now, bool prompts);
   void learn_of(const StepJob& job, size_t i, Answer& a);
@@ -113,6 +129,7 @@ class Speculation {
   void shadow(const StepJob& job, size_t i, Answer& a);
   bool propose(const StepJob& job, size_t i, Answer& a);
   void verify(StepJob& job, sched::Scheduler& scheduler);
+  void keep_rows(const StepJob& job, sched::Scheduler& scheduler);
   float text_chance(const DraftState& d, int matched) const;
   int model_hope(const DraftState& d, std::span<float> out) const;
   static bool ready(const StepJob& job, size_t i);
@@ -122,11 +139,16 @@ class Speculation {
   const int drafts_max_;
   const int model_drafts_;  // of a round; 0: the model has no drafter, or it is not asked
   const int rows_max_;
+  const int step_drafts_max_;
   sched::DraftGovernor governor_;
   sched::DraftLengths lengths_;
   sched::DraftChoice choice_;
+  const bool ahead_;
+  bool drafting_now_ = false;  // with ahead_: drafts are in use
   bool waits_ = false, feeds_ = false, serial_ = false;
   std::vector<size_t> drafting_;  // samples of the job whose answers go on and may draft
+  std::vector<size_t> placing_;   // the same, in place()
+  std::vector<sched::PlacedDrafts> placed_;
   double last_drawn_s_ = -1, last_host_s_ = 0;
   std::array<Hits, 4> text_hits_;
   DraftStats stats_;

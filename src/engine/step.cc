@@ -21,7 +21,7 @@ bool Engine::Impl::step() {
   if (running == nullptr && next == nullptr) return false;
   if (running != nullptr) prepare(*running);
   if (ahead) {
-    runner.post({.finish = running, .start = next});
+    runner.post({.finish = running, .start = next, .place = speculation.ahead() ? &place : nullptr});
     runner.wait();
     StepJob* done = std::exchange(running, next);
     if (done != nullptr) end_step(*done);

@@ -47,7 +47,7 @@ void StepJob::begin(const sched::Plan& p) {
   outputs = static_cast<int>(sequence_of_row.size());
   answers.assign(p.samples.size(), nullptr);
   readers.assign(p.step.sequences.size(), nullptr);
-  keep_all = isolated = false;
+  keep_all = isolated = learnt = false;
   drawn.assign(p.samples.size(), -1);
   first_token.clear();
   token_count.assign(p.samples.size(), 0);
@@ -124,6 +124,8 @@ void StepRunner::loop() {
     const Command command = command_;
     if (command.finish != nullptr) finish(*command.finish);
     StepJob* start = command.between != nullptr ? (*command.between)() : command.start;
+    if (command.place != nullptr && command.finish != nullptr && start != nullptr)
+      (*command.place)(*command.finish, *start);
     if (start != nullptr) prepare(*start, command.between != nullptr ? nullptr : command.finish);
     // Nothing of the job but its plan is used from here on: the caller goes on with it while the forward runs.
     const model::StepPlan* step = nullptr;

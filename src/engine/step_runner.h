@@ -12,7 +12,7 @@
 //   runner.wait();
 //
 // To finish a step is to wait for its logits and to draw from them. Before the next one starts, its tokens that name
-// draws of the finished step are filled in (Scheduler::fill_drawn) and its copies run. `between` ends the finished step
+// draws of the finished step are filled in (`place`, Scheduler::fill_drawn) and its copies run. `between` ends the finished step
 // and gives the next one: on the runner's thread, so that no thread has to wake up between two forwards. From post() to
 // the return of wait() the runner alone uses the scheduler, its host store and the answers of the jobs, and with
 // `between` all that the caller owns; the caller waits. Outside of that it uses the executor and the started job's plan
@@ -68,6 +68,7 @@ struct StepJob {
   std::vector<std::pair<int64_t, Status>> failures;  // of result.failed, why
   std::vector<float> kept;       // logits rows that are wanted after the next forward has begun, each at its row
   bool isolated = false;
+  bool learnt = false;  // Speculation has seen what came of its drafts
   Status device_failure;
 
   // Seconds of the engine's clock; CPU seconds of the runner's thread if so asked.
@@ -83,6 +84,7 @@ class StepRunner {
     StepJob* finish = nullptr;
     StepJob* start = nullptr;
     const std::function<StepJob*()>* between = nullptr;  // gives `start` once `finish` is done
+    const std::function<void(StepJob&, StepJob&)>* place = nullptr;  // of both: gives `start` its drafts
   };
   using Clock = double (*)(const void*);
 

@@ -71,10 +71,13 @@ void Scheduler::Impl::retire(Sequence& s) {
   if (at < all.size()) all[at]->at = at;
 }
 
-void Scheduler::Impl::commit_draw(Sequence& s, const SampleRow& row, const SampleResult& result) {
+void Scheduler::Impl::commit_draw(Sequence& s, int64_t step, const SampleRow& row, const SampleResult& result) {
   --s.ahead;
+  if (s.in_plan == step) s.open_drafts = 0;
   if (s.phase == Phase::kEnded) {
     ++stats.late_rows;
+    // Late rows may lie behind its end.
+    s.state.computed = static_cast<int32_t>(std::min<int64_t>(s.state.computed, s.known()));
     return;
   }
   const int room = s.max_output - s.outputs();
@@ -82,7 +85,11 @@ void Scheduler::Impl::commit_draw(Sequence& s, const SampleRow& row, const Sampl
   if (count == 0) return finish(s, EndReason::kFailed);  // the engine owes at least one token
   s.state.tokens.insert(s.state.tokens.end(), result.tokens.begin(), result.tokens.begin() + count);
   // Rows behind the last accepted draft are not part of the sequence.
-  if (row.rows > 1) s.planned = s.state.computed = row.position - 1 + count;
+  const bool restarted = s.phase == Phase::kWaiting && s.spill == kv::kNoEntry;
+  if (row.rows > 1 && !restarted) {
+    s.state.computed = row.position - 1 + count;
+    if (s.in_plan == step) s.planned = s.state.computed;  // else the next plan's rows are placed
+  }
   if (result.stop && count == static_cast<int>(result.tokens.size())) return finish(s, EndReason::kStop);
   if (s.outputs() < s.max_output) return;
   finish(s, s.known() >= config.context_max ? EndReason::kContextFull : EndReason::kMaxTokens);
@@ -122,7 +129,7 @@ void Scheduler::Impl::commit(const StepResult& result, double now) {
   for (size_t i = 0; i < p.draws.size(); ++i) {
     Sequence& s = *p.draws[i];
     --s.refs;
-    commit_draw(s, p.plan.samples[i], i < result.samples.size() ? result.samples[i] : kNothing);
+    commit_draw(s, p.plan.step.step, p.plan.samples[i], i < result.samples.size() ? result.samples[i] : kNothing);
   }
   for (size_t i = 0; i < p.rows.size(); ++i) {
     Sequence& s = *p.rows[i];

@@ -62,6 +62,7 @@ struct SchedulerConfig {
   int tenants_max = 1024;
   int samples_max = 16;              // answers to one prompt
   int drafts_max = 0;                // draft rows of a sequence in a step
+  bool drafts_ahead = false;         // plans keep rows for drafts that are still to be made (Scheduler::place_drafts)
 
   // Policy.
   double step_target_s = 0;          // prefill beside decode is cut so that a step takes no longer; 0: rows_max only

@@ -77,16 +77,24 @@ int DraftLengths::budget(const StepTime& time, int extra_max) const {
 
 std::span<const int> DraftLengths::choose(const StepTime& time, const DraftLimits& limits) {
   const int requests = static_cast<int>(drafts_.size());
-  verify_.assign(requests, 0);
-  order_.resize(requests);
+  order();
+  rank(false);
+  return split(budget(time, std::clamp(limits.rows_max - requests, 0, limits.drafts_max)));
+}
+
+void DraftLengths::order() {
+  order_.resize(drafts_.size());
   std::iota(order_.begin(), order_.end(), 0);
   std::sort(order_.begin(), order_.end(),
             [this](int a, int b) { return tokens_[a] != tokens_[b] ? tokens_[a] > tokens_[b] : a < b; });
-  rank(false);
-  const int m = budget(time, std::clamp(limits.rows_max - requests, 0, limits.drafts_max));
+}
+
+std::span<const int> DraftLengths::split(int extra) {
+  verify_.assign(drafts_.size(), 0);
+  order();
   rank(true);
-  expected_ = requests;
-  for (int i = 0; i < m; ++i) {
+  expected_ = static_cast<double>(drafts_.size());
+  for (int i = 0; i < std::min(extra, static_cast<int>(ranked_.size())); ++i) {
     ++verify_[order_[ranked_[i].request]];
     expected_ += ranked_[i].survival;
   }

@@ -10,7 +10,8 @@
 // Step 1, the budget: rows B = requests + m that maximise (requests + sum of the m largest survivals of round N - 2) /
 // time(B). Step 2, the split: the m largest survivals of round N - 1 win; since they fall, each request verifies a prefix
 // of its drafts. A draft is judged by confidences up to its own place only, and the budget by none of its round.
-// Asynchronous planning knows only round N - 2 on the host: give it for both.
+// Asynchronous planning: choose() with round N - 2 for both while step N - 1 runs, which says how many rows to keep;
+// split() with round N - 1 once it is drawn, which says whose they are.
 // A missing list counts as certain (1) for a request with drafts, as hopeless (0) for one without.
 // Ties: more tokens first, then the order of add(). At most kDraftsMax drafts a request. No allocation once grown.
 #pragma once
@@ -44,7 +45,9 @@ class DraftLengths {
   void add(const DraftCandidate& candidate);
   // An empty time curve verifies every draft that the limits allow. Valid until the next begin().
   std::span<const int> choose(const StepTime& time, const DraftLimits& limits);
-  // Of the last choose(): tokens expected of the step by the newest survivals.
+  // The split alone, of `extra` rows that are kept already. Valid until the next begin().
+  std::span<const int> split(int extra);
+  // Of the last choose() or split(): tokens expected of the step by the newest survivals.
   double expected_tokens() const { return expected_; }
 
  private:
@@ -53,6 +56,7 @@ class DraftLengths {
     int32_t request = 0;  // place in order_
   };
 
+  void order();
   void rank(bool newest);
   int budget(const StepTime& time, int extra_max) const;
 

@@ -6,9 +6,6 @@
 
 namespace deepinfer::sched {
 
-// In token lists: no token there (ops/row_batch.h).
-static constexpr int32_t kNoToken = INT32_MIN;
-
 void OpenPlan::clear() {
   plan.step.clear();
   plan.before.clear();
@@ -23,13 +20,14 @@ bool Scheduler::Impl::wants_prefill(const Sequence& s) const {
   return s.phase == Phase::kRunning && !s.paused && (need > 1 || s.planned < s.state.prompt_tokens);
 }
 
-// With drafts in an open plan `planned` is beyond the one token that is sure to come, so nothing is wanted until its
-// commit.
+// With drafts in an open plan `planned` is beyond the one token that is sure to come: nothing is wanted until its commit,
+// or, with drafts_ahead, all the drafts are counted as if they had come true.
 bool Scheduler::Impl::wants_decode(const Sequence& s) const {
   if (s.phase != Phase::kRunning || s.paused || s.planned < s.state.prompt_tokens ||
       s.in_plan == current().plan.step.step)
     return false;
-  return s.known() + s.ahead - s.planned == 1 && s.outputs() + s.ahead < s.max_output;
+  const int64_t hoped = config.drafts_ahead ? s.open_drafts : 0;
+  return s.known() + s.ahead + hoped - s.planned == 1 && s.outputs() + s.ahead < s.max_output;
 }
 
 const Plan& Scheduler::Impl::make_plan(double now) {
@@ -87,14 +85,20 @@ void Scheduler::Impl::plan_decode() {
 
 int Scheduler::Impl::add_decode(Sequence& s, int drafts_max) {
   const bool known = s.planned < s.known();
-  int drafts = known ? std::min({static_cast<int>(s.drafts.size()), drafts_max, s.max_output - s.outputs() - 1}) : 0;
+  const int wanted = known ? static_cast<int>(s.drafts.size()) : config.drafts_ahead ? s.draft_rows : 0;
+  int drafts = std::max(0, std::min({wanted, drafts_max, s.max_output - s.outputs() - s.ahead - 1}));
   if (drafts > 0 && !(has_room_for(s, s.planned + 1 + drafts))) drafts = 0;
   const int count = 1 + drafts;
   if (logits_used + count > config.outputs_max ||
       static_cast<int>(current().plan.step.tokens.size()) + count > config.rows_max)
     return 0;
   if (!has_room_for(s, s.planned + count) || !grow(s, s.planned + count)) return 0;
+  if (!known) s.drafts.assign(static_cast<size_t>(drafts), 0);
   s.drafts.insert(s.drafts.begin(), known ? s.state.tokens[s.planned] : -1 - s.drawn_at);
+  s.draft_rows = 0;
+  s.open_drafts = drafts;
+  const auto held = static_cast<int>(s.blocks.size()) * config.block_tokens;
+  s.draft_room = known ? 0 : std::min(config.drafts_max, held - s.planned - 1);
   const int logits_row = logits_used;
   add_rows(s, count, count, drafts > 0 ? model::RowKind::kVerify : model::RowKind::kDecode,
            std::span<const int32_t>(s.drafts).first(count));
@@ -175,13 +179,7 @@ int Scheduler::Impl::add_prefill(Sequence& s, int rows) {
 void Scheduler::Impl::add_rows(Sequence& s, int count, int outputs, model::RowKind kind,
                                std::span<const int32_t> tokens) {
   OpenPlan& open_plan = current();
-  for (int k = 0; k < config.history_tokens; ++k) {
-    const int at = s.planned - 1 - k;
-    history[k] = at < 0 ? kNoToken : s.state.tokens[at];
-    for (const ImageSpan& image : s.request.images) {
-      if (at >= image.begin && at < image.begin + image.count) history[k] = kNoToken;
-    }
-  }
+  make_history(s, s.planned, {});
   row_images.clear();
   for (const ImageSpan& image : s.request.images) {
     const int first = std::max(image.begin, s.planned), end = std::min(image.begin + image.count, s.planned + count);

@@ -256,6 +256,17 @@ Status Scheduler::set_drafts(int64_t id, std::span<const int32_t> drafts) {
   return {};
 }
 
+void Scheduler::set_draft_rows(int64_t id, int rows) {
+  Sequence* s = impl_->find(id);
+  if (s != nullptr && s->forked) s->draft_rows = std::clamp(rows, 0, impl_->config.drafts_max);
+}
+int Scheduler::draft_rows_kept() const { return impl_->draft_rows_kept(); }
+int Scheduler::draft_room(int64_t id) const {
+  const Sequence* s = impl_->find(id);
+  return s != nullptr && impl_->open_count == 2 && s->in_plan == impl_->current().plan.step.step ? s->draft_room : 0;
+}
+void Scheduler::place_drafts(std::span<const PlacedDrafts> by_sample) { impl_->place_drafts(by_sample); }
+
 void Scheduler::set_feeds_drafter(bool feeds) { impl_->feeds_drafter = feeds; }
 
 void Scheduler::set_cost(const StepCost& cost) { impl_->cost = cost; }

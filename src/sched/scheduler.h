@@ -24,7 +24,9 @@
 // preempted. The same calls give the same plans, byte for byte; no token depends on policy, since rows do not depend on
 // the batch.
 //
-// With drafts, a sequence waits for its commit before its next rows are planned: their position depends on it.
+// With drafts, a sequence waits for its commit before its next rows are planned: their position depends on it. With
+// SchedulerConfig::drafts_ahead it does not wait: its rows are planned at the furthest place they may have, as many as
+// set_draft_rows() said, and place_drafts() gives them their places and tokens once the step before is drawn.
 //
 // Errors: submit() refuses what can never run with the name of the limit; later failures end single sequences. One
 // thread uses a Scheduler. A decode step without a new block allocates nothing.
@@ -101,6 +103,11 @@ struct Progress {
   bool running = false;
 };
 
+// What a sample of the step before came to: the tokens drawn, oldest first (none: it ends), and the drafts behind them.
+struct PlacedDrafts {
+  std::span<const int32_t> drawn, drafts;
+};
+
 struct SchedulerStats {
   int waiting = 0, fetching = 0, running = 0, open_plans = 0;
   int blocks_free = 0, blocks_evictable = 0, slots_free = 0;
@@ -133,6 +140,14 @@ class Scheduler {
   // Tokens to verify behind the sequence's last token in the next plan; ids or device references. Dropped if they do
   // not fit.
   Status set_drafts(int64_t id, std::span<const int32_t> drafts);
+  // With drafts_ahead: the next plan keeps so many rows for drafts of this sequence, if the plan before it draws for it.
+  void set_draft_rows(int64_t id, int rows);
+  // Of the newest plan: rows kept for drafts, in all; and drafts that this sequence may be given, out of those.
+  int draft_rows_kept() const;
+  int draft_room(int64_t id) const;
+  // With drafts_ahead, between the draws of a plan and the run of the next one, which is open as well: by sample of the
+  // first. Rows that get no draft are dropped from the plan; drafts beyond the rows kept are left out.
+  void place_drafts(std::span<const PlacedDrafts> by_sample);
   // Whether the rows of plans from now on enter the drafter's rings (StepPlan::feeds_drafter).
   void set_feeds_drafter(bool feeds);
   void set_cost(const StepCost& cost);

@@ -80,6 +80,10 @@ struct Sequence {
   int32_t drawn_at = 0;              // index of the latest in its plan's samples
   int64_t in_plan = -1;              // last plan that has rows of it
   std::vector<int32_t> drafts;
+  // With drafts_ahead:
+  int32_t draft_rows = 0;            // to keep in the next plan
+  int32_t open_drafts = 0;           // draft rows of its latest plan, while that is open
+  int32_t draft_room = 0;            // drafts that its rows of the latest plan may be given
 
   Progress progress;
 
@@ -133,6 +137,11 @@ struct Scheduler::Impl {
   int add_prefill(Sequence& s, int rows);               // rows that were added
   void add_rows(Sequence& s, int count, int outputs, model::RowKind kind, std::span<const int32_t> tokens);
   void add_draws(Sequence& s, int logits_row, int rows);
+  // ahead.cc
+  int draft_rows_kept() const;
+  void place_drafts(std::span<const PlacedDrafts> by_sample);
+  int place_rows(Sequence& s, const model::StepSequence& at, const PlacedDrafts& placed, int rows_left);
+  void make_history(const Sequence& s, int32_t position, std::span<const int32_t> drawn);
   Sequence* fork(Sequence& parent, int sample);
 
   // memory.cc
@@ -174,7 +183,7 @@ struct Scheduler::Impl {
 
   // commit.cc
   void commit(const StepResult& result, double now_s);
-  void commit_draw(Sequence& s, const SampleRow& row, const SampleResult& result);
+  void commit_draw(Sequence& s, int64_t step, const SampleRow& row, const SampleResult& result);
   void run(Sequence& s);
   void stop_running(Sequence& s);
   void fail(Sequence& s);
@@ -223,6 +232,8 @@ struct Scheduler::Impl {
   std::vector<MemoryOp> pending;                   // copies for the next plan
   std::vector<Ended> ended;
   std::vector<int32_t> history;
+  model::StepPlan placed;                          // scratch of place_drafts()
+  std::vector<int32_t> first_output;               // the same, by sequence: before
   std::vector<int32_t> row_images;
   std::vector<Sequence*> retiring;                 // ended, and no open plan has rows of them
   std::vector<Sequence*> walk, passed_over;        // scratch

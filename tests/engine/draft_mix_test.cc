@@ -155,6 +155,8 @@ engine::DraftOptions random_drafts(Random& r, std::string* name) {
         sched::DraftCosts{.forward = {{1, 1.0}, {256, 1.01}}, .round_s = 1e-3, .feed = 0.01});
     *name = "by confidence, cheap rows";
   }
+  d.ahead = r.one_in(2);
+  if (d.ahead) *name += ", planned ahead";
   return d;
 }
 

@@ -109,6 +109,41 @@ TEST(DraftProof, DrawsFollowSoftmax) {
   }
 }
 
+// A request's own limit, and one for the step.
+TEST(DraftProof, LimitsHold) {
+  for (const bool ahead : {false, true}) {
+    for (const int limit : {0, 1, 2}) {
+      SCOPED_TRACE(::testing::Message() << (ahead ? "ahead, " : "") << limit);
+      const auto e = testing::make_engine(setup_of({.mode = DraftMode::kFixed, .ahead = ahead}));
+      Request r;
+      r.prompt = std::vector<int32_t>(30, 777);
+      r.max_tokens = 30;
+      r.ignore_end = true;
+      r.text = false;
+      r.drafts_max = limit;
+      testing::run(*e, r);
+      const engine::DraftStats s = e->stats().drafts;
+      EXPECT_EQ(s.verified[0] > 0, limit > 0);
+      EXPECT_EQ(s.verified[static_cast<size_t>(limit)], 0);
+    }
+  }
+  for (const bool ahead : {false, true}) {
+    engine::DraftOptions drafts{.mode = DraftMode::kFixed, .step_drafts_max = 3, .ahead = ahead};
+    const auto e = testing::make_engine(setup_of(drafts));
+    Request r;
+    r.prompt = std::vector<int32_t>(30, 777);
+    r.max_tokens = 30;
+    r.ignore_end = true;
+    r.text = false;
+    r.n = 4;
+    r.seed = 1;
+    testing::run(*e, r);
+    const engine::EngineStats s = e->stats();
+    EXPECT_GT(s.drafts.verify_rows, 0);
+    EXPECT_LE(s.drafts.verify_rows, 3 * s.steps);
+  }
+}
+
 // A draft is drawn with the noise of the token that it guesses: it equals it at least as often as
 // (1 - TV) / (1 + TV) of the two distributions, and no more often than 1 - TV.
 TEST(DraftProof, AcceptanceKeepsItsBound) {

@@ -145,6 +145,66 @@ TEST(Steps, DraftRowsAreVerifiedAndRolledBack) {
 }
 
 // The rings hold rows from the last plan that fed them after one that did not.
+// A step in flight whose drafts are not known when the next one is planned.
+TEST(Steps, RowsAreKeptForDraftsThatAreStillToBeMade) {
+  SchedulerConfig c = small_config();
+  c.drafts_max = 3;
+  c.keep = 16;
+  c.drafts_ahead = true;
+  Driver d(c);
+  const int64_t a = d.submit({.prompt = prompt_of(10), .max_tokens = 9}),
+                b = d.submit({.prompt = prompt_of(12, 50), .max_tokens = 40});
+  const auto tokens_of = [](const Plan& p, size_t i) {
+    const model::StepSequence& s = p.step.sequences[i];
+    return std::vector<int32_t>(p.step.tokens.begin() + s.first_token, p.step.tokens.begin() + s.first_token + s.count);
+  };
+  const Plan& first = d.s->plan(1);  // both prompts
+  ASSERT_EQ(first.samples.size(), 2u);
+  d.s->set_draft_rows(a, 2);
+  d.s->set_draft_rows(b, 1);
+  const Plan& second = d.s->plan(2);  // while the first one runs
+  EXPECT_EQ(d.s->draft_rows_kept(), 3);
+  EXPECT_EQ(d.s->draft_room(a), 3);
+  const std::vector<int32_t> drawn_a = {100}, drawn_b = {200}, drafts_a = {101}, drafts_b = {201, 202, 203};
+  // The rows kept are shared anew: one of a's goes to b.
+  d.s->place_drafts(std::array{PlacedDrafts{drawn_a, drafts_a}, PlacedDrafts{drawn_b, drafts_b}});
+  EXPECT_EQ(tokens_of(second, 0), (std::vector<int32_t>{100, 101}));
+  EXPECT_EQ(tokens_of(second, 1), (std::vector<int32_t>{200, 201, 202}));
+  EXPECT_EQ(second.step.sequences[1].first_position, 12);
+  EXPECT_EQ(second.samples[1].logits_row, 2);
+  EXPECT_EQ(second.samples[1].rows, 3);
+  EXPECT_EQ(second.samples[1].position, 13);
+  d.s->commit({.samples = {{.tokens = drawn_a}, {.tokens = drawn_b}}, .failed = {}}, 3);
+  // The third one is planned behind all drafts, and placed where they really ended: b's are refused, a's is not.
+  d.s->set_draft_rows(b, 2);
+  const Plan& third = d.s->plan(4);
+  ASSERT_EQ(third.step.sequences.size(), 2u);
+  EXPECT_EQ(third.step.sequences[1].first_position, 15);
+  const std::vector<int32_t> two = {101, 102}, one = {300}, more = {301, 302};
+  d.s->place_drafts(std::array{PlacedDrafts{two, {}}, PlacedDrafts{one, more}});
+  EXPECT_EQ(third.step.sequences[0].first_position, 12);
+  EXPECT_EQ(tokens_of(third, 0), (std::vector<int32_t>{102}));
+  EXPECT_EQ(third.step.sequences[1].first_position, 13);
+  EXPECT_EQ(tokens_of(third, 1), (std::vector<int32_t>{300, 301, 302}));
+  const int h = c.history_tokens;
+  EXPECT_EQ(std::vector<int32_t>(third.step.history.begin() + h, third.step.history.begin() + 2 * h),
+            (std::vector<int32_t>{200, 61, 60}));
+  d.s->commit({.samples = {{.tokens = two}, {.tokens = one}}, .failed = {}}, 5);
+  EXPECT_EQ(d.s->tokens(a).size(), 13u);
+  EXPECT_EQ(d.s->tokens(b).size(), 14u);
+  // An end that is seen late: b's rows of the plan that is open already are dropped.
+  d.s->set_draft_rows(a, 3);
+  const Plan& fourth = d.s->plan(6);
+  const std::vector<int32_t> a3 = {103}, a_drafts = {104, 105, 106}, b3 = {301, 302, 303};
+  d.s->place_drafts(std::array{PlacedDrafts{a3, a_drafts}, PlacedDrafts{b3, {}}});
+  EXPECT_EQ(fourth.step.sequences[0].count, 4);
+  d.s->commit({.samples = {{.tokens = a3}, {.tokens = {301, 302}, .stop = true}}, .failed = {}}, 7);
+  d.s->commit({.samples = {{.tokens = {104, 105, 106, 107}}, {.tokens = {304}}}, .failed = {}}, 8);
+  EXPECT_EQ(d.s->tokens(a).size(), 18u);
+  EXPECT_TRUE(d.s->tokens(b).empty()) << "it has ended";
+  d.drain();
+}
+
 TEST(Steps, DraftRingsBeginWhereTheyWereFed) {
   SchedulerConfig c = small_config();
   c.drafts_max = 3;
