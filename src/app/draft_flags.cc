@@ -5,7 +5,6 @@
 
 #include <fmt/format.h>
 
-#include "app/options/command_options.h"
 #include "base/file.h"
 #include "engine/engine.h"
 #include "engine/model_executor.h"
@@ -13,18 +12,13 @@
 
 namespace deepinfer::app {
 
-void bind_drafts(CommandOptions& options, DraftFlags* flags) {
-  options.bind("drafts", &flags->drafts);
-  options.bind("draft-confidence", &flags->confidence);
-  options.bind("draft-text", &flags->text);
-}
-
 void add_drafts(const DraftFlags& flags, engine::ModelExecutorOptions* sizes, engine::EngineOptions* options) {
   sizes->drafts_max = flags.drafts;
   if (flags.drafts == 0) return;
   options->drafts.mode = flags.confidence ? engine::DraftMode::kConfidence : engine::DraftMode::kFixed;
   options->drafts.drafts_max = flags.drafts;
   options->drafts.text = flags.text;
+  options->drafts.ahead = flags.ahead;
 }
 
 std::string draft_temperatures_path(const std::string& model_dir) { return model_dir + "/draft_temperatures.json"; }

@@ -21,7 +21,7 @@ class CommandOptions;
 
 struct DraftFlags {
   int drafts = 5;
-  bool confidence = true, text = true;
+  bool confidence = true, text = true, ahead = false;
 };
 
 void bind_drafts(CommandOptions& options, DraftFlags* flags);

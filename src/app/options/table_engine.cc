@@ -80,6 +80,13 @@ std::span<const OptionSpec> engine_options() {
        .commands = "generate run serve",
        .help = "Guess from repetitions in a request's own text as well"},
       {.section = "engine",
+       .name = "draft-ahead",
+       .kind = OptionKind::kOnOff,
+       .fallback = "off",
+       .commands = "generate run serve",
+       .help = "Plan a step with guesses while the one before it runs, with room for guesses that are still to be made; "
+               "off: when that one is done"},
+      {.section = "engine",
        .name = "top-k-max",
        .kind = OptionKind::kInteger,
        .fallback = "0",

@@ -187,6 +187,50 @@ TEST_F(OptionsTest, HonoursNamesOfTheFirstRelease) {
   EXPECT_EQ(refusal({.command = "run", .environment = {"DEEPINFER_HF_MODEL_DIR=/a", "DEEPINFER_MODEL=/a"}}), "");
 }
 
+// USE_NEXTN_DECODE is a number of drafts, ENABLE_MTP_VARLEN whether their confidence decides; each beats the default and
+// is beaten by a flag.
+TEST_F(OptionsTest, HonoursTheNamesOfSpeculation) {
+  struct Case {
+    std::string nextn, varlen;
+    int drafts;
+    bool confidence;
+  };
+  const std::vector<Case> cases = {{"", "", 5, true},      {"0", "", 0, true},       {"3", "0", 3, false},
+                                   {"5", "1", 5, true},    {"11", "false", 11, false}, {"1", "True", 1, true}};
+  for (const std::string command : {"run", "serve", "generate"}) {
+    for (const Case& c : cases) {
+      SCOPED_TRACE(command + " " + c.nextn + " " + c.varlen);
+      const auto values = resolve_options(
+          {.command = command,
+           .environment = {"DEEPINFER_USE_NEXTN_DECODE=" + c.nextn, "DEEPINFER_ENABLE_MTP_VARLEN=" + c.varlen}});
+      ASSERT_TRUE(values.ok()) << values.status().message();
+      int drafts = -1;
+      bool confidence = !c.confidence;
+      values.value().read("drafts", &drafts);
+      values.value().read("draft-confidence", &confidence);
+      EXPECT_EQ(drafts, c.drafts);
+      EXPECT_EQ(confidence, c.confidence);
+    }
+  }
+  const auto env = [](std::vector<std::string> list) { return refusal({.command = "run", .environment = list}); };
+  for (const std::string bad : {"-1", "12", "five", "2.5"})
+    EXPECT_NE(env({"DEEPINFER_USE_NEXTN_DECODE=" + bad}).find("DEEPINFER_USE_NEXTN_DECODE"), std::string::npos) << bad;
+  for (const std::string bad : {"2", "maybe", "-1"})
+    EXPECT_NE(env({"DEEPINFER_ENABLE_MTP_VARLEN=" + bad}).find("DEEPINFER_ENABLE_MTP_VARLEN"), std::string::npos)
+        << bad;
+  EXPECT_NE(env({"DEEPINFER_USE_NEXTN_DECODE=3", "DEEPINFER_DRAFTS=4"}).find("contradict"), std::string::npos);
+  EXPECT_NE(env({"DEEPINFER_ENABLE_MTP_VARLEN=1", "DEEPINFER_DRAFT_CONFIDENCE=0"}).find("contradict"),
+            std::string::npos);
+  EXPECT_EQ(env({"DEEPINFER_USE_NEXTN_DECODE=4", "DEEPINFER_DRAFTS=4"}), "");
+  EXPECT_NE(env({"DEEPINFER_ENABLE_MTP_VARLENS=1"}).find("Did you mean DEEPINFER_ENABLE_MTP_VARLEN?"),
+            std::string::npos);
+  const auto flag = resolve_options(
+      {.command = "run", .flags = {{"drafts", {"2"}}}, .environment = {"DEEPINFER_USE_NEXTN_DECODE=4"}});
+  ASSERT_TRUE(flag.ok());
+  EXPECT_EQ(flag.value().at("drafts").texts.front(), "2");
+  EXPECT_EQ(flag.value().at("drafts").origin, Origin::kFlag);
+}
+
 TEST_F(OptionsTest, PageIsTheCommittedOne) {
   std::ifstream committed("docs/configuration.md", std::ios::binary);
   std::stringstream text;
