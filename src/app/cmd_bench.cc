@@ -46,7 +46,8 @@ std::string report(const Flags& f, const Measured& m) {
       m.first_token_max_s, m.decode_tokens_per_s, m.user_tokens_per_s);
 }
 
-int bench(const Flags& flags) {
+int bench(Flags flags) {
+  flags.llm.count_work = flags.watch.stats_interval > 0;
   Result<std::unique_ptr<Watch>> watch = Watch::open(flags.watch);
   if (!watch.ok()) return fail(watch.status());
   Interrupt interrupt;

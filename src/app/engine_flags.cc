@@ -5,6 +5,7 @@
 #include "app/options/command_options.h"
 #include "app/options/token_ranges.h"
 #include "checkpoint/checkpoint.h"
+#include "engine/loading.h"
 #include "engine/model_executor.h"
 #include "kv/tier_stack.h"
 #include "ops/ops.h"
@@ -61,6 +62,12 @@ Result<std::unique_ptr<engine::Engine>> make_engine(const EngineFlags& flags, Mo
   engine::EngineOptions options;
   add_drafts(flags.drafts, &sizes, &options);
   DI_RETURN_IF_ERROR(read_draft_temperatures(parts.checkpoint->directory(), &options));
+  if (flags.watch.stats_interval > 0) {
+    sizes.count_work = true;
+    sizes.peak_flops = engine::peak_flops(*parts.ops, {.device = flags.run.device,
+                                                       .threads = flags.run.threads,
+                                                       .library_dir = engine::program_directory()});
+  }
   DI_ASSIGN_OR_RETURN(std::unique_ptr<engine::ModelExecutor> executor,
                       engine::ModelExecutor::create(parts.checkpoint, std::move(parts.ops), sizes));
   const auto& ends = parts.checkpoint->generation().eos_token_ids;

@@ -78,6 +78,7 @@ EngineStats Engine::stats() {
     s.live = impl_->live_count;
   });
   s.weights = impl_->executor->weight_stats();
+  s.work = impl_->executor->work_stats();
   return s;
 }
 

@@ -77,6 +77,9 @@ struct DraftStats {
   int64_t text_rounds = 0, text_accepted = 0;
   int64_t steps_on = 0, steps_off = 0;  // drafts were in use, or not worth it
   double draft_s = 0;              // seconds of draft rounds
+  // Of verified drafts of the model's drafter: the distance of its confidence from what came, 0 or 1.
+  double confidence_error = 0;
+  int64_t confidence_judged = 0;
 };
 
 struct EngineOptions {
@@ -131,6 +134,7 @@ struct EngineStats {
   // By tier, tenant (kv::space_of of its name) and kind of traffic; empty without lower tiers.
   std::vector<kv::TierCount> tier_counts;
   DraftStats drafts;
+  std::optional<WorkStats> work;  // where the device counts it
   std::optional<checkpoint::StoreStats> weights;  // where some of them are on the SSD
   int64_t steps = 0;  // with rows
   int64_t failed_steps = 0;

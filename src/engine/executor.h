@@ -7,8 +7,7 @@
 //   the next forward()
 //
 // Errors. forward() refuses a plan before anything of it has run; logits() reports what failed while it ran. A row's
-// bits may depend on its sequence only. One thread uses an executor, but for info() and
-// weight_stats().
+// bits may depend on its sequence only. One thread uses an executor, but for info(), weight_stats() and work_stats().
 // forward() may return before the step has run; logits() waits for it.
 #pragma once
 
@@ -23,9 +22,17 @@
 #include "checkpoint/store/store_stats.h"
 #include "kv/host_store.h"
 #include "model/step.h"
+#include "model/work.h"
 #include "sched/plan.h"
 
 namespace deepinfer::engine {
+
+// What a device has computed so far (spec/deepinfer.md T8).
+struct WorkStats {
+  model::Work work;  // floating-point operations
+  // Rows of the busiest expert, and rows an expert, summed over layers and steps; 0: not counted here.
+  double expert_busiest = 0, expert_mean = 0;
+};
 
 // Sizes of the memory and shape of the model behind an executor; the scheduler's configuration comes from it.
 struct ExecutorInfo {
@@ -44,6 +51,7 @@ struct ExecutorInfo {
   int backtrack = 0;
   int history_tokens = 0;  // tokens before a row that a plan names
   int drafts_max = 0;      // tokens of a draft round; 0: no drafter
+  double peak_flops = 0;   // of the device, bf16 operations a second; 0: not known
   std::string checkpoint;  // digest
   std::string layout;      // name and version of the page and slot layout
   std::string kv_dtype;
@@ -56,6 +64,8 @@ class StepExecutor {
   virtual const ExecutorInfo& info() const = 0;
   // What weights on the SSD have cost so far; none where all are in memory. Any thread.
   virtual std::optional<checkpoint::StoreStats> weight_stats() const { return std::nullopt; }
+  // Any thread; none where it is not counted.
+  virtual std::optional<WorkStats> work_stats() const { return std::nullopt; }
   // Runs the copies in order; kSeal seals the host entry.
   virtual Status copy(std::span<const sched::MemoryOp> ops, kv::HostStore& host) = 0;
   virtual Status forward(const model::StepPlan& plan) = 0;

@@ -54,6 +54,7 @@ struct LlmOptions {
   int sequences = 16;            // answers in work at once
   int rows = 256;                // tokens of a step
   int64_t keep = 0;              // prompt tokens that the decoder half reads; 0: the model's window and 12
+  bool count_work = false;       // EngineStats::work, and the device's peak for shares of it
   bool dummy_weights = false;    // random weights in the shape of config.json, for trying out sizes
   uint64_t dummy_seed = 0;
   double grammar_timeout_s = 20;  // CPU time of one compile

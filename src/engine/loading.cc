@@ -8,6 +8,7 @@
 #include "checkpoint/config.h"
 #include "engine/device_name.h"
 #include "ops/cpu/cpu_ops.h"
+#include "ops/cpu/peak.h"
 #include "ops/cuda_backend.h"
 #include "text/tokenizer.h"
 
@@ -55,6 +56,13 @@ Result<std::unique_ptr<ops::Ops>> make_ops(const ComputeOptions& options, std::s
   }
   return make_cpu_ops(options.backend, options.threads > 0 ? options.threads : available_cores(),
                       options.pin_threads);
+}
+
+double peak_flops(const ops::Ops& ops, const ComputeOptions& options) {
+  if (ops.capabilities().host_memory) {
+    return ops::measure_peak_flops(options.threads > 0 ? options.threads : available_cores());
+  }
+  return ops::cuda_peak_flops(gpu_index(options.device).value_or(0), options.library_dir);
 }
 
 Status check_tokenizer(const text::Tokenizer& tokenizer, const checkpoint::ModelConfig& config,

@@ -34,6 +34,10 @@ struct ComputeOptions {
 // (ops/cuda_backend.h) says of it. `note`, if given: set to a sentence where auto passed over a GPU.
 Result<std::unique_ptr<ops::Ops>> make_ops(const ComputeOptions& options, std::string* note = nullptr);
 
+// Bf16 operations a second that the device can do at most: of a CPU measured (ops/cpu/peak.h), of a GPU from its
+// properties; 0: not known.
+double peak_flops(const ops::Ops& ops, const ComputeOptions& options);
+
 // kInvalidArgument if tokenizer.json (at `path`, for the message) is another model's.
 Status check_tokenizer(const text::Tokenizer& tokenizer, const checkpoint::ModelConfig& config,
                        const std::string& path);

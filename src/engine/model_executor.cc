@@ -86,6 +86,8 @@ Result<std::unique_ptr<ModelExecutor>> ModelExecutor::create(std::shared_ptr<con
     DI_ASSIGN_OR_RETURN(self->weights_, open_weights(*checkpoint, *ops, options.ram_bytes, 0));
     m.store = self->weights_;
   }
+  m.count_experts = options.count_work;
+  if (options.count_work) self->counter_ = std::make_unique<const model::WorkCounter>(config);
   DI_ASSIGN_OR_RETURN(self->model_, model::Model::create(checkpoint, std::move(ops), m));
   const ops::KvLayout& layout = self->model_->kv_layout();
   const ops::Capabilities& capabilities = self->model_->ops().capabilities();
@@ -109,6 +111,7 @@ Result<std::unique_ptr<ModelExecutor>> ModelExecutor::create(std::shared_ptr<con
   i.history_tokens = config.engram.empty() ? 0 : static_cast<int>(config.engram_max_ngram_size) - 1;
   i.layout = fmt::format("v41-page{}-{}", ops::kPageTokens, layout.page_bytes);
   i.kv_dtype = layout.format.records == ops::KvFormat::Records::kPacked ? "packed" : "raw";
+  i.peak_flops = options.peak_flops;
   i.numeric_class = capabilities.numeric_class;
   if (config.has_drafter()) i.drafts_max = std::min(options.drafts_max, static_cast<int>(config.dspark_block_size));
   return self;
@@ -116,6 +119,12 @@ Result<std::unique_ptr<ModelExecutor>> ModelExecutor::create(std::shared_ptr<con
 
 std::optional<checkpoint::StoreStats> ModelExecutor::weight_stats() const {
   return weights_ != nullptr ? std::optional(weights_->stats()) : std::nullopt;
+}
+
+std::optional<WorkStats> ModelExecutor::work_stats() const {
+  if (counter_ == nullptr) return std::nullopt;
+  const model::ExpertLoad load = model_->expert_load();
+  return WorkStats{{linear_, attention_, index_}, load.busiest, load.mean};
 }
 
 std::byte* ModelExecutor::page(int id) const {
@@ -184,7 +193,16 @@ Status ModelExecutor::copy(std::span<const MemoryOp> ops, kv::HostStore& host) {
   return Status();
 }
 
-Status ModelExecutor::forward(const model::StepPlan& plan) { return model_->forward(plan); }
+Status ModelExecutor::forward(const model::StepPlan& plan) {
+  if (counter_ != nullptr) {
+    model::Work done = {linear_, attention_, index_};
+    for (const model::StepSequence& s : plan.sequences) done += counter_->of(s);
+    linear_ = done.linear;
+    attention_ = done.attention;
+    index_ = done.index;
+  }
+  return model_->forward(plan);
+}
 
 Status ModelExecutor::draft(const model::DraftPlan& plan, const DraftChooser& choose, std::span<int32_t> tokens,
                             std::span<float> confidence) {

@@ -8,6 +8,7 @@
 // what it is going to allocate with the memory there is and refuses with kResourceExhausted, saying both.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <optional>
 
@@ -29,6 +30,8 @@ struct ModelExecutorOptions {
   int blocks = 0;
   int drafts_max = 0;     // of a draft round, at most the model's block; 0: no drafts
   uint64_t ram_bytes = 0;  // memory that this process may take (engine/weights.h); 0: what is free
+  bool count_work = false;  // work_stats()
+  double peak_flops = 0;    // for info(): engine/loading.h
   bool snapshots = true;  // window rings large enough for snapshots of the encoder windows (design.md 6)
 };
 
@@ -43,6 +46,7 @@ class ModelExecutor : public StepExecutor {
 
   const ExecutorInfo& info() const override { return info_; }
   std::optional<checkpoint::StoreStats> weight_stats() const override;
+  std::optional<WorkStats> work_stats() const override;
   Status copy(std::span<const sched::MemoryOp> ops, kv::HostStore& host) override;
   Status forward(const model::StepPlan& plan) override;
   Result<std::span<const float>> logits(int rows) override;
@@ -60,6 +64,8 @@ class ModelExecutor : public StepExecutor {
 
   std::shared_ptr<checkpoint::WeightStore> weights_;
   std::unique_ptr<model::Model> model_;
+  std::unique_ptr<const model::WorkCounter> counter_;  // null: work is not counted
+  std::atomic<double> linear_{0}, attention_{0}, index_{0};
   ExecutorInfo info_;
   std::vector<float> host_logits_;  // device backends only
   std::vector<int32_t> chosen_;

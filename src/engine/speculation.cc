@@ -114,6 +114,17 @@ void Speculation::judge_model(DraftState& d, int judged, int accepted) {
   if (d.model_rounds++ < kFirstRounds) governor_.learn(judged, accepted);
 }
 
+void Speculation::judge_confidence(const DraftState& d, int verified, int accepted) {
+  if (!d.has_newest) return;
+  float before = 1;  // the chance to get here
+  for (int j = 0; j < std::min(verified, accepted + 1); ++j) {
+    const float here = d.newest[static_cast<size_t>(j)];
+    stats_.confidence_error += std::abs((before > 0 ? here / before : 0) - static_cast<float>(j < accepted));
+    ++stats_.confidence_judged;
+    before = here;
+  }
+}
+
 // What became of the drafts that this step verified, and of those that were only compared.
 void Speculation::learn_of(const StepJob& job, size_t i, Answer& a) {
   DraftState& d = *a.drafts;
@@ -129,6 +140,7 @@ void Speculation::learn_of(const StepJob& job, size_t i, Answer& a) {
     }
     if (d.source == DraftSource::kModel) {
       judge_model(d, verified, accepted);
+      judge_confidence(d, verified, accepted);
       if (options_.on_round)
         options_.on_round(std::span<const float>(d.confidence).first(static_cast<size_t>(d.count)), verified, accepted);
     } else if (d.source == DraftSource::kText) {

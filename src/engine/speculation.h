@@ -125,6 +125,7 @@ class Speculation {
   void learn_of(const StepJob& job, size_t i, Answer& a);
   void judge_text(DraftState& d, int matched, int judged, int accepted);
   void judge_model(DraftState& d, int judged, int accepted);
+  void judge_confidence(const DraftState& d, int verified, int accepted);
   void decide(StepJob& job, sched::Scheduler& scheduler, bool prompts);
   void shadow(const StepJob& job, size_t i, Answer& a);
   bool propose(const StepJob& job, size_t i, Answer& a);

@@ -1,5 +1,7 @@
 #include "model/model.h"
 
+#include <algorithm>
+#include <atomic>
 #include <utility>
 
 #include "checkpoint/checkpoint.h"
@@ -31,6 +33,8 @@ struct Model::Impl {
   ops::KvMemory memory;
   std::unique_ptr<BatchBuilder> batch;
   Observer observer;
+  std::vector<int32_t> expert_rows;  // [experts], of a layer; empty: not counted
+  std::atomic<double> busiest_rows{0}, mean_rows{0};
 
   const checkpoint::ModelConfig& config() const { return checkpoint->config(); }
   int layers() const { return static_cast<int>(config().num_hidden_layers); }
@@ -39,14 +43,15 @@ struct Model::Impl {
   }
 
   void attention(At at, bool compress) const;
-  void feed_forward(At at) const;
+  void feed_forward(At at);
+  void count_experts(At at);
   void leave_and_enter(At leave, Sublayer left, At enter, Sublayer entered) const;
   struct StepForm {
     bool all_rows_decode = false, any_row_decodes = false, feeds_drafter = false;
   };
-  void run_layers(int first, int last, Rows rows, bool compress_first, bool taps) const;
-  void step(const StepForm& form) const;
-  void draft_block() const;
+  void run_layers(int first, int last, Rows rows, bool compress_first, bool taps);
+  void step(const StepForm& form);
+  void draft_block();
 };
 
 void Model::Impl::leave_and_enter(At leave, Sublayer left, At enter, Sublayer entered) const {
@@ -80,19 +85,38 @@ void Model::Impl::attention(At at, bool compress) const {
   note(at.layer, Stage::kAttentionOut, at.rows);
 }
 
-void Model::Impl::feed_forward(At at) const {
+void Model::Impl::feed_forward(At at) {
   note(at.layer, Stage::kMoeIn, at.rows);
   ops->route(at);
   note(at.layer, Stage::kRouted, at.rows);
+  if (!expert_rows.empty() && at.rows != Rows::kDraft) count_experts(at);
   ops->experts(at, ops->local_expert_rows(at));
   ops->shared_expert(at);
   ops->combine(at);
   note(at.layer, Stage::kMoeOut, at.rows);
 }
 
+void Model::Impl::count_experts(At at) {
+  const ops::Buffer ids = ops->buffer(ops::Role::kExpertIds);
+  const int rows = ops->row_count(at.rows), per_row = ops->experts_per_row(at.layer);
+  std::ranges::fill(expert_rows, 0);
+  for (int64_t r = 0; r < rows; ++r) {
+    const int32_t* row = static_cast<const int32_t*>(ids.data) + r * ids.cols;
+    for (int k = 0; k < per_row; ++k) {
+      if (row[k] >= 0) ++expert_rows[static_cast<size_t>(row[k])];
+    }
+  }
+  // One thread writes them.
+  busiest_rows.store(busiest_rows.load(std::memory_order_relaxed) + *std::ranges::max_element(expert_rows),
+                     std::memory_order_relaxed);
+  mean_rows.store(mean_rows.load(std::memory_order_relaxed) +
+                      static_cast<double>(rows) * per_row / static_cast<double>(expert_rows.size()),
+                  std::memory_order_relaxed);
+}
+
 // Layers first .. last - 1 on one row set (5.1, 5.2). compress_first: layer `first` writes global KV although it is the
 // decoder's.
-void Model::Impl::run_layers(int first, int last, Rows rows, bool compress_first, bool taps) const {
+void Model::Impl::run_layers(int first, int last, Rows rows, bool compress_first, bool taps) {
   bool entered = false;
   for (int l = first; l < last; ++l) {
     const LayerInfo& layer = config().layers[l];
@@ -118,7 +142,7 @@ void Model::Impl::run_layers(int first, int last, Rows rows, bool compress_first
   }
 }
 
-void Model::Impl::step(const StepForm& form) const {
+void Model::Impl::step(const StepForm& form) {
   const int d = config().decoder_start;
   ops->embed(Rows::kEncoder);
   note(-1, Stage::kEmbedding, Rows::kEncoder);
@@ -141,7 +165,7 @@ void Model::Impl::step(const StepForm& form) const {
   note(-1, Stage::kHead, Rows::kDecoder);
 }
 
-void Model::Impl::draft_block() const {
+void Model::Impl::draft_block() {
   ops->embed(Rows::kDraft);
   const int last = layers() + static_cast<int>(config().num_nextn_predict_layers);
   ops->hc_enter({layers(), Rows::kDraft}, Sublayer::kAttention);
@@ -191,6 +215,9 @@ Result<std::unique_ptr<Model>> Model::create(std::shared_ptr<const checkpoint::C
   DI_RETURN_IF_ERROR(impl->ops->load(config, collect_weights(*impl->checkpoint, options.store), limits));
   impl->layout = ops::KvLayout::make(config, impl->ops->capabilities().kv_format, options.rings);
   DI_ASSIGN_OR_RETURN(impl->memory, impl->ops->allocate_kv(impl->layout, options.pages, options.slots));
+  if (options.count_experts && impl->ops->capabilities().host_memory) {
+    impl->expert_rows.resize(static_cast<size_t>(config.n_routed_experts));
+  }
   impl->batch = std::make_unique<BatchBuilder>(config, impl->options);
   return std::unique_ptr<Model>(new Model(std::move(impl)));
 }
@@ -200,6 +227,7 @@ const ops::KvLayout& Model::kv_layout() const { return impl_->layout; }
 const ops::KvMemory& Model::kv_memory() const { return impl_->memory; }
 ops::Ops& Model::ops() { return *impl_->ops; }
 const ops::Limits& Model::limits() const { return impl_->options.limits; }
+ExpertLoad Model::expert_load() const { return {impl_->busiest_rows, impl_->mean_rows}; }
 void Model::observe(Observer observer) { impl_->observer = std::move(observer); }
 
 Status Model::forward(const StepPlan& plan) {

@@ -38,6 +38,13 @@ struct Options {
   ops::KvRingSizes rings;
   // Where the weights come from that are not in memory; null: all of them are used where the checkpoint has mapped them.
   std::shared_ptr<checkpoint::WeightStore> store;
+  bool count_experts = false;  // expert_load(); only where the backend has host_memory
+};
+
+// Rows of the busiest expert, and rows an expert, each summed over the layers of all forwards. With few rows the former
+// is large beside the latter whatever the router does.
+struct ExpertLoad {
+  double busiest = 0, mean = 0;
 };
 
 // Points of the graph at which an Observer is called.
@@ -83,6 +90,9 @@ class Model {
   // Queues a draft round; `choose` is called once a draft position.
   Status draft(const DraftPlan& plan, const DraftChooser& choose);
   DraftChooser greedy_chooser();
+
+  // Any thread.
+  ExpertLoad expert_load() const;
 
   // An empty function ends it. Fused stages run one by one while an observer is set; results are the same.
   void observe(Observer observer);

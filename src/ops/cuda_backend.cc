@@ -6,9 +6,24 @@
 #include <system_error>
 
 namespace deepinfer::ops {
+namespace {
+
+std::string library_path(const std::string& directory) { return directory + "/libdeepinfer_cuda.so"; }
+
+}  // namespace
+
+double cuda_peak_flops(int device, const std::string& directory) {
+  // Open already, or there is no backend to ask about.
+  void* library = ::dlopen(library_path(directory).c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
+  if (library == nullptr) return 0;
+  const auto peak = reinterpret_cast<double (*)(int)>(::dlsym(library, "deepinfer_cuda_peak_flops"));
+  const double flops = peak != nullptr ? peak(device) : 0;
+  ::dlclose(library);
+  return flops;
+}
 
 Result<std::unique_ptr<Ops>> open_cuda_ops(int device, const std::string& directory) {
-  const std::string path = directory + "/libdeepinfer_cuda.so";
+  const std::string path = library_path(directory);
   if (std::error_code error; !std::filesystem::exists(path, error)) {
     return make_error(Code::kNotFound,
                       "There is no CUDA backend here: {} is missing. Build it with the preset `cuda`, or use the CPU "

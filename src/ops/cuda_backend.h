@@ -21,6 +21,9 @@ struct CudaBackend {
   std::unique_ptr<Ops> ops;
 };
 
+// Dense bf16 operations a second of that GPU at its highest clock; 0 where it cannot be told.
+double cuda_peak_flops(int device, const std::string& directory);
+
 Result<std::unique_ptr<Ops>> open_cuda_ops(int device, const std::string& directory);
 
 }  // namespace deepinfer::ops

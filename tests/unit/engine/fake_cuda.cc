@@ -15,3 +15,7 @@ extern "C" __attribute__((visibility("default"))) void deepinfer_make_cuda_ops(i
     out->status = deepinfer::Status(Code::kInvalidArgument, "There is no such GPU.");
   }
 }
+
+extern "C" __attribute__((visibility("default"))) double deepinfer_cuda_peak_flops(int device) {
+  return device == 1 ? 1e15 : 0;
+}

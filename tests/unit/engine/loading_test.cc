@@ -9,6 +9,7 @@
 #include <fstream>
 
 #include "engine/device_name.h"
+#include "ops/cuda_backend.h"
 #include "ops/ops.h"
 
 namespace deepinfer::engine {
@@ -71,6 +72,8 @@ TEST_F(LoadingTest, AGpuByNumber) {
   EXPECT_EQ(made("cuda:1"), "plain");
   EXPECT_EQ(made("cuda:1", "cuda"), "plain");
   EXPECT_EQ(made("cuda:2"), "There is no such GPU.");
+  EXPECT_EQ(ops::cuda_peak_flops(1, dir_.string()), 1e15);
+  EXPECT_EQ(ops::cuda_peak_flops(1, "/nowhere"), 0);
 }
 
 TEST_F(LoadingTest, AutoPassesOverAGpuThatCannotBeUsedAndSaysSo) {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <map>
 
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/safetensors.h"
@@ -15,7 +16,8 @@
 namespace deepinfer::model {
 namespace {
 
-Result<std::unique_ptr<Model>> try_model(const std::string& directory, std::unique_ptr<ops::Ops> ops) {
+Result<std::unique_ptr<Model>> try_model(const std::string& directory, std::unique_ptr<ops::Ops> ops,
+                                         bool count_experts = false) {
   Result<checkpoint::Checkpoint> c = checkpoint::Checkpoint::open(directory);
   if (!c.ok()) return c.status();
   Options o;
@@ -24,11 +26,13 @@ Result<std::unique_ptr<Model>> try_model(const std::string& directory, std::uniq
   o.limits.context_max = 256;
   o.limits.feedback_max = 4;
   o.pages = 2;
+  o.count_experts = count_experts;
   return Model::create(std::make_shared<const checkpoint::Checkpoint>(std::move(c).value()), std::move(ops), o);
 }
 
-std::unique_ptr<Model> open_model(const std::string& directory, std::unique_ptr<ops::Ops> ops) {
-  Result<std::unique_ptr<Model>> m = try_model(directory, std::move(ops));
+std::unique_ptr<Model> open_model(const std::string& directory, std::unique_ptr<ops::Ops> ops,
+                                  bool count_experts = false) {
+  Result<std::unique_ptr<Model>> m = try_model(directory, std::move(ops), count_experts);
   EXPECT_TRUE(m.ok()) << m.status().to_string();
   return m.ok() ? std::move(m).value() : nullptr;
 }
@@ -55,6 +59,35 @@ TEST(Step, TokensFromFeedbackEqualTheTokensThemselves) {
   ASSERT_TRUE(m->ops().write(ops::Role::kFeedback, 0, 4, std::vector<double>{400, 500, 1, 2}).ok());
   EXPECT_EQ(run({-2}, {-1, 300, 200}), want);
   EXPECT_NE(run({-3}, {-1, 300, 200}), want);
+}
+
+TEST(Step, CountsTheRowsOfTheBusiestExpert) {
+  const auto m = open_model(testing::tiny_random_dir(), ops::make_cpu_ops(2), true);
+  std::vector<int32_t> tokens;
+  for (int32_t i = 0; i < 60; ++i) tokens.push_back(10 + 7 * i);
+  StepPlan plan;
+  plan.add_sequence({.kind = RowKind::kPrefill, .decoder_begin = 50, .outputs = 1}, tokens,
+                    std::vector<int32_t>(3, ops::kNoToken), std::vector<int32_t>{0});
+  ExpertLoad want;
+  m->observe([&](int layer, Stage stage, ops::Rows rows) {
+    if (stage != Stage::kRouted) return;
+    const int64_t cols = m->ops().buffer(ops::Role::kExpertIds).cols, n = m->ops().row_count(rows);
+    std::vector<double> ids(static_cast<size_t>(n * cols));
+    ASSERT_TRUE(m->ops().read(ops::Role::kExpertIds, 0, n, ids).ok());
+    std::map<double, int> counts;
+    for (const double id : ids) counts[id] += id >= 0;
+    int busiest = 0;
+    for (const auto& [id, count] : counts) busiest = std::max(busiest, count);
+    want.busiest += busiest;
+    want.mean += static_cast<double>(n * m->config().num_experts_per_tok) /
+                 static_cast<double>(m->config().n_routed_experts);
+    EXPECT_EQ(m->ops().experts_per_row(layer), m->config().num_experts_per_tok);
+  });
+  ASSERT_TRUE(m->forward(plan).ok());
+  ASSERT_TRUE(m->ops().synchronize().ok());
+  EXPECT_GT(want.busiest, want.mean);
+  EXPECT_EQ(m->expert_load().busiest, want.busiest);
+  EXPECT_DOUBLE_EQ(m->expert_load().mean, want.mean);
 }
 
 // Fills tensor `name` with a byte. 0x7f: NaN in e4m3, very large numbers in bf16 and fp32; 0x7e: the largest e4m3.
