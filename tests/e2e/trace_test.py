@@ -38,7 +38,8 @@ class TraceTest(unittest.TestCase):
     def test_generate_trace_and_replay(self):
         stderr = self.trace("--stats-interval", "5").stderr
         self.assertRegex(stderr, r"step \d+ \((prefill|decode|mixed)\): [\d.]+ steps/s")
-        self.assertIn("a step in us: plan", stderr)
+        self.assertIn("a step in us, mean (longest): plan", stderr)
+        self.assertRegex(stderr, r"GFLOP a step .* TFLOP/s, attention .* \(MFU\) \| experts: the busiest")
         answers = [json.loads(line) for line in (self.path / "out.jsonl").read_text().splitlines()]
         tokens = sum(a["response"]["usage"]["completion_tokens"] for a in answers)
         events = json.loads((self.path / "loop.json").read_text())
