@@ -17,6 +17,15 @@ class CompletionsReader : public RequestReader {
         !read_seed(body) || !read_user(body, root_, "user") || !read_sampler(body) || !read_stream_options(body)) {
       return false;
     }
+    // Several clients send one text as a list.
+    if (Json* list = body.find("prompt"); list != nullptr && list->is_array()) {
+      JsonArray& texts = list->as_array();
+      if (texts.size() != 1 || !texts[0].is_string()) {
+        return fail(root_ / "prompt", "A list of prompts must hold exactly one text here; send a request for each.");
+      }
+      Json only = std::move(texts[0]);
+      *list = std::move(only);
+    }
     Completion c;
     std::optional<int64_t> logprobs;
     if (!read(body, root_, "prompt", c.prompt, true) || !read(body, root_, "suffix", c.suffix) || !read(body, root_, "echo", c.echo) ||

@@ -142,7 +142,7 @@ constexpr RequestField kFields[] = {
     {M, "betas", kIgnored, ""},
 
     {F, "model", kHonoured, "compared exactly with the served names"},
-    {F, "prompt", kHonoured, "a string"},
+    {F, "prompt", kHonoured, "a string, or a list of one"},
     {F, "suffix", kHonoured, "fill in the middle"},
     {F, "echo", kHonoured, "not with suffix or logprobs"},
     {F, "logprobs", kHonoured, "0 to 20"},

@@ -11,6 +11,7 @@
 #include "serve/config.h"
 #include "serve/host.h"
 #include "serve/service_metrics.h"
+#include "serve/utc_time.h"
 
 namespace deepinfer::serve {
 namespace {
@@ -48,21 +49,20 @@ void add_balance(Exchange& x, const KeyUse::Balance& b) {
   const auto add = [&](std::string_view openai, std::string_view anthropic, std::string value) {
     x.extra_headers.emplace_back(messages ? anthropic : openai, std::move(value));
   };
+  const auto add_reset = [&](std::string_view openai, std::string_view anthropic, double seconds) {
+    const auto whole = static_cast<int64_t>(std::ceil(seconds));
+    add(openai, anthropic, messages ? utc_time(std::time(nullptr) + whole) : fmt::format("{}s", whole));
+  };
   if (b.tokens_limit > 0) {
     add("x-ratelimit-limit-tokens", "anthropic-ratelimit-tokens-limit", std::to_string(b.tokens_limit));
     add("x-ratelimit-remaining-tokens", "anthropic-ratelimit-tokens-remaining", std::to_string(b.tokens_left));
-    const auto reset = std::chrono::system_clock::now() + std::chrono::duration_cast<std::chrono::seconds>(std::chrono::duration<double>(std::ceil(b.tokens_reset_s)));
-    const std::time_t reset_s = std::chrono::system_clock::to_time_t(reset);
-    char text[32];
-    std::tm parts = {};
-    ::gmtime_r(&reset_s, &parts);
-    const size_t size = std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts);
-    add("x-ratelimit-reset-tokens", "anthropic-ratelimit-tokens-reset",
-        messages ? std::string(text, size) : fmt::format("{:.0f}s", std::ceil(b.tokens_reset_s)));
+    add_reset("x-ratelimit-reset-tokens", "anthropic-ratelimit-tokens-reset", b.tokens_reset_s);
   }
   if (b.requests_limit > 0) {
     add("x-ratelimit-limit-requests", "anthropic-ratelimit-requests-limit", std::to_string(b.requests_limit));
     add("x-ratelimit-remaining-requests", "anthropic-ratelimit-requests-remaining", std::to_string(b.requests_left));
+    // Of requests at once nobody knows when the next one ends: the same guess as in Retry-After.
+    add_reset("x-ratelimit-reset-requests", "anthropic-ratelimit-requests-reset", b.requests_left > 0 ? 0 : 1);
   }
 }
 

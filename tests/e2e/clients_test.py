@@ -245,6 +245,14 @@ class OpenAiTest(unittest.TestCase):
             answer.choices[0].text,
         )
 
+    def test_a_prompt_may_be_a_list_of_one(self):
+        ask = lambda prompt: client.completions.create(model=MODEL, prompt=prompt, max_tokens=8, temperature=0)
+        self.assertEqual(ask(["Once upon a time"]).choices[0].text, ask("Once upon a time").choices[0].text)
+        for several in (["a", "b"], [], [1, 2], [[1, 2]]):
+            with self.assertRaises(openai.BadRequestError) as caught:
+                ask(several)
+            self.assertEqual(caught.exception.param, "prompt")
+
     def test_errors_are_typed(self):
         def refused(kind, param=None, **request):
             with self.assertRaises(kind) as caught:

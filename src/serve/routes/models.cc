@@ -1,8 +1,7 @@
 // The models that requests may name, in OpenAI's shape, and in Anthropic's for clients that send anthropic-version.
-#include <ctime>
-
 #include "serve/routes.h"
 #include "serve/service.h"
+#include "serve/utc_time.h"
 
 namespace deepinfer::serve {
 namespace {
@@ -11,14 +10,6 @@ using recipe::Json;
 
 bool is_anthropic(const Exchange& x) {
   return x.protocol == recipe::Protocol::kMessages || !x.header("anthropic-version").empty();
-}
-
-std::string utc_time(int64_t seconds) {
-  const std::time_t time = seconds;
-  std::tm parts = {};
-  ::gmtime_r(&time, &parts);
-  char text[32];
-  return std::string(text, std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &parts));
 }
 
 Json model_object(const Service& service, const std::string& name, bool anthropic) {

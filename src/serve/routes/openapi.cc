@@ -90,7 +90,8 @@ Json field_schema(Protocol protocol, std::string_view name, const recipe::Reques
   const auto at = field_types(limits).find(name);
   if (at == field_types(limits).end()) return Json::object();
   const FieldType& t = at->second;
-  Json out = name == "model" || name == "prompt" ? object({{"type", t.type}}) : object({{"type", list({t.type, "null"})}});
+  if (name == "prompt") return object({{"type", list({"string", "array"})}});
+  Json out = name == "model" ? object({{"type", t.type}}) : object({{"type", list({t.type, "null"})}});
   if (t.most < t.least) return out;
   const bool whole = t.type == "integer";
   const auto number = [whole](double value) { return whole ? Json(static_cast<int64_t>(value)) : Json(value); };

@@ -123,6 +123,7 @@ TEST(ServedModelTest, WantsKeysAndCountsThem) {
   EXPECT_GE(std::stoi(reply.headers.at("retry-after")), 1);
   reply = HttpClient(served.port()).request("POST", "/v1/responses", R"({"model":"deepseek-v4.1-flash","input":"x","max_output_tokens":2})", "Authorization: Bearer di-b\r\n");
   EXPECT_EQ(reply.headers.at("x-ratelimit-limit-requests"), "5");
+  EXPECT_EQ(reply.headers.at("x-ratelimit-reset-requests"), "0s");
   const std::string id = recipe::parse_json(reply.body)->find("id")->as_string();
   EXPECT_EQ(HttpClient(served.port()).request("GET", "/v1/responses/" + id, {}, "Authorization: Bearer di-b\r\n").status, 200);
   EXPECT_EQ(HttpClient(served.port()).request("GET", "/v1/responses/" + id, {}, "Authorization: Bearer di-a\r\n").status, 404);
