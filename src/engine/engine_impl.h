@@ -58,6 +58,7 @@ struct Engine::Impl {
   void end_step(StepJob& job);
   void settle();  // ends the running step without starting another
   void fail_device();
+  void learn_cost(const StepJob& job);
   void stream_tokens(StepJob& job);
   bool stream_token(StepJob& job, size_t i, int k, int32_t token);
   // Events that may still come once its reader is found to be behind: of this step, of the one that runs already, and
@@ -112,6 +113,7 @@ struct Engine::Impl {
   const int drafts_max;  // of a sequence and step
   Speculation speculation;
   EngineStats stats;
+  double prefill_row_s = 0;  // measured; 0: not yet
   double next_expiry_s = 60;
   std::thread thread;
 };

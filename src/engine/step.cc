@@ -113,6 +113,25 @@ void Engine::Impl::end_step(StepJob& job) {
   stats.times.sample += job.sample_s;
   stats.times.launch += job.launch_s;
   if (rows) stats.times.forward += job.at.ready - job.at.started;
+  if (tier) learn_cost(job);
+}
+
+// What a row of a prompt takes, from steps with nothing else: the scheduler compares it with loading the row's block.
+void Engine::Impl::learn_cost(const StepJob& job) {
+  constexpr int kRowsMin = 64;
+  constexpr double kNew = 0.2;
+  if (options.step_cost.prefill_row_s > 0 || options.step_target_s > 0) return;  // the owner gives costs
+  int rows = 0;
+  for (const model::StepSequence& s : job.plan->step.sequences) {
+    if (s.kind != model::RowKind::kPrefill) return;
+    rows += s.count;
+  }
+  if (rows < kRowsMin) return;
+  const double row_s = (job.at.ready - job.at.started) / rows;
+  prefill_row_s = prefill_row_s == 0 ? row_s : prefill_row_s + kNew * (row_s - prefill_row_s);
+  sched::StepCost cost = options.step_cost;
+  cost.prefill_row_s = prefill_row_s;
+  scheduler->set_cost(cost);
 }
 
 // Copies of KV memory failed: what the device holds is not known any more. All requests end, and no more are taken.

@@ -3,6 +3,12 @@
 #include "sched/scheduler_impl.h"
 
 namespace deepinfer::sched {
+namespace {
+
+// So long a wait for pages is no worse than what measurements are off by.
+constexpr double kShortWaitS = 0.25;
+
+}  // namespace
 
 // ---- what to ask for ------------------------------------------------------------------------------------------------
 
@@ -28,11 +34,16 @@ bool Scheduler::Impl::choose_blocks(Sequence& s) {
   if (first >= end) return false;
   const int saved = start_with(s, end) - start_with(s, first);
   if (saved <= 0) return false;
+  const double compute_s = std::max(kShortWaitS, computing_takes_s(saved));
+  if (load_rate.seconds(end - first + gets_in_flight) > compute_s) {
+    load_rate.fade();
+    return false;
+  }
   Fetch& f = *s.fetch;
   f.first = f.next = f.arrived = first;
   f.end = end;
   f.here.assign(static_cast<size_t>(end - first), 0);
-  f.until_s = std::min(f.until_s, now_s + computing_takes_s(saved));
+  f.until_s = std::min(f.until_s, now_s + compute_s);
   return true;
 }
 
@@ -58,7 +69,7 @@ void Scheduler::Impl::issue_gets(Sequence& s) {
     const auto at = static_cast<size_t>(f.next);
     const auto [it, added] = claims.try_emplace(s.keys[at], Claim{.by = &s, .block = f.next, .in_flight = true});
     if (!added) return;  // somebody else is at it
-    ++gets_in_flight;
+    if (gets_in_flight++ == 0) load_rate.asked(now_s);
     ++f.outstanding;
     f.asked = true;
     gets.push_back(s.keys[at]);
@@ -110,6 +121,7 @@ void Scheduler::Impl::arrived(const kv::BlockKey& key, std::span<const std::byte
   if (it == claims.end() || !it->second.in_flight) return;
   it->second.in_flight = false;
   --gets_in_flight;
+  if (!page.empty()) load_rate.arrived(now_s);
   Sequence* s = it->second.by;
   const int block = it->second.block;
   if (s != nullptr) --s->fetch->outstanding;

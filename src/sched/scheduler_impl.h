@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "sched/fair_queue.h"
+#include "sched/load_rate.h"
 #include "sched/scheduler.h"
 
 namespace deepinfer::sched {
@@ -214,6 +215,7 @@ struct Scheduler::Impl {
   std::map<kv::BlockKey, Claim> claims;
   int64_t claims_version = 0;
   int gets_in_flight = 0;
+  LoadRate load_rate;
   std::vector<kv::BlockKey> gets;                  // claimed and not handed out yet
   std::vector<TierPut> puts;
   uint64_t fetch_bytes = 0;
