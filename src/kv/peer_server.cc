@@ -58,6 +58,12 @@ struct SsdRead {
 
 }  // namespace
 
+struct SsdWrite {
+  Tier::Ticket ticket = 0;
+  std::shared_ptr<const PeerBytes> record;
+  PutInfo info;
+};
+
 struct PeerServer::Impl {
   ~Impl();
   Status listen();
@@ -70,11 +76,13 @@ struct PeerServer::Impl {
   std::span<std::byte> place(Connection& c, const PeerHeader& h);
   bool on_frame(Connection& c, const PeerHeader& h, std::span<std::byte> body);
   bool greet(Connection& c, const PeerHeader& h, std::span<std::byte> body);
+  bool contains(const BlockKey& key) const;
   bool on_get(Connection& c, std::span<const PeerKey> keys);
   void on_put(Connection& c, const PeerHeader& h);
   void send_record(Connection& c, uint64_t id, const BlockKey& key, std::shared_ptr<const PeerBytes> record,
                    const PutInfo& info);
   void answer(Connection& c, PeerOp op, uint64_t id, const BlockKey& key, Code status);
+  void end_write(Tier::Ticket ticket);
   void poll_ssd();
   void close_silent(double now_s);
   void update_stats();
@@ -87,6 +95,9 @@ struct PeerServer::Impl {
   std::map<uint64_t, std::unique_ptr<Connection>> connections;
   uint64_t next_number = kFirstConnection;
   std::unordered_map<Tier::Ticket, SsdRead> reads;
+  // What the SSD has not written yet, to be found although memory may have dropped it already.
+  std::unordered_map<BlockKey, SsdWrite, BlockKeyHash> writes;
+  std::unordered_map<Tier::Ticket, BlockKey> write_tickets;
   PeerServerStats counted;
   mutable std::mutex stats_mutex;
   PeerServerStats shown;
@@ -259,9 +270,10 @@ bool PeerServer::Impl::on_frame(Connection& c, const PeerHeader& h, std::span<st
       auto there = std::make_shared<PeerBytes>();
       for (const PeerKey& k : keys.value()) {
         if (h.op == PeerOp::kExists) {
-          there->push_back(std::byte{host->contains(k.key) || (ssd && ssd->contains(k.key))});
+          there->push_back(std::byte{contains(k.key)});
         } else {
           host->erase(k.key);
+          writes.erase(k.key);
           if (ssd) ssd->erase(k.key);
         }
       }
@@ -271,6 +283,7 @@ bool PeerServer::Impl::on_frame(Connection& c, const PeerHeader& h, std::span<st
     case PeerOp::kPut: on_put(c, h); return true;
     case PeerOp::kPurge:
       host->purge(h.space);
+      std::erase_if(writes, [&h](const auto& w) { return h.space == 0 || w.second.info.space == h.space; });
       if (ssd) ssd->purge(h.space);
       answer(c, PeerOp::kDone, h.id, {}, Code::kOk);
       return true;
@@ -302,6 +315,9 @@ bool PeerServer::Impl::on_get(Connection& c, std::span<const PeerKey> keys) {
     } else if (std::shared_ptr<const PeerBytes> record = host->share(k.key, &info)) {
       ++counted.host_hits;
       send_record(c, k.id, k.key, std::move(record), info);
+    } else if (const auto w = writes.find(k.key); w != writes.end()) {
+      ++counted.host_hits;
+      send_record(c, k.id, k.key, w->second.record, w->second.info);
     } else if (const uint64_t bytes = ssd ? ssd->record_bytes(k.key) : 0; bytes > 0) {
       SsdRead read{.connection = c.number, .id = k.id, .key = k.key, .buffer = std::make_shared<PeerBytes>(bytes)};
       c.reading_bytes += bytes;
@@ -320,12 +336,27 @@ void PeerServer::Impl::on_put(Connection& c, const PeerHeader& h) {
   const PutInfo info{.space = h.space, .ttl_s = static_cast<double>(h.ttl_s)};
   Status status = record_is_whole(*record) ? Status() : Status(Code::kDataLoss, "");
   if (status.ok()) {
-    if (ssd) ssd->put(h.key, *record, info);
+    if (ssd) {
+      const Tier::Ticket ticket = ssd->put(h.key, *record, info);
+      writes[h.key] = {ticket, record, info};
+      write_tickets[ticket] = h.key;
+    }
     status = host->put_shared(h.key, std::move(record), info);
     if (ssd) status = Status();
   }
   counted.puts_refused += !status.ok();
   answer(c, PeerOp::kDone, h.id, h.key, status.code());
+}
+
+bool PeerServer::Impl::contains(const BlockKey& key) const {
+  return host->contains(key) || writes.contains(key) || (ssd && ssd->contains(key));
+}
+
+void PeerServer::Impl::end_write(Tier::Ticket ticket) {
+  const auto at = write_tickets.find(ticket);
+  if (at == write_tickets.end()) return;
+  if (const auto w = writes.find(at->second); w != writes.end() && w->second.ticket == ticket) writes.erase(w);
+  write_tickets.erase(at);
 }
 
 void PeerServer::Impl::poll_ssd() {
@@ -334,11 +365,15 @@ void PeerServer::Impl::poll_ssd() {
   for (size_t n = ssd->poll(done); n > 0; n = ssd->poll(done)) {
     for (size_t i = 0; i < n; ++i) {
       const auto at = reads.find(done[i].ticket);
-      if (at == reads.end()) continue;  // a write
+      if (at == reads.end()) {
+        end_write(done[i].ticket);
+        continue;
+      }
       SsdRead read = std::move(at->second);
       reads.erase(at);
       const auto c = connections.find(read.connection);
-      const bool whole = done[i].status.ok() && done[i].bytes == read.buffer->size() && record_is_whole(*read.buffer);
+      const bool whole = done[i].status.ok() && done[i].bytes == read.buffer->size() &&
+                         (done[i].checked || record_is_whole(*read.buffer));
       if (whole) {
         ++counted.ssd_hits;
         (void)host->put_shared(read.key, read.buffer, done[i].info);  // may be larger than the memory

@@ -252,11 +252,13 @@ Result<SsdLog::Place> SsdLog::append(FrameHeader* header) {
   header->offset = place.offset;
   open_->end += bytes;
   ++open_->writing;
+  ++writing_;
   return place;
 }
 
 void SsdLog::written(const Place& place, const FrameHeader& header) {
   --place.segment->writing;
+  --writing_;
   place.segment->frames.push_back(header);
   bool wanted = true;
   if (const auto newer = entries_.find(header.key); newer != entries_.end())
@@ -265,6 +267,9 @@ void SsdLog::written(const Place& place, const FrameHeader& header) {
     if (const auto erased = erased_before_.find(space); erased != erased_before_.end())
       wanted = wanted && header.sequence >= erased->second;
   }
+  if (const auto erased = key_erased_before_.find(header.key); erased != key_erased_before_.end())
+    wanted = wanted && header.sequence >= erased->second;
+  if (writing_ == 0) key_erased_before_.clear();
   if (wanted) {
     insert(place.segment, header);
   } else {
@@ -275,6 +280,7 @@ void SsdLog::written(const Place& place, const FrameHeader& header) {
 
 void SsdLog::not_written(const Place& place) {
   --place.segment->writing;
+  if (--writing_ == 0) key_erased_before_.clear();
   seal_if_done(place.segment);
 }
 
@@ -340,6 +346,7 @@ const SsdEntry* SsdLog::find(const BlockKey& key, int64_t now) {
 }
 
 void SsdLog::erase(const BlockKey& key) {
+  if (writing_ > 0) key_erased_before_[key] = next_sequence_;
   const auto at = entries_.find(key);
   if (at == entries_.end()) return;
   wipe(*at->second.segment, at->second.frame);

@@ -113,6 +113,8 @@ class SsdLog {
   std::shared_ptr<SsdSegment> open_;
   std::unordered_map<BlockKey, SsdEntry, BlockKeyHash> entries_;
   std::unordered_map<uint64_t, uint64_t> erased_before_;  // space -> sequence
+  std::unordered_map<BlockKey, uint64_t, BlockKeyHash> key_erased_before_;  // while frames are on their way
+  int writing_ = 0;                                                         // frames on their way
   std::unordered_map<uint64_t, uint64_t> space_bytes_;    // of live records; looked up, never walked
   std::deque<std::shared_ptr<SsdSegment>> seals_;
   std::vector<std::string> spares_;  // files of segments that left, to be written again

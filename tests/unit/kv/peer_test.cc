@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <filesystem>
 #include <map>
@@ -174,6 +175,28 @@ TEST(Peers, SsdOutlivesTheServer) {
     const auto tier = connect({at(server->port())});
     for (uint32_t i = 0; i < 30; ++i) EXPECT_EQ(get(*tier, i), Code::kOk) << i;
     EXPECT_GT(server->stats().ssd_hits, 0);
+  }
+  fs::remove_all(dir);
+}
+
+// A put is answered before the device has it, and memory may drop the block at once.
+TEST(Peers, WhatTheSsdHasNotWrittenYetIsFound) {
+  const std::string dir = testing::TempDir() + "peer_writes_" + std::to_string(::getpid());
+  std::atomic<bool> held = true;
+  PeerServerOptions o{.host_bytes = 100, .ssd_dir = dir, .ssd = {.bytes_max = 64 << 20, .segment_bytes = 4 << 20}};
+  o.ssd.faults.hook = [&held](FaultPoint p) {
+    while (p == FaultPoint::kSsdTorn && held) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return false;
+  };
+  {
+    const auto server = start_server(o);
+    const auto tier = connect({at(server->port())});
+    for (uint32_t i = 0; i < 5; ++i) EXPECT_EQ(put(*tier, i), Code::kOk);
+    for (uint32_t i = 0; i < 5; ++i) EXPECT_EQ(get(*tier, i), Code::kOk) << i;
+    tier->erase(key_of(3));
+    EXPECT_EQ(get(*tier, 3), Code::kNotFound);
+    held = false;
+    for (uint32_t i = 0; i < 5; ++i) EXPECT_EQ(get(*tier, i), i == 3 ? Code::kNotFound : Code::kOk) << i;
   }
   fs::remove_all(dir);
 }
