@@ -1,5 +1,5 @@
 // The stores of computed prompts beside what carries them: memory, disk, wire, Redis; and prompts of which 96% are
-// cached beside cold ones. Names as arguments run only those parts: memory ssd redis kvstore prefill.
+// cached beside cold ones. Names as arguments run only those parts: memory ssd redis kvstore prefill-4k prefill-32k.
 #include <algorithm>
 #include <string_view>
 
@@ -16,5 +16,6 @@ int main(int argc, char** argv) {
   run("ssd", &bench::kv::ssd);
   run("redis", &bench::kv::redis);
   run("kvstore", &bench::kv::kvstore);
-  run("prefill", &bench::kv::prefill);
+  run("prefill-4k", &bench::kv::prefill_4k);
+  run("prefill-32k", &bench::kv::prefill_32k);
 }

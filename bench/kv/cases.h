@@ -25,7 +25,8 @@ void host_memory(bool quick);
 void ssd(bool quick);
 void redis(bool quick);
 void kvstore(bool quick);
-void prefill(bool quick);
+void prefill_4k(bool quick);
+void prefill_32k(bool quick);
 
 inline constexpr size_t kPageBytes = 114048, kTokens = 128;  // a block of DeepSeek-V4.1-Flash with FP4 records
 

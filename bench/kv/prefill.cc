@@ -159,23 +159,22 @@ void prompts(const std::shared_ptr<const checkpoint::Checkpoint>& c, const Shape
           .higher_is_better = false});
 }
 
-}  // namespace
-
-void prefill(bool quick) {
+void prefill(const std::string& name, int tokens, int turns, double goal, double ssd_goal) {
   const Folder folder("checkpoint");
   const auto c = random_checkpoint(folder.path() + "/tiny");
-  const auto shape_of = [&](int tokens) {
-    const engine::ExecutorInfo info = Machine(c, kBlock, nullptr).engine().info();
-    const int window = info.window, layers = info.encoder_layers;
-    // At least 96%, in whole blocks.
-    const int blocks = (tokens * 96 / 100 + kBlock - 1) / kBlock;
-    return Shape{.tokens = tokens,
-                 .cached = blocks * kBlock,
-                 .keep = window + 12,
-                 .replay = window + (layers - 1) * (window - 1)};
-  };
-  prompts(c, shape_of(4096), "4k", quick ? 1 : 5, 12, 12);
-  prompts(c, shape_of(quick ? 4096 : 32768), "32k", quick ? 1 : 3, 20, 18);
+  const engine::ExecutorInfo info = Machine(c, kBlock, nullptr).engine().info();
+  const int window = info.window, layers = info.encoder_layers;
+  const int blocks = (tokens * 96 / 100 + kBlock - 1) / kBlock;  // at least 96%, in whole blocks
+  const Shape shape{.tokens = tokens,
+                    .cached = blocks * kBlock,
+                    .keep = window + 12,
+                    .replay = window + (layers - 1) * (window - 1)};
+  prompts(c, shape, name, turns, goal, ssd_goal);
 }
+
+}  // namespace
+
+void prefill_4k(bool quick) { prefill("4k", 4096, quick ? 1 : 5, 12, 12); }
+void prefill_32k(bool quick) { prefill("32k", quick ? 4096 : 32768, quick ? 1 : 3, 20, 18); }
 
 }  // namespace bench::kv

@@ -226,10 +226,9 @@ Status RadosStore::erase(const BlockKey& key) {
 
 Status RadosStore::ping() {
   if (io_ == nullptr) return failed(options_.pool, ENODEV);
-  uint64_t bytes = 0;
-  time_t changed = 0;
-  const int error = rados_stat(io_, "ping", &bytes, &changed);
-  return error == 0 || error == -ENOENT ? Status() : failed(options_.pool, error);
+  // Of the monitors: a pool that has lost too many parts is there, only that its blocks are misses.
+  return command(cluster_->handle,
+                 fmt::format(R"({{"prefix":"osd pool get","pool":"{}","var":"size"}})", options_.pool));
 }
 
 Result<int64_t> RadosStore::remove_if(bool expired, uint64_t space) {
