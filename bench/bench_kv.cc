@@ -1,5 +1,6 @@
 // The stores of computed prompts beside what carries them: memory, disk, wire, Redis; and prompts of which 96% are
-// cached beside cold ones. Names as arguments run only those parts: memory ssd redis kvstore prefill-4k prefill-32k.
+// cached beside cold ones. Names as arguments run only those parts: memory ssd redis kvstore rados
+// prefill-4k prefill-32k.
 #include <algorithm>
 #include <string_view>
 
@@ -16,6 +17,7 @@ int main(int argc, char** argv) {
   run("ssd", &bench::kv::ssd);
   run("redis", &bench::kv::redis);
   run("kvstore", &bench::kv::kvstore);
+  run("rados", &bench::kv::rados);
   run("prefill-4k", &bench::kv::prefill_4k);
   run("prefill-32k", &bench::kv::prefill_32k);
 }

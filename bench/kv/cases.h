@@ -25,6 +25,7 @@ void host_memory(bool quick);
 void ssd(bool quick);
 void redis(bool quick);
 void kvstore(bool quick);
+void rados(bool quick);
 void prefill_4k(bool quick);
 void prefill_32k(bool quick);
 

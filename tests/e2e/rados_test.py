@@ -40,6 +40,15 @@ class RadosTest(unittest.TestCase):
         answers = sorted(json.dumps(line["response"]["choices"][0]["message"]) for line in lines)
         return answers, sum(l["response"]["usage"]["prompt_tokens_details"]["cached_tokens"] for l in lines)
 
+    def measure(self, url):
+        """The tier beside `rados bench`, where the benchmark is built; a figure, no condition."""
+        build = pathlib.Path(PROGRAM).parents[2]
+        bench = build / "bench" / "bench_kv"
+        if bench.exists():
+            env = {**os.environ, "DEEPINFER_BENCH_RADOS": url, "LD_LIBRARY_PATH": str(build / "src" / "app")}
+            done = subprocess.run([bench, "rados"], env=env, capture_output=True, text=True, timeout=300)
+            print(done.stdout + done.stderr, end="")
+
     def test_lost_osds(self):
         self.home = tempfile.TemporaryDirectory()
         self.addCleanup(self.home.cleanup)
@@ -63,6 +72,7 @@ class RadosTest(unittest.TestCase):
             answers, all_cached = self.generate(*remote)
             self.assertEqual(answers, cold)
             self.assertGreaterEqual(all_cached, 256 * len(QUESTIONS))
+            self.measure(url)
             for i in (3, 8):
                 ceph.osds[i].kill()
             ceph.wait_for(lambda: "10 up" in ceph.ceph("osd", "stat"))
