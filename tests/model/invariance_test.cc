@@ -232,7 +232,7 @@ TEST(InstructionSets, GiveTheSameBits) {
   if (ops::make_fast_ops(1, "avx512") == nullptr) GTEST_SKIP() << "this processor has one of them only";
   const std::vector<int32_t> tokens = prompt(kTokens, 9);
   model::Draft draft, other;
-  const std::vector<float> one = in_pieces(*make_model("tiny-random", Kind::kFast, 2), tokens, {100, 1}, 20, &draft);
+  const std::vector<float> one = in_pieces(*make_model("tiny-random", Kind::kFastAvx512, 2), tokens, {100, 1}, 20, &draft);
   EXPECT_TRUE(in_pieces(*make_model("tiny-random", Kind::kFastAvx2, 2), tokens, {100, 1}, 20, &other) == one);
   EXPECT_TRUE(other.logits == draft.logits);
   EXPECT_EQ(other.confidence, draft.confidence);

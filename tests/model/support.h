@@ -36,7 +36,7 @@ inline std::shared_ptr<const checkpoint::Checkpoint> open_checkpoint(const std::
 }
 
 // kCuda exists in programs built with DEEPINFER_TEST_CUDA.
-enum class Kind { kReference, kPlain, kFast, kFastAvx2, kCuda };
+enum class Kind { kReference, kPlain, kFast, kFastAvx512, kFastAvx2, kCuda };
 
 inline std::unique_ptr<ops::Ops> make_ops(Kind kind, int threads) {
 #ifdef DEEPINFER_TEST_CUDA
@@ -50,6 +50,7 @@ inline std::unique_ptr<ops::Ops> make_ops(Kind kind, int threads) {
   }
 #endif
   if (kind == Kind::kFast) return ops::make_cpu_ops(threads);
+  if (kind == Kind::kFastAvx512) return ops::make_fast_ops(threads, "avx512");
   if (kind == Kind::kFastAvx2) return ops::make_fast_ops(threads, "avx2");
   return kind == Kind::kReference ? ops::make_reference_ops(ops::ReferenceMode::kExact, threads)
                                   : ops::make_plain_ops(threads);

@@ -34,7 +34,7 @@ std::unique_ptr<Ops> make_fast_ops(int threads, const std::string& isa, bool pin
   Capabilities c;
   c.backend = "fast";
   c.offload = true;
-  c.numeric_class = "fast-bf16-pairs-2";
+  c.numeric_class = kernels->numeric_class;
   c.host_memory = true;
   c.kv_format = {KvFormat::Records::kPacked, sizeof(float)};
   return std::make_unique<cpu::fast::FastBackend>(std::move(c), *kernels, threads, pin);

@@ -22,7 +22,7 @@ enum class ReferenceMode : uint8_t { kExact, kOff };
 
 std::unique_ptr<Ops> make_reference_ops(ReferenceMode mode, int threads);
 std::unique_ptr<Ops> make_plain_ops(int threads);
-// isa: "avx512", "avx2", or "" for the best of this processor. Null if the processor lacks it.
+// isa: "amx", "avx512", "avx2", or "" for the best of this processor. Null if the processor lacks it.
 // pin: each thread but the caller's stays on a core of its own.
 std::unique_ptr<Ops> make_fast_ops(int threads, const std::string& isa = "", bool pin = false);
 // fast where the processor has it, else plain.

@@ -3,12 +3,16 @@
 
 #include <cmath>
 #include <cstring>
+#include <map>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "numeric/formats.h"
 #include "numeric/quantize.h"
+#include "ops/cpu/fast/amx.h"
 #include "ops/cpu/fast/kernels.h"
+#include "tests/unit/ops/emulated_tiles.h"
 
 namespace deepinfer::ops::cpu::fast {
 namespace {
@@ -76,14 +80,28 @@ int64_t column(Order order, int64_t i) {
   }
 }
 
+bool tiles(const Kernels& k) { return std::strcmp(k.numeric_class, "fast-bf16-tiles-1") == 0; }
+
 // x: values already quantised.
-float tree(const Matrix& w, int64_t row, const float* x) {
+float tree(const Matrix& w, int64_t row, const float* x, bool tiles) {
   float lanes[16] = {};
   const Order order = order_of(w.format);
   const auto value = [&](int64_t word, bool of_x) {
     const int64_t k = column(order, word);
     return k >= w.cols ? 0.0f : of_x ? x[k] : weight(w, row, k);
   };
+  if (tiles) {
+    float total = 0;
+    for (int64_t step = 0; step < packed_columns(w.cols); step += 32) {
+      float even = 0, odd = 0;
+      for (int64_t k = step; k < step + 32; k += 2) {
+        even = std::fma(value(k, false), value(k, true), even);
+        odd = std::fma(value(k + 1, false), value(k + 1, true), odd);
+      }
+      total += even + odd;
+    }
+    return total;
+  }
   for (int64_t step = 0; step < packed_columns(w.cols); step += 32) {
     for (int lane = 0; lane < 16; ++lane) {
       const int64_t even = step + 2 * lane;
@@ -99,7 +117,15 @@ float tree(const Matrix& w, int64_t row, const float* x) {
 
 std::vector<const Kernels*> tables() {
   std::vector<const Kernels*> out;
-  for (const Kernels* k : {avx512_kernels(), avx2_kernels()}) {
+  static Kernels emulated;
+  if (avx512_kernels() != nullptr) {
+    emulated = *avx512_kernels();
+    emulated.isa = "amx, emulated";
+    emulated.numeric_class = "fast-bf16-tiles-1";
+    emulated.multiply = multiply_emulated;
+    out.push_back(&emulated);
+  }
+  for (const Kernels* k : {avx512_kernels(), avx2_kernels(), amx_kernels()}) {
     if (k != nullptr) out.push_back(k);
   }
   return out;
@@ -133,7 +159,7 @@ std::vector<float> multiply(const Kernels& k, const Matrix& w, int64_t row0, int
                             int64_t first, int64_t n, bool round) {
   const Packed packed = pack(k, w, x, first, n);
   std::vector<float> out(n * rows, NAN);
-  std::vector<std::byte> memory(multiply_scratch_bytes(w.cols) + 64);
+  std::vector<std::byte> memory(std::max<size_t>(multiply_scratch_bytes(w.cols), amx_scratch_bytes(w.cols)) + 64);
   auto* scratch = reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(memory.data()) + 63) & ~uintptr_t{63});
   k.multiply({&w, row0, rows, packed.rows, out.data(), rows, round}, scratch);
   return out;
@@ -159,7 +185,7 @@ TEST_P(FastLinear, EqualsItsTree) {
       const std::vector<float> got = multiply(*k, w.m, 0, w.m.rows, x, 0, 3, false);
       for (int64_t i = 0; i < 3; ++i) {
         for (int64_t j = 0; j < w.m.rows; ++j) {
-          ASSERT_EQ(got[i * w.m.rows + j], tree(w.m, j, q.data() + i * w.m.cols))
+          ASSERT_EQ(got[i * w.m.rows + j], tree(w.m, j, q.data() + i * w.m.cols, tiles(*k)))
               << k->isa << " values " << static_cast<int>(values) << " row " << i << " output " << j;
         }
       }
@@ -174,12 +200,13 @@ TEST_P(FastLinear, RowsDoNotDependOnTheBatch) {
   constexpr int64_t kRows = 128;
   const std::vector<float> x = random_rows(kRows, w.m.cols, random);
   const int64_t rows = w.m.rows;
-  std::vector<float> want;
+  std::map<std::string, std::vector<float>> of_class;
   for (const Kernels* k : tables()) {
     const std::vector<float> all = multiply(*k, w.m, 0, rows, x, 0, kRows, false);
+    std::vector<float>& want = of_class[k->numeric_class];
     if (want.empty()) want = all;
     EXPECT_TRUE(all == want) << k->isa;
-    for (const int64_t n : {1, 2, 3, 4, 5, 6, 7, 17}) {
+    for (const int64_t n : {1, 2, 3, 4, 5, 6, 7, 16, 17, 33}) {
       const int64_t first = random() % (kRows - n);
       const std::vector<float> part = multiply(*k, w.m, 0, rows, x, first, n, false);
       EXPECT_TRUE(std::equal(part.begin(), part.end(), all.begin() + first * rows)) << k->isa << " rows " << n;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "ops/cpu/fast/amx.h"
 #include "ops/cpu/fast/avx2.h"
 #include "ops/cpu/fast/avx512.h"
 
@@ -12,13 +13,21 @@ size_t multiply_scratch_bytes(int64_t k) {
   constexpr int64_t kAccumulators = 32 << 10, kScaleRows = 4;
   const int64_t row = packed_columns(k) * static_cast<int64_t>(sizeof(uint16_t));
   const int64_t panel = std::max(kPanelBytes, kBlockRows / 4 * row), streams = kStreamRows * row;
-  return std::max(panel, streams) + kAccumulators + kScaleRows * packed_columns(k / 32 + 1);
+  const int64_t vectors = std::max(panel, streams) + kAccumulators + kScaleRows * packed_columns(k / 32 + 1);
+  return amx_kernels() != nullptr ? std::max(vectors, amx_scratch_bytes(k)) : vectors;
 }
 
 #if defined(__x86_64__)
 
+namespace {
+
+constexpr const char* kPairs = "fast-bf16-pairs-2";
+
+}  // namespace
+
 const Kernels* avx512_kernels() {
   static const Kernels table = {"avx512",
+                                kPairs,
                                 avx512::pack,
                                 avx512::multiply,
                                 avx512::outer,
@@ -42,8 +51,21 @@ const Kernels* avx512_kernels() {
   return fits ? &table : nullptr;
 }
 
+const Kernels* amx_kernels() {
+  static const Kernels* const amx = []() -> const Kernels* {
+    if (avx512_kernels() == nullptr || !have_amx()) return nullptr;
+    static Kernels table = *avx512_kernels();
+    table.isa = "amx";
+    table.numeric_class = "fast-bf16-tiles-1";
+    table.multiply = amx::multiply;
+    return &table;
+  }();
+  return amx;
+}
+
 const Kernels* avx2_kernels() {
   static const Kernels table = {"avx2",
+                                kPairs,
                                 avx2::pack,
                                 avx2::multiply,
                                 avx2::outer,
@@ -67,16 +89,21 @@ const Kernels* avx2_kernels() {
 
 #else
 
+const Kernels* amx_kernels() { return nullptr; }
 const Kernels* avx512_kernels() { return nullptr; }
 const Kernels* avx2_kernels() { return nullptr; }
 
 #endif
 
 const Kernels* choose_kernels(const char* isa) {
+  if (std::strcmp(isa, "amx") == 0) return amx_kernels();
   if (std::strcmp(isa, "avx512") == 0) return avx512_kernels();
   if (std::strcmp(isa, "avx2") == 0) return avx2_kernels();
   if (*isa != '\0') return nullptr;
-  return avx512_kernels() != nullptr ? avx512_kernels() : avx2_kernels();
+  for (const Kernels* k : {amx_kernels(), avx512_kernels()}) {
+    if (k != nullptr) return k;
+  }
+  return avx2_kernels();
 }
 
 }  // namespace deepinfer::ops::cpu::fast

@@ -6,8 +6,9 @@
 //     k->pack(x + i * ldx, cols, order_of(w.format), true, packed.row(i), packed.step(i));
 //   k->multiply({.w = &w, .row0 = 0, .rows = 64, .x = packed, .out = y, .ldo = 64, .round = true}, scratch);
 //
-// Every table computes the same bits (ORDER.md, "fast"): sums of bf16 pairs as VDPBF16PS defines them, that is, two
-// fused multiply-adds, the odd element first. Only numbers below 2^-126 differ: AVX-512 flushes them, AVX2 keeps them.
+// The tables of AVX-512 and AVX2 compute the same bits (ORDER.md, "fast"): sums of bf16 pairs as VDPBF16PS defines them,
+// that is, two fused multiply-adds, the odd element first. Only numbers below 2^-126 differ: AVX-512 flushes them, AVX2
+// keeps them. AMX sums linear layers in another order and is a numeric class of its own.
 //
 // Limits: |x| and |w| x scale below 2^60; block scales are held within 2^-60 .. 2^60 so that no exponent wraps.
 // The files of a table are compiled for its instruction set. They include nothing with inline functions that other
@@ -127,6 +128,7 @@ struct ScoreCall {
 
 struct Kernels {
   const char* isa;
+  const char* numeric_class;  // Capabilities::numeric_class of the backend that uses the table
   // k columns of one row to bf16 (cut, as x holds bf16 values), quantised by FQ8 first if asked; zeros up to
   // packed_columns(k). Every kStep words lie `step` words behind the ones before.
   void (*pack)(const float* x, int64_t k, Order order, bool quantise, uint16_t* out, int64_t step);
@@ -161,10 +163,11 @@ struct Kernels {
   void (*combine)(const float* shared, const float* routed, int64_t k, int64_t n, float* out);
 };
 
+const Kernels* amx_kernels();     // null where avx512_kernels() is, and without AMX or the system's leave to use it
 const Kernels* avx512_kernels();  // null where the build or the processor lacks F, BW, VL, DQ, VBMI or BF16
 const Kernels* avx2_kernels();    // null without AVX2 and FMA
 
-// "avx512", "avx2", or "" for the best; null if this processor lacks it.
+// "amx", "avx512", "avx2", or "" for the best; null if this processor lacks it.
 const Kernels* choose_kernels(const char* isa);
 
 }  // namespace deepinfer::ops::cpu::fast

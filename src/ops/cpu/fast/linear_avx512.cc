@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "ops/cpu/fast/avx512.h"
-#include "ops/cpu/fast/expand_avx512.h"
+#include "ops/cpu/fast/weight_rows_avx512.h"
 
 namespace deepinfer::ops::cpu::fast {
 namespace {
@@ -16,8 +16,6 @@ constexpr int64_t kPanelRowsMax = 64;
 constexpr int64_t kPanelAhead = 12;  // steps that panel rows are fetched ahead of from the second-level cache
 
 inline __m512 dot(__m512 acc, Words a, Words b) { return _mm512_dpbf16_ps(acc, (__m512bh)a, (__m512bh)b); }
-
-inline const uint8_t* bytes(const std::byte* p) { return reinterpret_cast<const uint8_t*>(p); }
 
 // ---- Scaled activations -----------------------------------------------------------------------------------------
 
@@ -40,71 +38,6 @@ struct WordScale {
     return _mm512_ternarylogic_epi32(y, x, magnitude_bits, 0xf4);  // y | (x & ~magnitude_bits)
   }
 };
-
-// ---- Rows of weights --------------------------------------------------------------------------------------------
-
-struct WeightRow {
-  const uint8_t* data = nullptr;
-  const uint8_t* scale = nullptr;
-};
-
-WeightRow row_of(const Matrix& w, int64_t row) {
-  switch (w.format) {
-    case WeightFormat::kFp8: return {bytes(w.data) + row * w.cols, bytes(w.scale) + row / 32 * (w.cols / 32)};
-    case WeightFormat::kFp4: return {bytes(w.data) + row * (w.cols / 2), bytes(w.scale) + row * (w.cols / 32)};
-    default: return {bytes(w.data) + row * w.cols * 2, nullptr};
-  }
-}
-
-// One chunk of 64 columns of a row, not scaled for FP8. `left`: columns that exist, for the last chunk.
-template <WeightFormat F, class Expander>
-[[gnu::always_inline]] inline void load_chunk(const Expander& e, const WeightRow& r, const uint8_t* scales,
-                                              int64_t chunk, int64_t left, Words& a, Words& b) {
-  if constexpr (F == WeightFormat::kFp8) {
-    const uint8_t* p = r.data + chunk * 64;
-    e.expand(left >= 64 ? _mm512_loadu_si512(p) : _mm512_maskz_loadu_epi8((uint64_t{1} << left) - 1, p), a, b);
-  } else if constexpr (F == WeightFormat::kFp4) {
-    const uint8_t* p = r.data + chunk * 32;
-    e.expand(left >= 64 ? _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))
-                        : _mm256_maskz_loadu_epi8((uint32_t{1} << (left / 2)) - 1, p),
-             scales + chunk * 2, a, b);
-  } else {
-    const uint8_t* p = r.data + chunk * 128;
-    if (left >= 64) {
-      a = _mm512_loadu_si512(p);
-      b = _mm512_loadu_si512(p + 64);
-    } else {
-      const uint64_t mask = (uint64_t{1} << left) - 1;
-      a = _mm512_maskz_loadu_epi16(static_cast<__mmask32>(mask), p);
-      b = _mm512_maskz_loadu_epi16(static_cast<__mmask32>(mask >> 32), p + 64);
-    }
-  }
-}
-
-struct NoExpander {};
-template <WeightFormat F>
-struct ExpanderOf {
-  using type = NoExpander;
-};
-template <>
-struct ExpanderOf<WeightFormat::kFp8> {
-  using type = Fp8Expander;
-};
-template <>
-struct ExpanderOf<WeightFormat::kFp4> {
-  using type = Fp4Expander;
-};
-
-void clamp_scales(const uint8_t* from, int64_t n, uint8_t* to) {
-  const __m512i low = _mm512_set1_epi8(kScaleBias - kScaleLimit),
-                high = _mm512_set1_epi8(static_cast<char>(kScaleBias + kScaleLimit));
-  for (int64_t i = 0; i < n; i += 64) {
-    const __mmask64 mask = n - i >= 64 ? ~__mmask64{0} : (__mmask64{1} << (n - i)) - 1;
-    const __m512i s = _mm512_maskz_loadu_epi8(mask, from + i);
-    _mm_prefetch(reinterpret_cast<const char*>(from + n + i), _MM_HINT_T0);  // mostly what is wanted next
-    _mm512_storeu_si512(to + i, _mm512_min_epu8(_mm512_max_epu8(s, low), high));
-  }
-}
 
 // ---- Sums -------------------------------------------------------------------------------------------------------
 
@@ -252,25 +185,6 @@ void stream(const LinearCall& c, std::byte* scratch) {
 // ---- Panels -----------------------------------------------------------------------------------------------------
 
 // Panels and activation tiles lie in the order in which panel_step reads them: 32 words of every row, then the next 32.
-template <WeightFormat F>
-void expand_row(const Matrix& w, int64_t row, uint8_t* scales, uint16_t* out) {
-  const typename ExpanderOf<F>::type expander;
-  const WeightRow r = row_of(w, row);
-  if constexpr (F != WeightFormat::kBf16) clamp_scales(r.scale, w.cols / 32, scales);
-  const __m512i spread = make_spread();
-  for (int64_t chunk = 0; chunk * 64 < w.cols; ++chunk) {
-    Words a, b;
-    load_chunk<F>(expander, r, scales, chunk, w.cols - chunk * 64, a, b);
-    if constexpr (F == WeightFormat::kFp8) {
-      const __m512i exponent =
-          _mm512_sub_epi16(scale_words(scales + chunk * 2, spread), _mm512_set1_epi16(kScaleBias << 7));
-      a = Fp8Expander::scaled(a, exponent);
-      b = Fp8Expander::scaled(b, exponent);
-    }
-    _mm512_store_si512(out + chunk * 64 * kPanelStep, a);
-    _mm512_store_si512(out + (chunk * 64 + 32) * kPanelStep, b);
-  }
-}
 
 // Four panel rows times M activation rows over `steps` x 32 columns; acc[i * 4 + r] is continued or begun.
 template <int M>
@@ -337,7 +251,7 @@ void panels(const LinearCall& c, std::byte* scratch) {
   for (int64_t j = 0; j < c.rows; j += step) {
     const int64_t count = c.rows - j < step ? c.rows - j : step;
     for (int64_t r = 0; r < count; ++r)
-      expand_row<F>(w, c.row0 + j + r, scales, panel + r / kPanelStep * kPanelStep * ldp + r % kPanelStep * 32);
+      expand_row<F>(w, c.row0 + j + r, scales, panel + r / kPanelStep * kPanelStep * ldp + r % kPanelStep * 32, kPanelStep);
     for (int64_t r = count; r % kPanelStep != 0; ++r) {
       uint16_t* row = panel + r / kPanelStep * kPanelStep * ldp + r % kPanelStep * 32;
       for (int64_t k = 0; k < ldp; k += kStep) _mm512_store_si512(row + k * kPanelStep, _mm512_setzero_si512());

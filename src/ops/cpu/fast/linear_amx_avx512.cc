@@ -1,0 +1,75 @@
+// Linear layers on the tiles of a processor with AMX.
+#include "ops/cpu/fast/amx.h"
+
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "ops/cpu/fast/linear_amx.h"
+
+namespace deepinfer::ops::cpu::fast {
+namespace {
+
+struct alignas(64) TileConfig {
+  uint8_t palette = 1, start_row = 0, reserved[14] = {};
+  uint16_t column_bytes[16] = {};
+  uint8_t rows[16] = {};
+};
+
+// Written as assembly: the compiler's names for these instructions want a flag for the whole file.
+struct HardwareTiles {
+  static void configure(int columns) {
+    TileConfig c;
+    for (int t = 0; t < 8; ++t) {
+      c.rows[t] = kBlock;
+      c.column_bytes[t] = static_cast<uint16_t>(t == 4 || t == 5 ? 64 : 4 * columns);
+    }
+    asm volatile("ldtilecfg %0" ::"m"(c));
+  }
+  template <int T>
+  static void zero() {
+    asm volatile("tilezero %%tmm%c0" ::"i"(T));
+  }
+  template <int T>
+  static void load(const void* from, int64_t stride) {
+    asm volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(stride), "i"(T) : "memory");
+  }
+  template <int T>
+  static void store(void* to, int64_t stride) {
+    asm volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(to), "r"(stride), "i"(T) : "memory");
+  }
+  template <int C, int A, int B>
+  static void dot() {
+    asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(C), "i"(A), "i"(B));
+  }
+  static void release() { asm volatile("tilerelease"); }
+};
+
+}  // namespace
+
+bool have_amx() {
+  constexpr uint32_t kXsave = 1u << 27, kBf16 = 1u << 22, kTile = 1u << 24;
+  constexpr uint64_t kTileState = 3u << 17;
+  uint32_t a, b, c, d;
+  if (__get_cpuid(1, &a, &b, &c, &d) == 0 || (c & kXsave) == 0) return false;
+  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0 || (d & kBf16) == 0 || (d & kTile) == 0) return false;
+  uint32_t low, high;
+  asm volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  if ((low & kTileState) != kTileState) return false;
+  // The system gives a process the tiles' registers only if it asks: all its threads, once.
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;
+  return ::syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+}
+
+int64_t amx_scratch_bytes(int64_t k) {
+  const int64_t ldp = packed_columns(k), row = ldp * static_cast<int64_t>(sizeof(uint16_t));
+  const int64_t rows = 2 * kBlock + amx_panel_rows(ldp), stage = 4 * kBlockWords * static_cast<int64_t>(sizeof(uint16_t));
+  return rows * row + stage + 2 * kBlock * (k / 32 + 1) + 128;
+}
+
+namespace amx {
+
+void multiply(const LinearCall& c, std::byte* scratch) { multiply_amx<HardwareTiles>(c, scratch); }
+
+}  // namespace amx
+}  // namespace deepinfer::ops::cpu::fast
