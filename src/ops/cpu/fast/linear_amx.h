@@ -1,5 +1,6 @@
-// Linear layers with AMX: weights as stored -> bf16 blocks -> TDPBF16PS (see ORDER.md, "fast with AMX"). The tiles are a
-// parameter, so that the arithmetic can be tested where no processor has them. Only for files compiled with AVX-512 VBMI.
+// Linear layers with AMX: weights as stored -> bf16 blocks -> TDPBF16PS (see ORDER.md, "fast with AMX"). The tiles are
+// a parameter, so that the arithmetic can be tested where no processor has them. Only for files compiled with AVX-512
+// VBMI.
 //
 //   multiply_amx<HardwareTiles>(call, scratch);          // linear_amx_avx512.cc; scratch: amx_scratch_bytes(k)
 //
@@ -21,10 +22,11 @@
 namespace deepinfer::ops::cpu::fast {
 namespace {
 
-constexpr int64_t kBlock = 16;                        // rows of a tile
+constexpr int64_t kBlock = 16;  // rows of a tile
 constexpr int64_t kBlockWords = kBlock * kStep;
-constexpr int64_t kAmxAheadBytes = 8 << 10;           // as kAheadBytes of linear_avx512.cc
-constexpr int64_t kAmxPanelBytes = 1 << 20;           // expanded weights that stay in the second-level cache
+constexpr int64_t kLine = kStep * sizeof(uint16_t);  // bytes of a block's row
+constexpr int64_t kAmxAheadBytes = 8 << 10;          // as kAheadBytes of linear_avx512.cc
+constexpr int64_t kAmxPanelBytes = 1 << 20;          // expanded weights that stay in the second-level cache
 
 constexpr int64_t amx_panel_rows(int64_t ldp) {
   const int64_t fit = kAmxPanelBytes / (ldp * 2) / (2 * kBlock) * (2 * kBlock);
@@ -47,7 +49,8 @@ inline void turn(const __m512i* in, uint16_t* out) {
   // u[4 a + b]: dword 4 q + b of rows 4 a .. 4 a + 3 in quarter q.
   for (int b = 0; b < 4; ++b) {
     const __m512i x = _mm512_shuffle_i32x4(u[b], u[4 + b], 0x88), y = _mm512_shuffle_i32x4(u[b], u[4 + b], 0xdd);
-    const __m512i z = _mm512_shuffle_i32x4(u[8 + b], u[12 + b], 0x88), v = _mm512_shuffle_i32x4(u[8 + b], u[12 + b], 0xdd);
+    const __m512i z = _mm512_shuffle_i32x4(u[8 + b], u[12 + b], 0x88),
+                  v = _mm512_shuffle_i32x4(u[8 + b], u[12 + b], 0xdd);
     const __m512i even_low = _mm512_shuffle_i32x4(x, z, 0x88), even_high = _mm512_shuffle_i32x4(x, z, 0xdd);
     const __m512i odd_low = _mm512_shuffle_i32x4(y, v, 0x88), odd_high = _mm512_shuffle_i32x4(y, v, 0xdd);
     _mm512_store_si512(out + b * kStep, even_low);
@@ -106,11 +109,14 @@ void amx_stream(const LinearCall& c, std::byte* scratch) {
   const typename ExpanderOf<F>::type expander;
   const __m512i spread = make_spread();
   const int64_t ldp = packed_columns(w.cols), blocks = w.cols / 32;
-  auto* x = reinterpret_cast<uint16_t*>(scratch);
-  auto* stage = x + kBlock * ldp;  // two blocks of each 16 rows
+  auto* turned = reinterpret_cast<uint16_t*>(scratch);
+  auto* stage = turned + kBlock * ldp;  // two blocks of each 16 rows
   auto* scales = reinterpret_cast<uint8_t*>(stage + 4 * kBlockWords);
   const int64_t n = c.x.n, scales_ld = F == WeightFormat::kFp8 ? 0 : blocks;
-  turn_rows(c.x, 0, x);
+  // One row is a column of pairs as it is.
+  if (n > 1) turn_rows(c.x, 0, turned);
+  const uint16_t* x = n > 1 ? turned : c.x.words;
+  const int64_t x_step = n > 1 ? kBlockWords : kStep, x_line = n > 1 ? kLine : 2 * sizeof(uint16_t);
   Tiles::configure(static_cast<int>(n));
   constexpr int64_t kRows = 2 * kBlock, kBytes = F == WeightFormat::kFp8 ? 64 : F == WeightFormat::kFp4 ? 32 : 128;
   for (int64_t j = 0; j < c.rows;) {
@@ -145,14 +151,13 @@ void amx_stream(const LinearCall& c, std::byte* scratch) {
         _mm512_store_si512(to, a);
         _mm512_store_si512(to + kBlockWords, b);
       }
-      const uint16_t* xk = x + chunk * 2 * kBlockWords;
-      constexpr int64_t kLine = kStep * sizeof(uint16_t);
-      Tiles::template load<6>(xk, kLine);
+      const uint16_t* xk = x + chunk * 2 * x_step;
+      Tiles::template load<6>(xk, x_line);
       Tiles::template load<4>(stage, kLine);
       Tiles::template load<5>(stage + 2 * kBlockWords, kLine);
       Tiles::template dot<0, 4, 6>();
       Tiles::template dot<1, 5, 6>();
-      Tiles::template load<7>(xk + kBlockWords, kLine);
+      Tiles::template load<7>(xk + x_step, x_line);
       Tiles::template load<4>(stage + kBlockWords, kLine);
       Tiles::template load<5>(stage + 3 * kBlockWords, kLine);
       Tiles::template dot<0, 4, 7>();
@@ -199,7 +204,6 @@ void amx_panels(const LinearCall& c, std::byte* scratch) {
         Tiles::template zero<1>();
         Tiles::template zero<2>();
         Tiles::template zero<3>();
-        constexpr int64_t kLine = kStep * sizeof(uint16_t);
         for (int64_t k = 0; k < steps; ++k) {
           Tiles::template load<4>(upper + k * kBlockWords, kLine);
           Tiles::template load<6>(x + k * kBlockWords, kLine);

@@ -63,7 +63,8 @@ bool have_amx() {
 
 int64_t amx_scratch_bytes(int64_t k) {
   const int64_t ldp = packed_columns(k), row = ldp * static_cast<int64_t>(sizeof(uint16_t));
-  const int64_t rows = 2 * kBlock + amx_panel_rows(ldp), stage = 4 * kBlockWords * static_cast<int64_t>(sizeof(uint16_t));
+  const int64_t rows = 2 * kBlock + amx_panel_rows(ldp),
+                stage = 4 * kBlockWords * static_cast<int64_t>(sizeof(uint16_t));
   return rows * row + stage + 2 * kBlock * (k / 32 + 1) + 128;
 }
 

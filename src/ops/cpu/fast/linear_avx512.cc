@@ -27,7 +27,9 @@ struct WordScale {
     const __m512i bytes = _mm512_set1_epi16(static_cast<int16_t>(s1 << 8 | s0)), bias = _mm512_set1_epi16(kScaleBias);
     const __m512i limit = _mm512_set1_epi16(kScaleLimit), zero = _mm512_setzero_si512();
     const __m512i d = _mm512_sub_epi16(_mm512_shuffle_epi8(bytes, spread), bias);
-    const auto side = [&](__m512i x) { return _mm512_slli_epi16(_mm512_min_epi16(_mm512_max_epi16(x, zero), limit), 7); };
+    const auto side = [&](__m512i x) {
+      return _mm512_slli_epi16(_mm512_min_epi16(_mm512_max_epi16(x, zero), limit), 7);
+    };
     return {side(d), side(_mm512_sub_epi16(zero, d))};
   }
   [[gnu::always_inline]] Words apply(Words x) const {
@@ -102,7 +104,8 @@ static_assert(kPanelStep == 4);
 // N weight rows times M activation rows, weights expanded in registers.
 template <WeightFormat F, int M, int N, class Expander>
 [[gnu::always_inline]] inline void stream_rows(const LinearCall& c, int64_t j, const Expander& expander,
-                                               const uint16_t* x, int64_t ldx, const uint8_t* scales, int64_t scales_ld) {
+                                               const uint16_t* x, int64_t ldx, const uint8_t* scales,
+                                               int64_t scales_ld) {
   const Matrix& w = *c.w;
   WeightRow rows[N];
   for (int r = 0; r < N; ++r) rows[r] = row_of(w, c.row0 + j + r);
@@ -251,7 +254,8 @@ void panels(const LinearCall& c, std::byte* scratch) {
   for (int64_t j = 0; j < c.rows; j += step) {
     const int64_t count = c.rows - j < step ? c.rows - j : step;
     for (int64_t r = 0; r < count; ++r)
-      expand_row<F>(w, c.row0 + j + r, scales, panel + r / kPanelStep * kPanelStep * ldp + r % kPanelStep * 32, kPanelStep);
+      expand_row<F>(w, c.row0 + j + r, scales, panel + r / kPanelStep * kPanelStep * ldp + r % kPanelStep * 32,
+                    kPanelStep);
     for (int64_t r = count; r % kPanelStep != 0; ++r) {
       uint16_t* row = panel + r / kPanelStep * kPanelStep * ldp + r % kPanelStep * 32;
       for (int64_t k = 0; k < ldp; k += kStep) _mm512_store_si512(row + k * kPanelStep, _mm512_setzero_si512());
