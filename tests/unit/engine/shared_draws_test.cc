@@ -12,7 +12,7 @@
 namespace deepinfer::engine {
 namespace {
 
-constexpr int kAnswers = 16, kVocab = 1024, kTokens = 40, kLackingAt = 12;
+constexpr int kAnswers = 16, kVocab = 1024, kTokens = 16, kLackingAt = 12;
 constexpr int32_t kLacking = 7;
 
 struct Answered {
@@ -38,7 +38,7 @@ Request make_request(int i) {
   if (i == 5) r.allowed_tokens = {kLacking};
   if (i == 6) r.sampling.logit_bias = {{9, 4.0f}};
   if (i == 7) r.forced_tokens = {1, -1, 2};
-  if (i == 8) r.min_tokens = 30;
+  if (i == 8) r.min_tokens = 10;
   r.logprobs = i % 2 == 1;
   r.processed_logprobs = i % 4 == 1;
   return r;
@@ -77,7 +77,7 @@ TEST(SharedDraws, EqualThoseOfOneThread) {
   EXPECT_EQ(alone[5].tokens.size(), static_cast<size_t>(kLackingAt) - 2);
 
   // Whether the other thread comes in time is the machine's choice; at last it does.
-  constexpr int kRoundsMin = 20, kRoundsMax = 2000;
+  constexpr int kRoundsMin = 6, kRoundsMax = 2000;
   for (int round = 0; round < kRoundsMin || engine->stats().shared_draws == 0; ++round) {
     ASSERT_LT(round, kRoundsMax);
     std::vector<std::unique_ptr<Stream>> streams;
