@@ -3,16 +3,14 @@
 #include <algorithm>
 #include <ctime>
 
-#include "kv/record.h"
-
 namespace deepinfer::kv {
 
 int64_t HostTier::now() const {
   return options_.unix_time ? options_.unix_time() : static_cast<int64_t>(std::time(nullptr));
 }
 
-Tier::Ticket HostTier::complete(Status status, size_t bytes, const PutInfo& info, bool checked) {
-  completions_.push_back({++last_, std::move(status), bytes, info, checked});
+Tier::Ticket HostTier::complete(Status status, size_t bytes, const PutInfo& info) {
+  completions_.push_back({++last_, std::move(status), bytes, info});
   return last_;
 }
 
@@ -31,7 +29,7 @@ HostTier::Place HostTier::drop(Place at) {
   return next;
 }
 
-HostTier::Record* HostTier::find(const BlockKey& key) {
+HostTier::Record* HostTier::use(const BlockKey& key) {
   const auto at = by_key_.find(key);
   const int64_t t = now();
   if (at == by_key_.end()) {
@@ -46,21 +44,11 @@ HostTier::Record* HostTier::find(const BlockKey& key) {
   }
   Record& r = *at->second;
   r.expires_at = t + r.ttl_s;
-  ++stats_.hits;
-  return &r;
-}
-
-// Relinking touches records that were used long ago; fetching them takes as long as a fifth of the copy.
-void HostTier::prefetch_neighbours(const Record& r) const {
-  __builtin_prefetch(&*r.in_space, 1);
-  if (r.in_all != records_.begin()) __builtin_prefetch(&*std::prev(r.in_all), 1);
-  if (const auto next = std::next(r.in_all); next != records_.end()) __builtin_prefetch(&*next, 1);
-}
-
-void HostTier::make_first(Record& r) {
-  records_.splice(records_.begin(), records_, r.in_all);
+  records_.splice(records_.begin(), records_, at->second);
   std::list<BlockKey>& own = spaces_[r.space].order;
   own.splice(own.begin(), own, r.in_space);
+  ++stats_.hits;
+  return &r;
 }
 
 bool HostTier::contains(const BlockKey& key) const {
@@ -69,20 +57,17 @@ bool HostTier::contains(const BlockKey& key) const {
 }
 
 Tier::Ticket HostTier::get(const BlockKey& key, std::span<std::byte> into) {
-  Record* r = find(key);
+  const Record* r = use(key);
   if (r == nullptr) return complete(Status(Code::kNotFound, "no such record in host memory"));
   if (r->bytes->size() > into.size())
     return complete(Status(Code::kResourceExhausted, "the record is larger than the buffer"));
-  prefetch_neighbours(*r);
-  const bool whole = copy_record(*r->bytes, into);
-  make_first(*r);
-  return complete(Status(), r->bytes->size(), {.space = r->space, .ttl_s = static_cast<double>(r->ttl_s)}, whole);
+  std::ranges::copy(*r->bytes, into.begin());
+  return complete(Status(), r->bytes->size(), {.space = r->space, .ttl_s = static_cast<double>(r->ttl_s)});
 }
 
 std::shared_ptr<const std::vector<std::byte>> HostTier::share(const BlockKey& key, PutInfo* info) {
-  Record* r = find(key);
+  const Record* r = use(key);
   if (r == nullptr) return nullptr;
-  make_first(*r);
   *info = {.space = r->space, .ttl_s = static_cast<double>(r->ttl_s)};
   return r->bytes;
 }
@@ -115,7 +100,6 @@ Status HostTier::make_room(const BlockKey& key, size_t bytes, const PutInfo& inf
   r.space = info.space;
   r.ttl_s = static_cast<int64_t>(std::clamp(info.ttl_s, 1.0, 4e9));
   r.expires_at = now() + r.ttl_s;
-  r.in_all = records_.begin();
   r.in_space = space.order.begin();
   stats_.bytes += bytes;
   ++stats_.records;

@@ -56,7 +56,6 @@ class HostTier : public Tier {
     std::shared_ptr<std::vector<std::byte>> bytes;
     uint64_t space = 0;
     int64_t ttl_s = 0, expires_at = 0;
-    std::list<Record>::iterator in_all;
     std::list<BlockKey>::iterator in_space;
   };
   struct Space {
@@ -67,11 +66,9 @@ class HostTier : public Tier {
 
   int64_t now() const;
   Place drop(Place at);
-  Record* find(const BlockKey& key);  // null: a miss
-  void prefetch_neighbours(const Record& r) const;
-  void make_first(Record& r);
+  Record* use(const BlockKey& key);  // null: a miss
   Status make_room(const BlockKey& key, size_t bytes, const PutInfo& info);
-  Ticket complete(Status status, size_t bytes = 0, const PutInfo& info = {}, bool checked = false);
+  Ticket complete(Status status, size_t bytes = 0, const PutInfo& info = {});
 
   const HostTierOptions options_;
   std::list<Record> records_;  // the most recently used first
