@@ -81,6 +81,8 @@ Seconds run(engine::Engine& e, const bench::Prompts& prompts, int batch, int rou
     r.prompt = prompts.ids(mixed ? static_cast<PromptKind>(i % 3) : kind, seed);
     r.seed = seed;
     r.max_tokens = tokens;
+    // As the API sets it for requests with tools.
+    if ((mixed ? i % 3 : static_cast<int>(kind)) == static_cast<int>(PromptKind::kTools)) r.traffic = kv::Traffic::kAgent;
     r.sampling.temperature = (round + i) % 2 == 0 ? 0 : 0.8;
     streams.push_back(must(e.submit(r)));
   }
@@ -190,6 +192,6 @@ int main(int argc, char** argv) {
   const bench::Options options = bench::parse(argc, argv);
   costs(options.quick ? 20 : 400);
   decode(1, options.quick ? 2 : 40, options.quick ? 16 : 96);
-  decode(8, options.quick ? 1 : 16, options.quick ? 16 : 96);
-  decode(32, options.quick ? 1 : 6, options.quick ? 8 : 96);
+  decode(8, options.quick ? 1 : 24, options.quick ? 16 : 96);
+  decode(32, options.quick ? 1 : 16, options.quick ? 8 : 96);
 }

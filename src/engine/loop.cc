@@ -245,7 +245,7 @@ void Engine::Impl::add(Submission&& submission) {
     if (speculation.enabled() && Speculation::suits(r)) l->answers.back()->drafts = std::make_unique<DraftState>();
   }
   l->open = r.n;
-  speculation.request_added();
+  speculation.request_added(r);
   scheduler->set_feeds_drafter(speculation.feeds_drafter());
 
   sched::Request s;

@@ -19,7 +19,6 @@ constexpr float kModelWeight = 2;     // of the governor's prior beside the answ
 constexpr int kFirstRounds = 4;       // of an answer, which the prior is made of
 
 constexpr int kReadyRows = 16;        // in the drafter's rings, for a round of the usual quality
-constexpr int kYoung = 8;             // tokens of an answer whose rings are kept fed
 
 // Sizes of the curve. The first ones are measured several times; where steps are slow, some are left out.
 constexpr int kSizes[] = {1, 2, 3, 4, 6, 8, 16, 32, 64, 128, 256, 512};
@@ -55,8 +54,9 @@ float Speculation::text_chance(const DraftState& d, int matched) const {
 
 // Survivals of a round of the model's drafter, as far as they are known before it: what came true in the answer's own
 // rounds, and beside it what the last one promised, or what others had.
-int Speculation::model_hope(const DraftState& d, std::span<float> out) const {
-  const std::span<const float> prior = d.has_said ? std::span<const float>(d.said) : governor_.prior();
+int Speculation::model_hope(const Answer& a, std::span<float> out) const {
+  const DraftState& d = *a.drafts;
+  const std::span<const float> prior = d.has_said ? std::span<const float>(d.said) : governor_.prior(kind_of(a.live.request));
   const int n = std::min<int>(model_drafts_, static_cast<int>(prior.size()));
   float survival = 1, before = 1;
   for (size_t j = 0; j < static_cast<size_t>(n); ++j) {
@@ -105,13 +105,14 @@ void Speculation::judge_text(DraftState& d, int matched, int judged, int accepte
   d.text_came = d.text_came * kForgetOwn + came;
 }
 
-void Speculation::judge_model(DraftState& d, int judged, int accepted) {
+void Speculation::judge_model(Answer& a, int judged, int accepted) {
+  DraftState& d = *a.drafts;
   for (int j = 0; j < std::min(judged, accepted + 1); ++j) {
     const auto at = static_cast<size_t>(j);
     d.model_tried[at] = d.model_tried[at] * kForgetOwn + 1;
     d.model_came[at] = d.model_came[at] * kForgetOwn + static_cast<float>(j < accepted);
   }
-  if (d.model_rounds++ < kFirstRounds) governor_.learn(judged, accepted);
+  if (d.model_rounds++ < kFirstRounds) governor_.learn(kind_of(a.live.request), judged, accepted);
 }
 
 void Speculation::judge_confidence(const DraftState& d, int verified, int accepted) {
@@ -139,7 +140,7 @@ void Speculation::learn_of(const StepJob& job, size_t i, Answer& a) {
       stats_.accepted[static_cast<size_t>(j)] += j < accepted;
     }
     if (d.source == DraftSource::kModel) {
-      judge_model(d, verified, accepted);
+      judge_model(a, verified, accepted);
       judge_confidence(d, verified, accepted);
       if (options_.on_round)
         options_.on_round(std::span<const float>(d.confidence).first(static_cast<size_t>(d.count)), verified, accepted);
@@ -153,7 +154,7 @@ void Speculation::learn_of(const StepJob& job, size_t i, Answer& a) {
     DraftState::Shadow& text = d.text_shadow;
     if (text.alive() && !text.follow(t)) judge_text(d, d.shadow_matched, text.judged, text.accepted);
     DraftState::Shadow& model = d.model_shadow;
-    if (model.alive() && !model.follow(t)) judge_model(d, model.judged, model.accepted);
+    if (model.alive() && !model.follow(t)) judge_model(a, model.judged, model.accepted);
   }
 }
 
@@ -218,7 +219,7 @@ void Speculation::shadow(const StepJob& job, size_t i, Answer& a) {
 void Speculation::decide(StepJob& job, sched::Scheduler& scheduler, bool prompts) {
   drafting_.clear();
   governor_.begin();
-  bool young = prompts;
+  bool young = false;
   for (size_t i = 0; i < job.answers.size(); ++i) {
     Answer* a = job.answers[i];
     if (a == nullptr || a->drafts == nullptr || a->ended || job.token_count[i] == 0) continue;
@@ -230,21 +231,21 @@ void Speculation::decide(StepJob& job, sched::Scheduler& scheduler, bool prompts
     shadow(job, i, *a);
     std::array<float, DraftState::kDraftsMax> text = {}, model = {};
     const int limit = limit_of(*a), texts = d.text_shadow.alive() ? limit : 0,
-              models = std::min(limit, model_hope(d, model));
+              models = std::min(limit, model_hope(*a, model));
     float survival = 1;
     const float chance = text_chance(d, d.shadow_matched);
     for (int j = 0; j < texts; ++j) text[static_cast<size_t>(j)] = survival *= chance;
     governor_.add({.text = std::span<const float>(text).first(static_cast<size_t>(texts)),
                    .model = std::span<const float>(model).first(static_cast<size_t>(models)),
                    .ready = ready(job, i)});
-    young = young || a->usage.output_tokens < kYoung;
+    young = young || (a->usage.output_tokens < kYoung && governor_.feeds_prompts(kind_of(a->live.request)));
     drafting_.push_back(i);
   }
   if (fixed()) return;
   choice_ = governor_.choose();
   for (size_t k = 0; k < drafting_.size(); ++k) job.answers[drafting_[k]]->drafts->asks_model = governor_.asks_model(k);
-  feeds_ = model_drafts_ > 0 &&
-           (choice_.feed || (governor_.feeds_prompts() && (young || drafting_.empty() || scheduler.stats().waiting > 0)));
+  feeds_ = model_drafts_ > 0 && (choice_.feed || young || prompt_feed_ > 0);
+  if (!prompts && scheduler.stats().waiting == 0 && prompt_feed_ > 0) --prompt_feed_;
 }
 
 // The drafts of the next round, and what is expected of them. False: there are none.

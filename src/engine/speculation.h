@@ -94,7 +94,11 @@ class Speculation {
   // Whether rows enter the drafter's rings from the next plan on.
   bool feeds_drafter() const { return feeds_; }
   // A request has come: its prompt is fed if drafts of new requests are worth it.
-  void request_added() { feeds_ = feeds_ || (enabled() && governor_.feeds_prompts()); }
+  void request_added(const Request& r) {
+    if (!enabled() || !governor_.feeds_prompts(kind_of(r))) return;
+    feeds_ = model_drafts_ > 0;
+    prompt_feed_ = kYoung;
+  }
   // Nothing runs: the time until the next step is nobody's.
   void idle() { last_drawn_s_ = -1; }
 
@@ -111,6 +115,8 @@ class Speculation {
  private:
   static constexpr int kTextStreak = 4;  // rounds after which the model's drafter is not asked any more
 
+  static constexpr int kYoung = 8;       // tokens of an answer whose rings are kept fed
+
   struct Hits {
     double tried = 2, came = 1;
   };
@@ -124,7 +130,9 @@ class Speculation {
   void measure(const StepJob& job, const Now& now, bool prompts);
   void learn_of(const StepJob& job, size_t i, Answer& a);
   void judge_text(DraftState& d, int matched, int judged, int accepted);
-  void judge_model(DraftState& d, int judged, int accepted);
+  // Requests with tools repeat themselves more than others.
+  static int kind_of(const Request& r) { return r.traffic == kv::Traffic::kAgent ? 1 : 0; }
+  void judge_model(Answer& a, int judged, int accepted);
   void judge_confidence(const DraftState& d, int verified, int accepted);
   void decide(StepJob& job, sched::Scheduler& scheduler, bool prompts);
   void shadow(const StepJob& job, size_t i, Answer& a);
@@ -132,7 +140,7 @@ class Speculation {
   void verify(StepJob& job, sched::Scheduler& scheduler);
   void keep_rows(const StepJob& job, sched::Scheduler& scheduler);
   float text_chance(const DraftState& d, int matched) const;
-  int model_hope(const DraftState& d, std::span<float> out) const;
+  int model_hope(const Answer& a, std::span<float> out) const;
   static bool ready(const StepJob& job, size_t i);
   static std::span<const int32_t> drafted(const StepJob& job, size_t i);
 
@@ -145,6 +153,7 @@ class Speculation {
   sched::DraftLengths lengths_;
   sched::DraftChoice choice_;
   const bool ahead_;
+  int prompt_feed_ = 0;  // steps that the rings are still fed for prompts of a kind whose drafts pay
   bool drafting_now_ = false;  // with ahead_: drafts are in use
   bool waits_ = false, feeds_ = false, serial_ = false;
   std::vector<size_t> drafting_;  // samples of the job whose answers go on and may draft

@@ -156,17 +156,18 @@ void DraftGovernor::observe_round(int sequences, double seconds) {
   probe_s_ = seconds;
 }
 
-void DraftGovernor::learn(int judged, int accepted) {
+void DraftGovernor::learn(int kind, int judged, int accepted) {
+  Prior& p = priors_[static_cast<size_t>(kind)];
   for (int j = 0; j < std::min({judged, accepted + 1, limits_.drafts_max}); ++j) {
     const auto at = static_cast<size_t>(j);
-    tried_[at] = kForget * tried_[at] + 1;
-    came_[at] = kForget * came_[at] + (j < accepted);
+    p.tried[at] = kForget * p.tried[at] + 1;
+    p.came[at] = kForget * p.came[at] + (j < accepted);
   }
-  prior_count_ = static_cast<size_t>(limits_.drafts_max);
+  p.count = static_cast<size_t>(limits_.drafts_max);
   double survival = 1;
-  for (size_t j = 0; j < prior_count_; ++j) {
-    survival *= (came_[j] + 0.5) / (tried_[j] + 1);
-    prior_[j] = static_cast<float>(survival);
+  for (size_t j = 0; j < p.count; ++j) {
+    survival *= (p.came[j] + 0.5) / (p.tried[j] + 1);
+    p.survival[j] = static_cast<float>(survival);
   }
 }
 
@@ -300,7 +301,8 @@ DraftChoice DraftGovernor::choose() {
   if (n <= kFewRequests || look) choose_way(plain);
   judge_probe();
   if (way_ != DraftWay::kModel) consider_probe(plain);
-  if (look) feeds_prompts_ = model_pays(plain, prior());
+  for (int kind = 0; look && kind < kKinds; ++kind)
+    feeds_prompts_[static_cast<size_t>(kind)] = model_pays(plain, prior(kind));
   for (size_t i = 0; i < requests_.size(); ++i) asks_[i] = way_ == DraftWay::kModel && asks(requests_[i], true);
   const bool waited = probing_ && steps_ - probe_since_ > kProbeWaits;
   return {.way = way_,

@@ -12,7 +12,7 @@
 // only when the step before it is committed, so its gap is longer, and it takes forward(n + m) and the drafter's round.
 // forward() is a curve measured at start, with the machine's speed followed live; the rest is measured live.
 // Gains. The caller brings survivals: text drafts are judged in the shadow (they cost nothing to make), the drafter's
-// by what came true for the request so far, else by prior(), which is learnt from the first rounds of every request.
+// by what came true for the request so far, else by prior(), which is learnt from the first rounds of the requests of its kind.
 // With them the best number of rows is found, and plain steps are left only for a gain of kMargin.
 // Probes. Requests differ, so the drafter is asked once for a new request beside its first plain steps (nothing is
 // verified): if it would pay with acceptance as good as it may be, and while the probes that found nothing stay within
@@ -71,6 +71,7 @@ struct DraftHope {
 class DraftGovernor {
  public:
   static constexpr int kDraftsMax = 16;
+  static constexpr int kKinds = 2;  // of requests: the caller's, such as with tools and without
   static constexpr double kMargin = 1.04;
   static constexpr double kProbeShare = 0.01;
 
@@ -79,17 +80,20 @@ class DraftGovernor {
   void observe(const DraftStep& step);
   // A draft round, behind any step.
   void observe_round(int sequences, double seconds);
-  // A verified or shadowed round of the drafter: one of the first of its request.
-  void learn(int judged, int accepted);
-  // Survivals expected of a request that nothing is known of; empty before the first round.
-  std::span<const float> prior() const { return {prior_.data(), prior_count_}; }
+  // A verified or shadowed round of the drafter: one of the first of its request, which is of that kind.
+  void learn(int kind, int judged, int accepted);
+  // Survivals expected of a request of a kind that nothing else is known of; empty before the first round.
+  std::span<const float> prior(int kind) const {
+    const Prior& p = priors_[static_cast<size_t>(kind)];
+    return {p.survival.data(), p.count};
+  }
 
   void begin();
   void add(const DraftHope& hope);
   DraftChoice choose();
   bool asks_model(size_t request) const { return asks_[request] != 0; }
-  // Of new requests the drafter's rings are fed from the prompt on.
-  bool feeds_prompts() const { return feeds_prompts_ || probing_; }
+  // Of new requests of a kind the drafter's rings are fed from the prompt on.
+  bool feeds_prompts(int kind) const { return feeds_prompts_[static_cast<size_t>(kind)] || probing_; }
 
   // For sched/draft_lengths.h.
   const StepTime& time() const { return time_; }
@@ -155,9 +159,12 @@ class DraftGovernor {
   Recent scale_{1}, sample_row_, round_scale_{1};
   std::array<Batch, 16> batches_;
 
-  std::array<double, kDraftsMax> tried_ = {}, came_ = {};
-  std::array<float, kDraftsMax> prior_ = {};
-  size_t prior_count_ = 0;
+  struct Prior {
+    std::array<double, kDraftsMax> tried = {}, came = {};
+    std::array<float, kDraftsMax> survival = {};
+    size_t count = 0;
+  };
+  std::array<Prior, kKinds> priors_;
 
   std::vector<Request> requests_;
   std::vector<uint8_t> asks_;
@@ -165,7 +172,8 @@ class DraftGovernor {
 
   int64_t steps_ = 0;
   DraftWay way_ = DraftWay::kPlain;
-  bool feeds_prompts_ = false, model_wanted_ = false;
+  std::array<bool, kKinds> feeds_prompts_ = {};
+  bool model_wanted_ = false;
   int last_requests_ = 0;
   // Of the trial under way.
   int trial_steps_ = 0, since_plain_ = 0, plain_left_ = 0;

@@ -114,7 +114,7 @@ class Simulation {
       r.tried[at] = 0.9 * r.tried[at] + 1;
       r.came[at] = 0.9 * r.came[at] + (j < accepted);
     }
-    if (r.first_rounds++ < 4) governor.learn(judged, accepted);
+    if (r.first_rounds++ < 4) governor.learn(0, judged, accepted);
   }
 
   void after(DraftGovernor& governor, DraftChoice* choice, bool* serial) {
@@ -133,11 +133,11 @@ class Simulation {
         while (accepted < kDrafts && comes(r, true)) ++accepted;
         judge_model(governor, r, kDrafts, accepted);
       }
-      if (r.tokens > traffic_.answer) r = {.fed = governor.feeds_prompts() ? 64 : 0};
+      if (r.tokens > traffic_.answer) r = {.fed = governor.feeds_prompts(0) ? 64 : 0};
       std::array<float, kDrafts> text = {}, model = {};
       float survival = 1;
       for (float& a : text) a = survival *= static_cast<float>(r.text_came / r.text_tried);
-      const std::span<const float> prior = governor.prior();
+      const std::span<const float> prior = governor.prior(0);
       survival = 1;
       const size_t models = r.said >= 0 ? kDrafts : prior.size();
       for (size_t j = 0; j < models; ++j) {
@@ -210,6 +210,18 @@ TEST(DraftGovernor, TellsRequestsApart) {
   const Chance mixed = [](int request, int64_t) { return request == 0 ? 0.97 : 0.4; };
   const Traffic t{.requests = 3, .answer = 100, .model = mixed};
   EXPECT_GT(Simulation(rows_are_free(), t).run().over_plain, 1.3);
+}
+
+TEST(DraftGovernor, LearnsEachKindOfRequestApart) {
+  DraftGovernor governor({.forward = {{1, 300e-6}, {6, 750e-6}}, .round_s = 100e-6, .sequence_s = 100e-6},
+                         {.drafts_max = kDrafts, .rows_max = 6});
+  EXPECT_TRUE(governor.prior(0).empty());
+  for (int i = 0; i < 40; ++i) governor.learn(1, kDrafts, kDrafts);
+  EXPECT_TRUE(governor.prior(0).empty()) << "what tools show says nothing of chats";
+  for (int i = 0; i < 40; ++i) governor.learn(0, kDrafts, 0);
+  ASSERT_EQ(governor.prior(1).size(), static_cast<size_t>(kDrafts));
+  EXPECT_GT(governor.prior(1)[4], 0.8f);
+  EXPECT_LT(governor.prior(0)[0], 0.1f);
 }
 
 TEST(DraftGovernor, FollowsWhatChanges) {
