@@ -110,9 +110,9 @@ class FakeBackend final : public serve::Backend {
         paced |= l.paced;
         if (l.state->queue.free_slots() < 2) continue;
         any = true;
+        if (l.timed) shared_->pushed_ns = now_ns();
         push(*l.state, 300 + l.left % 500, false);
         if (--l.left == 0) push(*l.state, -1, true);
-        if (l.timed) shared_->pushed_ns = now_ns();
         l.state->added();
       }
       std::erase_if(live, [](const Live& l) { return l.left == 0 || l.state->cancelled; });
