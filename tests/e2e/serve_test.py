@@ -89,10 +89,12 @@ class ServeTest(unittest.TestCase):
                 self.assertNotEqual(response.status, 405, path)
                 self.assertNotIn("There is nothing at", text)
 
-    def test_encoded_bodies_and_unknown_paths_are_said(self):
+    def test_encoded_bodies_unknown_paths_and_wrong_fields_are_said(self):
         with Serving() as server:
             response, text = server.request("POST", "/v1/chat/completions", CHAT, {"Content-Encoding": "gzip"})
             self.assertEqual((response.status, json.loads(text)["error"]["code"]), (415, "unsupported_content_encoding"))
+            response, text = server.request("POST", "/v1/tokenize", {"prompt": "a", "text": True})
+            self.assertEqual((response.status, json.loads(text)["error"]["param"]), (400, "text"))
             response, text = server.request("POST", "/v1/embeddings", {})
             self.assertEqual(response.status, 404)
             self.assertIn("/v1/embeddings", json.loads(text)["error"]["message"])

@@ -80,7 +80,7 @@ constexpr std::string_view kSchemas = R"({
 "Version": {"type": "object", "required": ["name", "version"], "properties": {"name": {"const": "deepinfer"}, "version": {"type": "string"}}},
 "Document": {"type": "object", "required": ["openapi", "paths"]},
 "TokenizeRequest": {"type": "object", "anyOf": [{"required": ["prompt"]}, {"required": ["text"]}, {"required": ["messages", "model"]}],
-  "properties": {"prompt": {"type": "string"}, "text": {"type": "string"}, "return_offsets": {"type": "boolean"},
+  "properties": {"prompt": {"type": "string"}, "text": {"type": "string"}, "return_offsets": {"type": ["boolean", "null"]},
     "messages": {"type": "array", "description": "the prompt that Chat Completions would give; its other fields may stand here too"}}},
 "DetokenizeRequest": {"type": "object", "required": ["tokens"], "properties": {"tokens": {"type": "array", "items": {"type": "integer", "minimum": 0}}}},
 "UploadRequest": {"type": "object", "required": ["file", "purpose"], "additionalProperties": false,

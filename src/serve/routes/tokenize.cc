@@ -67,6 +67,8 @@ Computed tokenize(const Service& service, Exchange& x) {
   const Json* text = body->find("prompt");
   if (text == nullptr) text = body->find("text");
   if (text == nullptr || !text->is_string()) return bad_request(x, "prompt must be a string, or messages a conversation.", "prompt");
+  const Json* alias = body->find("text");
+  if (alias != nullptr && !alias->is_string()) return bad_request(x, "text must be a string.", "text");
   const Json* offsets_wanted = body->find("return_offsets");
   if (offsets_wanted != nullptr && !offsets_wanted->is_bool() && !offsets_wanted->is_null()) {
     return bad_request(x, "return_offsets must be true or false.", "return_offsets");
