@@ -274,7 +274,7 @@ const auto kBackends =
 #endif
 
 std::string case_name(const ::testing::TestParamInfo<std::tuple<const char*, Kind>>& info) {
-  constexpr const char* kNames[] = {"_reference", "_plain", "_fast", "_fast_avx2", "_cuda"};
+  constexpr const char* kNames[] = {"_reference", "_plain", "_fast", "_fast_avx512", "_fast_avx2", "_cuda"};
   std::string name = std::get<0>(info.param);
   std::replace(name.begin(), name.end(), '-', '_');
   return name + kNames[static_cast<int>(std::get<1>(info.param))];

@@ -181,10 +181,12 @@ __global__ __launch_bounds__((kRowGroups + 1) * kWarpgroup, kCtas) void rows_ker
   const int quarter = kCluster ? blockIdx.x % kQuarters : 0;
   const int first = kCluster ? min(p.chunks, quarter * p.quarter) : 0, last = kCluster ? min(p.chunks, first + p.quarter) : p.chunks;
 
-  wait_for_inputs();
+  // Weights that no other kernel chooses are on their way before the kernel in front has ended.
+  const bool chosen_late = p.tiles != nullptr;
+  if (chosen_late) wait_for_inputs();
   start_next_kernel();
   Tile t;
-  if (!find_tile<kTokens>(p, blockIdx.x / (kCluster ? kQuarters : 1), blockIdx.y, kRows, &t)) return;
+  if (!find_tile<kTokens>(p, blockIdx.x / (kCluster ? kQuarters : 1), blockIdx.y, kRows, &t)) return wait_for_inputs();
   if (threadIdx.x == 0) {
     for (int s = 0; s < kStages; ++s) barrier_init(full + s, 1 + kWarpgroup), barrier_init(empty + s, kRowGroups * 4 * (kCluster ? 1 : 2));
     barrier_init_fence();
@@ -193,13 +195,19 @@ __global__ __launch_bounds__((kRowGroups + 1) * kWarpgroup, kCtas) void rows_ker
 
   if (group == kRowGroups) {
     if constexpr (kCtas == 1) registers_down<40>();
+    const auto issue_weights = [&](int c) {
+      const int stage = (c - first) % kStages;
+      Weights::issue(shared_address(shared + stage * kStageBytes) + kTokenBytes, t.codes, t.scales, p.n, p.k, t.row0, c, thread);
+      barrier_arrive_after_loads(full + stage);
+    };
+    const int early = chosen_late ? first : min(last, first + kStages);
+    for (int c = first; c < early; ++c) issue_weights(c);
+    if (!chosen_late) wait_for_inputs();
     for (int c = first; c < last; ++c) {
       const int stage = (c - first) % kStages, round = (c - first) / kStages;
-      uint8_t* to = shared + stage * kStageBytes;
       if (round > 0) barrier_wait(empty + stage, (round - 1) & 1);
-      if (thread == 0) load_tokens<!kCluster>(p.packed, t.group, p.chunks, c, blockIdx.x % 2, to, full + stage);
-      Weights::issue(shared_address(to) + kTokenBytes, t.codes, t.scales, p.n, p.k, t.row0, c, thread);
-      barrier_arrive_after_loads(full + stage);
+      if (thread == 0) load_tokens<!kCluster>(p.packed, t.group, p.chunks, c, blockIdx.x % 2, shared + stage * kStageBytes, full + stage);
+      if (c >= early) issue_weights(c);
     }
     cluster_sync();
     if constexpr (kCluster) cluster_sync();
@@ -207,6 +215,7 @@ __global__ __launch_bounds__((kRowGroups + 1) * kWarpgroup, kCtas) void rows_ker
   }
 
   if constexpr (kCtas == 1) registers_up<232>();
+  if (!chosen_late) wait_for_inputs();
   const int row_in_tile = 64 * group + 16 * warp + lane / 4, row = t.row0 + row_in_tile, quad = lane % 4;
   float acc[kTokens / 2], total[kTokens / 2];
 #pragma unroll
