@@ -82,11 +82,12 @@ inline void report(const Line& l) {
     const double x = l.goal_is_ratio ? *ratio : l.value;
     met = (l.higher_is_better ? x >= *l.goal : x <= *l.goal) ? "true" : "false";
   }
-  fmt::print(R"({{"bench":"{}","case":"{}","value":{:.6g},"unit":"{}","ceiling":{},"ceiling_is":{},"ratio":{},"goal":{},"met":{},"machine":"{}"}})"
-             "\n",
-             l.bench, l.name, l.value, l.unit, json_number(l.ceiling),
-             l.ceiling_is.empty() ? "null" : fmt::format("\"{}\"", l.ceiling_is), json_number(ratio), json_number(l.goal), met,
-             machine());
+  fmt::print(
+      R"({{"bench":"{}","case":"{}","value":{:.6g},"unit":"{}","ceiling":{},"ceiling_is":{},"ratio":{},"goal":{},"met":{},"machine":"{}"}})"
+      "\n",
+      l.bench, l.name, l.value, l.unit, json_number(l.ceiling),
+      l.ceiling_is.empty() ? "null" : fmt::format("\"{}\"", l.ceiling_is), json_number(ratio), json_number(l.goal), met,
+      machine());
   std::fflush(stdout);
 }
 

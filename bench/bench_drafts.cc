@@ -50,7 +50,8 @@ std::unique_ptr<engine::Engine> make_engine(int batch, bool drafts) {
   o.prefix_cache = false;
   if (drafts) {
     o.drafts = {.mode = engine::DraftMode::kConfidence, .drafts_max = kDrafts};
-    const recipe::Json json = must(recipe::parse_json(must(read_file(std::string(kModel) + "/draft_temperatures.json", 1 << 16))));
+    const recipe::Json json =
+        must(recipe::parse_json(must(read_file(std::string(kModel) + "/draft_temperatures.json", 1 << 16))));
     for (const recipe::Json& t : json.find("draft_temperatures")->as_array())
       o.drafts.temperatures.push_back(static_cast<float>(t.as_double()));
   }
@@ -82,7 +83,8 @@ Seconds run(engine::Engine& e, const bench::Prompts& prompts, int batch, int rou
     r.seed = seed;
     r.max_tokens = tokens;
     // As the API sets it for requests with tools.
-    if ((mixed ? i % 3 : static_cast<int>(kind)) == static_cast<int>(PromptKind::kTools)) r.traffic = kv::Traffic::kAgent;
+    if ((mixed ? i % 3 : static_cast<int>(kind)) == static_cast<int>(PromptKind::kTools))
+      r.traffic = kv::Traffic::kAgent;
     r.sampling.temperature = (round + i) % 2 == 0 ? 0 : 0.8;
     streams.push_back(must(e.submit(r)));
   }

@@ -1,6 +1,6 @@
 // The engine around the model: time between two forwards and CPU time of each part of a step, throughput against a bare
-// loop on a device of sleeping steps, and decode of the bundled model at batch 1, 8 and 32 beside a loop that does nothing
-// but forwards.
+// loop on a device of sleeping steps, and decode of the bundled model at batch 1, 8 and 32 beside a loop that does
+// nothing but forwards.
 #include <malloc.h>
 
 #include <algorithm>

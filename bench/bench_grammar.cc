@@ -1,9 +1,11 @@
-// Compile and mask times of constrained output, beside llguidance and xgrammar on the same cases, tokens and machine in the same run.
+// Compile and mask times of constrained output, beside llguidance and xgrammar on the same cases, tokens and machine in
+// the same run.
 //
-// Cases: tests/data/grammar/*.jsonl that both ours and llguidance compile. Texts are cut into tokens once, so all engines fill the same
-// masks. Times are CPU time of one thread in microseconds; each peer's call overhead (a call of its binding that does nothing) is
-// subtracted. A case is compiled from its source text with nothing cached; the masks of a compile are filled in the order of its texts.
-// Rounds take turns between the engines; compile times are medians per case, mask times medians per mask.
+// Cases: tests/data/grammar/*.jsonl that both ours and llguidance compile. Texts are cut into tokens once, so all
+// engines fill the same masks. Times are CPU time of one thread in microseconds; each peer's call overhead (a call of
+// its binding that does nothing) is subtracted. A case is compiled from its source text with nothing cached; the masks
+// of a compile are filled in the order of its texts. Rounds take turns between the engines; compile times are medians
+// per case, mask times medians per mask.
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
@@ -99,8 +101,8 @@ Result run_ours(const Setting& s, const Case& c, const Texts& texts) {
 }
 
 Result run_peer(bench::Peer& peer, const char* engine, const Setting& s, const Case& c, const Texts& texts) {
-  std::string job = fmt::format(R"({{"engine": "{}", "tokenizer": "{}", "end": {}, "case": {}, "texts": [)", engine, s.path,
-                                s.vocabulary->end_tokens()[0], c.line);
+  std::string job = fmt::format(R"({{"engine": "{}", "tokenizer": "{}", "end": {}, "case": {}, "texts": [)", engine,
+                                s.path, s.vocabulary->end_tokens()[0], c.line);
   for (size_t i = 0; i < texts.size(); ++i) {
     job += i == 0 ? "[" : ",[";
     for (size_t k = 0; k < texts[i].size(); ++k) job += fmt::format("{}{}", k == 0 ? "" : ",", texts[i][k]);
@@ -150,8 +152,8 @@ struct Quantile {
 };
 constexpr Quantile kQuantiles[] = {{"p50", 0.5, 0.6, 0.6}, {"p99", 0.99, 0.6, 0.7}, {"max", 1.0, 1.0, 1.0}};
 
-void report(const std::string& name, const std::vector<double>& ours, const std::vector<double>& peer, const char* peer_name, double p,
-            std::optional<double> goal) {
+void report(const std::string& name, const std::vector<double>& ours, const std::vector<double>& peer,
+            const char* peer_name, double p, std::optional<double> goal) {
   bench::Line line{.bench = "grammar", .name = name, .value = bench::quantile(ours, p), .unit = "us"};
   if (!peer.empty()) line.ceiling = bench::quantile(peer, p);
   line.ceiling_is = peer_name;
@@ -161,7 +163,8 @@ void report(const std::string& name, const std::vector<double>& ours, const std:
   bench::report(line);
 }
 
-void measure(const Setting& s, const std::vector<Case>& cases, int rounds, std::optional<bench::Peer>& ll, std::optional<bench::Peer>& xg) {
+void measure(const Setting& s, const std::vector<Case>& cases, int rounds, std::optional<bench::Peer>& ll,
+             std::optional<bench::Peer>& xg) {
   Times ours, theirs, ours_beside_xg, xgrammar;
   const bool trace = std::getenv("BENCH_GRAMMAR_TRACE") != nullptr;
   for (size_t i = 0; i < cases.size(); ++i) {
@@ -178,8 +181,8 @@ void measure(const Setting& s, const std::vector<Case>& cases, int rounds, std::
     }
     const Result a = median_of(own), b = other.empty() ? Result{} : median_of(other);
     if (trace) {
-      std::fprintf(stderr, "%s %s ours %.1f max mask %.1f | ll %d %.1f max mask %.1f\n", s.name.c_str(), c.id.c_str(), a.compile_us,
-                   bench::quantile(a.mask_us, 1), b.ok, b.compile_us, bench::quantile(b.mask_us, 1));
+      std::fprintf(stderr, "%s %s ours %.1f max mask %.1f | ll %d %.1f max mask %.1f\n", s.name.c_str(), c.id.c_str(),
+                   a.compile_us, bench::quantile(a.mask_us, 1), b.ok, b.compile_us, bench::quantile(b.mask_us, 1));
     }
     if (a.ok && b.ok) {
       ours.add(a);
@@ -194,10 +197,12 @@ void measure(const Setting& s, const std::vector<Case>& cases, int rounds, std::
     }
   }
   for (const Quantile& q : kQuantiles) {
-    report(fmt::format("{}_compile_{}", s.name, q.name), ours.compile, theirs.compile, "llguidance 1.9.1", q.p, q.compile_goal);
+    report(fmt::format("{}_compile_{}", s.name, q.name), ours.compile, theirs.compile, "llguidance 1.9.1", q.p,
+           q.compile_goal);
     report(fmt::format("{}_mask_{}", s.name, q.name), ours.mask, theirs.mask, "llguidance 1.9.1", q.p, q.mask_goal);
   }
-  report(s.name + "_compile_p50_beside_xgrammar", ours_beside_xg.compile, xgrammar.compile, "xgrammar 0.2.9", 0.5, std::nullopt);
+  report(s.name + "_compile_p50_beside_xgrammar", ours_beside_xg.compile, xgrammar.compile, "xgrammar 0.2.9", 0.5,
+         std::nullopt);
   report(s.name + "_mask_p50_beside_xgrammar", ours_beside_xg.mask, xgrammar.mask, "xgrammar 0.2.9", 0.5, std::nullopt);
 }
 

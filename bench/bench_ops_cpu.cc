@@ -327,7 +327,8 @@ int main(int argc, char** argv) {
     if (std::strcmp(argv[i], "--isa") == 0) isa = argv[i + 1];
   }
   const Kernels* k = choose_kernels(isa.c_str());
-  if (k == nullptr) return std::fprintf(stderr, "this processor lacks the instructions (at least AVX2) to measure\n"), 1;
+  if (k == nullptr)
+    return std::fprintf(stderr, "this processor lacks the instructions (at least AVX2) to measure\n"), 1;
   const bool tiles = std::strcmp(k->isa, "amx") == 0;  // far above the peak of the vector units
   g_threads = available_cores();
   constexpr auto kFp8 = WeightFormat::kFp8, kFp4 = WeightFormat::kFp4, kBf16 = WeightFormat::kBf16;

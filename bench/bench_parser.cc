@@ -32,7 +32,8 @@ std::string repeat(const std::string& piece, size_t bytes) {
 
 std::string english(size_t bytes) {
   const std::string paragraph =
-      "The gauge at station B7 stood at 3.4 metres this morning, which is 12 cm less than yesterday.\nIf x < 4, then the lower "
+      "The gauge at station B7 stood at 3.4 metres this morning, which is 12 cm less than yesterday.\nIf x < 4, then "
+      "the lower "
       "gate stays shut; otherwise it opens (see the table \"Levels\").\n\n* upstream: 3.1 m\n* downstream: 2.9 m\n\n";
   return repeat(paragraph, bytes / 2) + "</think>\n\n" + repeat(paragraph, bytes / 2);
 }
@@ -45,8 +46,10 @@ std::string chinese(size_t bytes) {
 
 std::string calls(size_t bytes) {
   const std::string call =
-      "<｜DSML｜ invoke name=\"read_gauge\">\n<｜DSML｜ parameter name=\"station\" string=\"true\">B7, the one \"behind\" the "
-      "weir;\nask for the last value\tonly</｜DSML｜ parameter>\n<｜DSML｜ parameter name=\"days\" string=\"false\">[12, 13, "
+      "<｜DSML｜ invoke name=\"read_gauge\">\n<｜DSML｜ parameter name=\"station\" string=\"true\">B7, the one "
+      "\"behind\" the "
+      "weir;\nask for the last value\tonly</｜DSML｜ parameter>\n<｜DSML｜ parameter name=\"days\" "
+      "string=\"false\">[12, 13, "
       "{\"from\": 1.5}]</｜DSML｜ parameter>\n</｜DSML｜ invoke>\n";
   return "look it up</think>\n\n<｜DSML｜ calls>\n" + repeat(call, bytes) + "</｜DSML｜ calls>";
 }

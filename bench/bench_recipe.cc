@@ -1,6 +1,6 @@
-// Request bytes to token ids, beside deepseek-recipe: a chat with tools cold and with its previous turn cached, the next
-// turn of a 200-turn chat, and a 32k-token prompt on two threads. Every round has new text, from this repository. CPU
-// time, the long prompt wall time; medians of interleaved rounds. The ids of both are compared.
+// Request bytes to token ids, beside deepseek-recipe: a chat with tools cold and with its previous turn cached, the
+// next turn of a 200-turn chat, and a 32k-token prompt on two threads. Every round has new text, from this repository.
+// CPU time, the long prompt wall time; medians of interleaved rounds. The ids of both are compared.
 #include <algorithm>
 #include <csignal>
 #include <filesystem>
@@ -61,10 +61,11 @@ Json message(const char* role, std::string text) {
 Json tools(int count) {
   Json list = Json::array();
   for (int i = 0; i < count; ++i) {
-    std::string schema = R"({"type":"object","properties":{"station":{"type":"string","description":"Code of the station, such as B7"},)"
-                         R"("days":{"type":"integer","minimum":1,"maximum":31},"unit":{"type":"string","enum":["m","ft"]},)"
-                         R"("options":{"type":"object","properties":{"smooth":{"type":"boolean"},"window":{"type":"array","items":{"type":"number"}}}}},)"
-                         R"("required":["station"]})";
+    std::string schema =
+        R"({"type":"object","properties":{"station":{"type":"string","description":"Code of the station, such as B7"},)"
+        R"("days":{"type":"integer","minimum":1,"maximum":31},"unit":{"type":"string","enum":["m","ft"]},)"
+        R"("options":{"type":"object","properties":{"smooth":{"type":"boolean"},"window":{"type":"array","items":{"type":"number"}}}}},)"
+        R"("required":["station"]})";
     Json function = Json::object();
     function.set("name", "tool_" + std::to_string(i));
     function.set("description", words(static_cast<uint64_t>(i) + 90, 60));
@@ -90,9 +91,12 @@ std::string chat(int count, size_t bytes, int tool_count, uint64_t seed) {
     answer.set("reasoning_content", words(seed * 37, bytes / 2));
     const bool calls = tool_count > 0 && i % 3 == 0 && static_cast<int>(list.size()) + 3 < count;
     if (calls) {
-      answer.set("tool_calls", recipe::parse_json(R"([{"id":"c)" + std::to_string(i) +
-                                                  R"(","type":"function","function":{"name":"tool_1","arguments":"{\"station\": \"B7\", \"days\": 3, \"options\": {\"smooth\": true}}"}}])")
-                                   .value());
+      answer.set(
+          "tool_calls",
+          recipe::parse_json(
+              R"([{"id":"c)" + std::to_string(i) +
+              R"(","type":"function","function":{"name":"tool_1","arguments":"{\"station\": \"B7\", \"days\": 3, \"options\": {\"smooth\": true}}"}}])")
+              .value());
     }
     list.push_back(std::move(answer));
     if (!calls) continue;
@@ -140,12 +144,13 @@ double encode_seconds(const Setup& s, const recipe::PromptEncoder& encoder, cons
 }
 
 // The peer's times for a body; also checks that both make the same ids.
-std::vector<double> ask(const Setup& s, std::optional<bench::Peer>& peer, const std::string& folder, const std::string& body, int rounds,
-                        const char* clock) {
+std::vector<double> ask(const Setup& s, std::optional<bench::Peer>& peer, const std::string& folder,
+                        const std::string& body, int rounds, const char* clock) {
   if (!peer) return {};
   const std::string file = folder + "/request.json";
   std::ofstream(file, std::ios::binary) << body;
-  const std::string answer = peer->ask(fmt::format(R"({{"request":"{}","tokenizer":"{}","rounds":{}}})", file, s.tokenizer_file, rounds));
+  const std::string answer =
+      peer->ask(fmt::format(R"({{"request":"{}","tokenizer":"{}","rounds":{}}})", file, s.tokenizer_file, rounds));
   Result<Json> value = recipe::parse_json(answer);
   if (!value.ok()) {
     fmt::print(stderr, "NO PEER: it ended: {}\n", answer);
@@ -153,7 +158,8 @@ std::vector<double> ask(const Setup& s, std::optional<bench::Peer>& peer, const 
     return {};
   }
   std::vector<text::TokenId> theirs;
-  for (const Json& id : value.value().find("ids")->as_array()) theirs.push_back(static_cast<text::TokenId>(*id.to_int64()));
+  for (const Json& id : value.value().find("ids")->as_array())
+    theirs.push_back(static_cast<text::TokenId>(*id.to_int64()));
   const recipe::PromptEncoder encoder(s.tokenizer, s.specials, {.cache_bytes_max = 0});
   if (theirs != encode(s, encoder, body)) {
     fmt::print(stderr, "the peer makes other ids of the same request\n");
@@ -186,8 +192,10 @@ void chat_cases(const Setup& s, std::optional<bench::Peer>& peer, const std::str
     }
   }
   fmt::print(stderr, "20 messages, 10 tools: {:.0f} bytes, {:.0f} ids\n", bench::median(bytes), bench::median(ids));
-  bench::report({"recipe", "chat20_cold", bench::median(cold_seconds) * 1e6, "us", scaled(theirs, 1e6), kPeerName, 0.1, true, false});
-  bench::report({"recipe", "chat20_next_turn", bench::median(warm_seconds) * 1e6, "us", scaled(theirs, 1e6), kPeerName, 200, false, false});
+  bench::report({"recipe", "chat20_cold", bench::median(cold_seconds) * 1e6, "us", scaled(theirs, 1e6), kPeerName, 0.1,
+                 true, false});
+  bench::report({"recipe", "chat20_next_turn", bench::median(warm_seconds) * 1e6, "us", scaled(theirs, 1e6), kPeerName,
+                 200, false, false});
 }
 
 void long_chat_case(const Setup& s, int rounds) {
@@ -199,8 +207,8 @@ void long_chat_case(const Setup& s, int rounds) {
     cold_seconds.push_back(encode_seconds(s, cold, next));
     warm_seconds.push_back(encode_seconds(s, warm, next));
   }
-  bench::report({"recipe", "chat200_next_turn", bench::median(warm_seconds) * 1e6, "us", bench::median(cold_seconds) * 1e6,
-                 "the same prompt cold", std::nullopt, false, false});
+  bench::report({"recipe", "chat200_next_turn", bench::median(warm_seconds) * 1e6, "us",
+                 bench::median(cold_seconds) * 1e6, "the same prompt cold", std::nullopt, false, false});
 }
 
 void long_prompt_case(const Setup& s, std::optional<bench::Peer>& peer, const std::string& folder, int rounds) {
@@ -224,7 +232,8 @@ void long_prompt_case(const Setup& s, std::optional<bench::Peer>& peer, const st
       for (double t : ask(s, peer, folder, body, 2, "seconds")) theirs.push_back(t);
     }
   }
-  bench::report({"recipe", "prompt_32k_cold", bench::median(seconds) * 1e3, "ms", scaled(theirs, 1e3), kPeerName, 5, false, false});
+  bench::report({"recipe", "prompt_32k_cold", bench::median(seconds) * 1e3, "ms", scaled(theirs, 1e3), kPeerName, 5,
+                 false, false});
 }
 
 std::optional<Setup> make_setup(const std::string& folder) {

@@ -1,9 +1,9 @@
 // The service's own cost, with an engine that costs nothing: requests and events a second of server CPU time, and the
 // times that the service adds to a request (serve/times.h). ./bench.sh serve
 //
-// Server and clients are two processes; the server's CPU time is read from its clock, the fake engine's thread included.
-// bench_serve --hold serves with that engine until Enter, for wrk and the like.
-// Ceiling: a bare epoll loop that answers fixed bytes without looking at the request, with the same clients.
+// Server and clients are two processes; the server's CPU time is read from its clock, the fake engine's thread
+// included. bench_serve --hold serves with that engine until Enter, for wrk and the like. Ceiling: a bare epoll loop
+// that answers fixed bytes without looking at the request, with the same clients.
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/epoll.h>
@@ -35,7 +35,8 @@ class BareLoop {
     address.sin_family = AF_INET;
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     socklen_t size = sizeof address;
-    if (::bind(listener_, reinterpret_cast<sockaddr*>(&address), size) != 0 || ::listen(listener_, 1024) != 0) ::_exit(1);
+    if (::bind(listener_, reinterpret_cast<sockaddr*>(&address), size) != 0 || ::listen(listener_, 1024) != 0)
+      ::_exit(1);
     ::getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &size);
     ticks_ = ::timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK);
     const timespec step = {.tv_sec = 0, .tv_nsec = std::chrono::nanoseconds(kStep).count()};
@@ -143,7 +144,9 @@ int64_t drive(int port, const Load& load, double seconds) {
       if (got <= 0) return 0;
       const size_t kept = c.tail.size();
       c.tail.append(bytes, 0, static_cast<size_t>(got));
-      for (size_t at = kept > load.mark.size() ? kept - load.mark.size() + 1 : 0; (at = c.tail.find(load.mark, at)) != std::string::npos; ++at) ++count;
+      for (size_t at = kept > load.mark.size() ? kept - load.mark.size() + 1 : 0;
+           (at = c.tail.find(load.mark, at)) != std::string::npos; ++at)
+        ++count;
       if (c.tail.ends_with(load.end)) {
         c.tail.clear();
         [[maybe_unused]] const ssize_t sent = ::send(c.fd, load.request.data(), load.request.size(), MSG_NOSIGNAL);
@@ -167,11 +170,14 @@ double per_cpu_second(const Child& server, const Load& load, double seconds) {
 void bench_wire(const bench::Options& options) {
   const double seconds = options.quick ? 0.3 : 2;
   const int rounds = options.quick ? 1 : 5;
-  const Load health{"GET /health HTTP/1.1\r\nHost: localhost\r\nUser-Agent: bench\r\nAccept: */*\r\n\r\n", "{\"status\"", "}"};
+  const Load health{"GET /health HTTP/1.1\r\nHost: localhost\r\nUser-Agent: bench\r\nAccept: */*\r\n\r\n",
+                    "{\"status\"", "}"};
   const Load chat{post(std::string(kLine) + ",\"max_tokens\":1}"), "\"finish_reason\"", "}"};
   const Load events{post(std::string(kLine) + ",\"max_tokens\":500,\"stream\":true}"), "data: ", "0\r\n\r\n"};
-  const std::string answer = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 15\r\n\r\n{\"status\":\"ok\"}";
-  const Load paced{post(std::string(kLine) + ",\"max_tokens\":" + std::to_string(kPacedTokens) + ",\"stream\":true}"), "data: ", "0\r\n\r\n", 256};
+  const std::string answer =
+      "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 15\r\n\r\n{\"status\":\"ok\"}";
+  const Load paced{post(std::string(kLine) + ",\"max_tokens\":" + std::to_string(kPacedTokens) + ",\"stream\":true}"),
+                   "data: ", "0\r\n\r\n", 256};
   std::vector<double> h, c, e, p, bare, bare_paced;
   {
     Child service(run_service), loop([&](Shared* s) { BareLoop(s, answer).run(); });
@@ -186,12 +192,30 @@ void bench_wire(const bench::Options& options) {
   }
   const double ceiling = bench::median(bare);
   const char* what = "physical: a bare epoll loop that reads and writes fixed bytes";
-  bench::report({.bench = "serve", .name = "health", .value = bench::median(h), .unit = "requests/s per core", .ceiling = ceiling, .ceiling_is = what, .goal = 50'000});
-  bench::report({.bench = "serve", .name = "chat_line", .value = bench::median(c), .unit = "requests/s per core", .ceiling = ceiling, .ceiling_is = what, .goal = 20'000});
+  bench::report({.bench = "serve",
+                 .name = "health",
+                 .value = bench::median(h),
+                 .unit = "requests/s per core",
+                 .ceiling = ceiling,
+                 .ceiling_is = what,
+                 .goal = 50'000});
+  bench::report({.bench = "serve",
+                 .name = "chat_line",
+                 .value = bench::median(c),
+                 .unit = "requests/s per core",
+                 .ceiling = ceiling,
+                 .ceiling_is = what,
+                 .goal = 20'000});
   // One event of each of 256 streams a step, so a wake-up a step and a write an event.
-  bench::report({.bench = "serve", .name = "sse_events_paced", .value = bench::median(p), .unit = "events/s per core", .ceiling = bench::median(bare_paced),
-                 .ceiling_is = "physical: a bare loop that writes fixed bytes to as many sockets as often", .goal = 50'000});
-  bench::report({.bench = "serve", .name = "sse_events", .value = bench::median(e), .unit = "events/s per core", .goal = 50'000});
+  bench::report({.bench = "serve",
+                 .name = "sse_events_paced",
+                 .value = bench::median(p),
+                 .unit = "events/s per core",
+                 .ceiling = bench::median(bare_paced),
+                 .ceiling_is = "physical: a bare loop that writes fixed bytes to as many sockets as often",
+                 .goal = 50'000});
+  bench::report(
+      {.bench = "serve", .name = "sse_events", .value = bench::median(e), .unit = "events/s per core", .goal = 50'000});
 }
 
 }  // namespace

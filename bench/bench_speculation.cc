@@ -135,7 +135,8 @@ class Simulation {
       lengths_.add({.drafts = kDrafts, .tokens = kPrompt + r.tokens, .newest = newest, .older = older});
     }
     if (policy.fixed >= 0) return;
-    const std::span<const int> verify = lengths_.choose(curve_, {.rows_max = kRowsMax - (scheduler_->stats().waiting > 0 ? kPromptRows : 0)});
+    const std::span<const int> verify =
+        lengths_.choose(curve_, {.rows_max = kRowsMax - (scheduler_->stats().waiting > 0 ? kPromptRows : 0)});
     for (size_t i = 0; i < drafting_.size(); ++i)
       must(scheduler_->set_drafts(drafting_[i], std::span(drafts).first(static_cast<size_t>(verify[i]))));
   }
@@ -184,7 +185,8 @@ double hindsight_share(const bench::Recording& recording, const sched::DraftTemp
       accepted_total += r.accepted;
     }
   }
-  std::stable_sort(drafts.begin(), drafts.end(), [](const Draft& a, const Draft& b) { return a.survival > b.survival; });
+  std::stable_sort(drafts.begin(), drafts.end(),
+                   [](const Draft& a, const Draft& b) { return a.survival > b.survival; });
   const auto verified = static_cast<size_t>(share * static_cast<double>(drafts.size()));
   double accepted = 0;
   for (size_t i = 0; i < verified; ++i) accepted += drafts[i].accepted;

@@ -212,7 +212,8 @@ std::string prompt_text(PromptKind kind, uint32_t seed) {
       switch (w.number(5)) {
         case 0: return fmt::format("Tell me a {} story about a {}.", w.of({"short", "funny", "nice", "sad"}), who);
         case 1: return fmt::format("What is {} {} {}?", w.number(90), w.of({"+", "-", "*"}), w.number(90));
-        case 2: return fmt::format("What does the word \"{}\" mean?", w.of({"brave", "river", "tiny", "lamp", "garden"}));
+        case 2:
+          return fmt::format("What does the word \"{}\" mean?", w.of({"brave", "river", "tiny", "lamp", "garden"}));
         case 3: return w.of({"Hello! How are you today?", "Who are you?", "What can you do?", "Can you help me?"});
         default: return fmt::format("Please {} about {}.", w.of({"write", "say something", "talk"}), city);
       }

@@ -4,8 +4,9 @@
 //   Recording r = record_drafts({.prompts = 2000, .tokens = 64, .threads = 2});
 //   for (const RecordedAnswer& a : r.answers) a.rounds[i].accepted ...
 //
-// Prompts are seeded: chats, chats with tools, openings of texts, in equal parts; each at temperature 0 and 0.8. Round i
-// of an answer is the draft made when i tokens of it are committed and token i is drawn: drafts for tokens i + 1 .. i +
+// Prompts are seeded: chats, chats with tools, openings of texts, in equal parts; each at temperature 0 and 0.8. Round
+// i of an answer is the draft made when i tokens of it are committed and token i is drawn: drafts for tokens i + 1 .. i
+// +
 // 5. `accepted` counts how many of them equal the answer, from the first on, not beyond its end.
 #pragma once
 

@@ -4,14 +4,17 @@
 //   make_random_checkpoint tiny-wide OUT      tiny-wide-random (seed 42)
 //   make_random_checkpoint official OUT       the shape of DeepSeek-V4.1-Flash (510 GB)
 //   make_random_checkpoint --config FILE OUT  any config.json
-// Options: --layers N (only the first N layers), --max-positions N, --seed N, --threads N, --shard-bytes N, --dry-run (sizes only),
-// --zeros (no values: files with holes, of no use but to try out sizes).
+// Options: --layers N (only the first N layers), --max-positions N, --seed N, --threads N, --shard-bytes N, --dry-run
+// (sizes only), --zeros (no values: files with holes, of no use but to try out sizes).
 //
 // Without CMake, from the repository root, with g++ and the packages of fmt and simdjson:
-//   g++ -std=c++20 -O2 -ffp-contract=off -Isrc -static-libstdc++ tools/make_random_checkpoint.cc src/base/{status,file,thread_pool}.cc
-//     src/numeric/dtype.cc src/checkpoint/{config,config_json,config_writer,engram_hash,json_object,random_checkpoint,random_tensor,tensors}.cc
+//   g++ -std=c++20 -O2 -ffp-contract=off -Isrc -static-libstdc++ tools/make_random_checkpoint.cc
+//   src/base/{status,file,thread_pool}.cc
+//     src/numeric/dtype.cc
+//     src/checkpoint/{config,config_json,config_writer,engram_hash,json_object,random_checkpoint,random_tensor,tensors}.cc
 //     -lfmt -lsimdjson -lpthread
-// On a machine without those packages the program runs with libfmt.so.9 and libsimdjson.so.14 copied beside it (LD_LIBRARY_PATH=.).
+// On a machine without those packages the program runs with libfmt.so.9 and libsimdjson.so.14 copied beside it
+// (LD_LIBRARY_PATH=.).
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -42,7 +45,8 @@ struct Arguments {
 
 Status usage(std::string_view problem) {
   return deepinfer::make_error(Code::kInvalidArgument,
-                               "{}\nusage: make_random_checkpoint (tiny|tiny-wide|official|--config FILE) [--layers N] [--max-positions N] [--seed N] "
+                               "{}\nusage: make_random_checkpoint (tiny|tiny-wide|official|--config FILE) [--layers N] "
+                               "[--max-positions N] [--seed N] "
                                "[--threads N] [--shard-bytes N] [--zeros] [--dry-run] OUT_FOLDER",
                                problem);
 }
@@ -51,7 +55,8 @@ Result<uint64_t> number(const std::string& option, const char* text) {
   char* end = nullptr;
   errno = 0;
   const unsigned long long v = text == nullptr ? 0 : std::strtoull(text, &end, 10);
-  if (text == nullptr || *text < '0' || *text > '9' || *end != '\0' || errno != 0) return usage(option + " needs a number");
+  if (text == nullptr || *text < '0' || *text > '9' || *end != '\0' || errno != 0)
+    return usage(option + " needs a number");
   return uint64_t{v};
 }
 
@@ -67,7 +72,8 @@ Result<Arguments> parse(int argc, char** argv) {
       a.options.zeros = true;
     } else if (arg == "--config" && next != nullptr) {
       a.config_file = argv[++i];
-    } else if (arg == "--layers" || arg == "--max-positions" || arg == "--seed" || arg == "--threads" || arg == "--shard-bytes") {
+    } else if (arg == "--layers" || arg == "--max-positions" || arg == "--seed" || arg == "--threads" ||
+               arg == "--shard-bytes") {
       DI_ASSIGN_OR_RETURN(const uint64_t v, number(arg, next));
       ++i;
       if (arg == "--layers") a.layers = static_cast<int64_t>(v);
@@ -127,7 +133,8 @@ Status run(int argc, char** argv) {
   DI_ASSIGN_OR_RETURN(Arguments a, parse(argc, argv));
   DI_ASSIGN_OR_RETURN(const ModelConfig config, choose_config(&a));
   if (a.dry_run) {
-    std::printf("%llu payload bytes\n", static_cast<unsigned long long>(deepinfer::checkpoint::random_checkpoint_bytes(config)));
+    std::printf("%llu payload bytes\n",
+                static_cast<unsigned long long>(deepinfer::checkpoint::random_checkpoint_bytes(config)));
     return {};
   }
   if (::isatty(STDERR_FILENO)) a.options.progress = show_progress;

@@ -1,8 +1,9 @@
-// NVIDIA's matrix library as a peer: cublasLt opened at run time where it is present (library path, or a wheel's folder in
-// LD_LIBRARY_PATH), so that the benchmark needs neither its headers nor its libraries to build.
+// NVIDIA's matrix library as a peer: cublasLt opened at run time where it is present (library path, or a wheel's folder
+// in LD_LIBRARY_PATH), so that the benchmark needs neither its headers nor its libraries to build.
 //
 //   CublasLt lt = CublasLt::open();
-//   if (lt.present()) us = lt.multiply_us(CublasLt::kFp8, n, k, rows, w, x, y);   // best of its first choices; 0 if it refuses
+//   // best of its first choices; 0 if it refuses
+//   if (lt.present()) us = lt.multiply_us(CublasLt::kFp8, n, k, rows, w, x, y);
 //
 // y[rows][n] = x[rows][k] w[n][k]^T, fp32 sums, bf16 output; FP8: e4m3 with one scale a tensor.
 // The constants are those of cublasLt.h (CUDA 13).
@@ -40,7 +41,9 @@ class CublasLt {
     find(&lt.heuristic_, "cublasLtMatmulAlgoGetHeuristic");
     find(&lt.matmul_, "cublasLtMatmul");
     if (!ok || lt.create_(&lt.handle_) != 0) lt.handle_ = nullptr;
-    if (lt.handle_ != nullptr && (cudaMalloc(&lt.workspace_, kWorkspace) != cudaSuccess || cudaMalloc(&lt.one_, 4) != cudaSuccess)) lt.handle_ = nullptr;
+    if (lt.handle_ != nullptr &&
+        (cudaMalloc(&lt.workspace_, kWorkspace) != cudaSuccess || cudaMalloc(&lt.one_, 4) != cudaSuccess))
+      lt.handle_ = nullptr;
     const float one = 1;
     if (lt.handle_ != nullptr) cudaMemcpy(lt.one_, &one, 4, cudaMemcpyHostToDevice);
     return lt;
@@ -48,7 +51,8 @@ class CublasLt {
   bool present() const { return handle_ != nullptr; }
 
   // `time` measures a closure that queues one product on the given stream.
-  double multiply_us(Type type, int n, int k, int rows, const void* w, const void* x, void* y, const std::function<double(const std::function<void(cudaStream_t)>&)>& time) const {
+  double multiply_us(Type type, int n, int k, int rows, const void* w, const void* x, void* y,
+                     const std::function<double(const std::function<void(cudaStream_t)>&)>& time) const {
     void *desc = nullptr, *a = nullptr, *b = nullptr, *d = nullptr, *preference = nullptr;
     const int32_t transpose = 1;
     const int8_t fast = 1;
@@ -72,7 +76,10 @@ class CublasLt {
     const float alpha = 1, beta = 0;
     for (int i = 0; i < std::min(count, 4); ++i) {
       int status = 0;
-      const double us = time([&](cudaStream_t stream) { status |= matmul_(handle_, desc, &alpha, w, a, x, b, &beta, y, d, y, d, &found[i].algorithm, workspace_, kWorkspace, stream); });
+      const double us = time([&](cudaStream_t stream) {
+        status |= matmul_(handle_, desc, &alpha, w, a, x, b, &beta, y, d, y, d, &found[i].algorithm, workspace_,
+                          kWorkspace, stream);
+      });
       if (status == 0 && (best == 0 || us < best)) best = us;
     }
     return best;
@@ -80,7 +87,8 @@ class CublasLt {
 
  private:
   static constexpr size_t kWorkspace = size_t{64} << 20;
-  static constexpr int kCompute32F = 68, kFloat = 0, kTransA = 3, kScaleA = 17, kScaleB = 18, kFastAccumulation = 25, kWorkspaceLimit = 1;
+  static constexpr int kCompute32F = 68, kFloat = 0, kTransA = 3, kScaleA = 17, kScaleB = 18, kFastAccumulation = 25,
+                       kWorkspaceLimit = 1;
   struct Algorithm {
     uint64_t data[8];
   };
@@ -98,7 +106,8 @@ class CublasLt {
   int (*preference_create_)(void**) = nullptr;
   int (*preference_set_)(void*, int, const void*, size_t) = nullptr;
   int (*heuristic_)(void*, void*, void*, void*, void*, void*, void*, int, Heuristic*, int*) = nullptr;
-  int (*matmul_)(void*, void*, const void*, const void*, void*, const void*, void*, const void*, const void*, void*, void*, void*, const Algorithm*, void*, size_t, cudaStream_t) = nullptr;
+  int (*matmul_)(void*, void*, const void*, const void*, void*, const void*, void*, const void*, const void*, void*,
+                 void*, void*, const Algorithm*, void*, size_t, cudaStream_t) = nullptr;
   void* handle_ = nullptr;
   void* workspace_ = nullptr;
   float* one_ = nullptr;

@@ -1,5 +1,5 @@
-// Timing on the GPU, ceilings and result lines for bench_ops_cuda. Times are medians of replays of one CUDA graph that holds
-// many calls, so that the host's launches stay out.
+// Timing on the GPU, ceilings and result lines for bench_ops_cuda. Times are medians of replays of one CUDA graph that
+// holds many calls, so that the host's launches stay out.
 #pragma once
 
 #include <algorithm>
@@ -32,12 +32,15 @@ static __global__ void read_kernel(const uint4* p, size_t n, uint32_t* out) {
 // Random words under a mask: kCodes e4m3 below 2 and any e2m1; kScales near 2^-7; kBf16 +-2^-6 .. 2^-5.
 enum class Fill { kCodes, kScales, kBf16 };
 static __global__ void fill_kernel(uint32_t* p, size_t n, uint32_t seed, Fill kind) {
-  for (size_t i = static_cast<size_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < n; i += static_cast<size_t>(gridDim.x) * blockDim.x) {
+  for (size_t i = static_cast<size_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < n;
+       i += static_cast<size_t>(gridDim.x) * blockDim.x) {
     uint32_t z = static_cast<uint32_t>(i) * 2654435761u + seed;
     z = (z ^ (z >> 15)) * 2246822519u;
     z = (z ^ (z >> 13)) * 3266489917u;
     z ^= z >> 16;
-    p[i] = kind == Fill::kScales ? 0x76767676u + (z & 0x03030303u) : kind == Fill::kCodes ? z & 0xbfbfbfbfu : (z & 0x807f807fu) | 0x3c803c80u;
+    p[i] = kind == Fill::kScales  ? 0x76767676u + (z & 0x03030303u)
+           : kind == Fill::kCodes ? z & 0xbfbfbfbfu
+                                  : (z & 0x807f807fu) | 0x3c803c80u;
   }
 }
 template <class T>
@@ -90,7 +93,8 @@ inline double host_copy_gbps() {
   void* host = nullptr;
   check::Device<uint8_t> device(kBytes);
   CUDA_OK(cudaMallocHost(&host, kBytes));
-  const double us = median_us([&] { CUDA_OK(cudaMemcpyAsync(device.p, host, kBytes, cudaMemcpyHostToDevice, nullptr)); }, 5);
+  const double us =
+      median_us([&] { CUDA_OK(cudaMemcpyAsync(device.p, host, kBytes, cudaMemcpyHostToDevice, nullptr)); }, 5);
   CUDA_OK(cudaFreeHost(host));
   return kBytes / us * 1e-3;
 }
@@ -103,9 +107,19 @@ struct Ceilings {
   std::string gpu;
 };
 
-inline void report_bytes(const Ceilings& c, const std::string& name, double us, double bytes, std::optional<double> goal) {
-  report({.bench = kName, .name = name, .value = bytes / us * 1e-3, .unit = "GB/s", .ceiling = c.read_gbps, .ceiling_is = "physical: read bandwidth of the GPU", .goal = goal, .goal_is_ratio = true});
+inline void report_bytes(const Ceilings& c, const std::string& name, double us, double bytes,
+                         std::optional<double> goal) {
+  report({.bench = kName,
+          .name = name,
+          .value = bytes / us * 1e-3,
+          .unit = "GB/s",
+          .ceiling = c.read_gbps,
+          .ceiling_is = "physical: read bandwidth of the GPU",
+          .goal = goal,
+          .goal_is_ratio = true});
 }
-inline void report_us(const std::string& name, double us) { report({.bench = kName, .name = name, .value = us, .unit = "us", .higher_is_better = false}); }
+inline void report_us(const std::string& name, double us) {
+  report({.bench = kName, .name = name, .value = us, .unit = "us", .higher_is_better = false});
+}
 
 }  // namespace bench

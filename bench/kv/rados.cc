@@ -30,7 +30,8 @@ double rados_bench(const std::string& url, const std::string& what, size_t bytes
 }
 
 double best_rados_bench(const std::string& url, const std::string& what, size_t bytes, int seconds) {
-  return std::max(rados_bench(url, what, bytes, kThreads, seconds), rados_bench(url, what, bytes, 2 * kThreads, seconds));
+  return std::max(rados_bench(url, what, bytes, kThreads, seconds),
+                  rados_bench(url, what, bytes, 2 * kThreads, seconds));
 }
 
 }  // namespace

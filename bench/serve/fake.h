@@ -66,7 +66,8 @@ class FakeBackend final : public serve::Backend {
       push(*state, -1, true);
     } else {
       const std::lock_guard<std::mutex> lock(mutex_);
-      new_.push_back({state, request.max_tokens, request.max_tokens >= kPacedTokens, request.max_tokens == kTimedTokens});
+      new_.push_back(
+          {state, request.max_tokens, request.max_tokens >= kPacedTokens, request.max_tokens == kTimedTokens});
     }
     return std::make_unique<engine::Stream>(std::move(state));
   }
@@ -168,10 +169,13 @@ class Child {
 };
 
 inline std::string post(const std::string& body) {
-  return "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nUser-Agent: bench\r\nAccept: */*\r\nContent-Type: application/json\r\n"
-         "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body;
+  return "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nUser-Agent: bench\r\nAccept: */*\r\nContent-Type: "
+         "application/json\r\n"
+         "Content-Length: " +
+         std::to_string(body.size()) + "\r\n\r\n" + body;
 }
 
-inline constexpr const char* kLine = R"({"model":"deepseek-v4.1-flash","messages":[{"role":"user","content":"Hello, who are you?"}])";
+inline constexpr const char* kLine =
+    R"({"model":"deepseek-v4.1-flash","messages":[{"role":"user","content":"Hello, who are you?"}])";
 
 }  // namespace bench_serve

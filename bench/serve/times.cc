@@ -29,8 +29,8 @@ class Conversation {
   }
   std::string body(int i, std::string_view more) const {
     const std::string n = std::to_string(i);
-    return R"({"model":"deepseek-v4.1-flash","messages":[)" + messages_ + R"(,{"role":"assistant","content":"Yes )" + n +
-           R"("},{"role":"user","content":"And number )" + n + "?\"}]" + std::string(more) + "}";
+    return R"({"model":"deepseek-v4.1-flash","messages":[)" + messages_ + R"(,{"role":"assistant","content":"Yes )" +
+           n + R"("},{"role":"user","content":"And number )" + n + "?\"}]" + std::string(more) + "}";
   }
 
  private:
@@ -39,13 +39,15 @@ class Conversation {
     for (int i = 0; i < 40; ++i) {
       text += "The little train number " + std::to_string(turn * 40 + i) + " went up the hill and saw a fox. ";
     }
-    messages_ += (messages_.empty() ? "" : ",") + std::string(R"({"role":")") + role + R"(","content":")" + text + "\"}";
+    messages_ +=
+        (messages_.empty() ? "" : ",") + std::string(R"({"role":")") + role + R"(","content":")" + text + "\"}";
   }
   std::string messages_;
 };
 
 void report(const char* name, double value, double goal, double ceiling = 0) {
-  bench::Line line{.bench = "serve", .name = name, .value = value, .unit = "us", .goal = goal, .higher_is_better = false};
+  bench::Line line{
+      .bench = "serve", .name = name, .value = value, .unit = "us", .goal = goal, .higher_is_better = false};
   if (ceiling > 0) {
     line.ceiling = ceiling;
     line.ceiling_is = "a bare loop: two threads that read, hand over and write the same bytes without looking at them";
@@ -67,7 +69,8 @@ void bench_prepare(const bench::Options& options, const Conversation& conversati
   };
   std::vector<double> warm, cold, line;
   prepare_us(conversation.body(0, ""), "warm", kTokens);
-  for (int i = 1; i < (options.quick ? 6 : 200); ++i) warm.push_back(prepare_us(conversation.body(i, ""), "warm", kTokens));
+  for (int i = 1; i < (options.quick ? 6 : 200); ++i)
+    warm.push_back(prepare_us(conversation.body(i, ""), "warm", kTokens));
   for (int i = 0; i < (options.quick ? 2 : 40); ++i) {
     tokenizer().forget_words();
     cold.push_back(prepare_us(conversation.body(i, ""), "cold" + std::to_string(i), kTokens));
@@ -120,7 +123,8 @@ void receive_message(int fd, std::string& text) {
   }
 }
 
-// What no service can do without: the bytes are read; a thread gives a sign for each token, and another writes 300 bytes.
+// What no service can do without: the bytes are read; a thread gives a sign for each token, and another writes 300
+// bytes.
 [[noreturn]] void run_bare_times(Shared* shared) {
   const int listener = listen_somewhere(shared);
   const int sign = ::eventfd(0, 0);
@@ -214,7 +218,8 @@ void bench_sockets(const bench::Options& options, const Conversation& conversati
     bare_in.push_back(to_bare.arrival_us(request));
     warm.push_back(to_service.arrival_us(request));
   }
-  const std::string stream = post(std::string(kLine) + ",\"stream\":true,\"max_tokens\":" + std::to_string(kTimedTokens) + "}");
+  const std::string stream =
+      post(std::string(kLine) + ",\"stream\":true,\"max_tokens\":" + std::to_string(kTimedTokens) + "}");
   for (int i = 0; i < (options.quick ? 1 : 4); ++i) {
     for (const auto& [client, all] : {std::pair{&to_bare, &bare_out}, {&to_service, &out}}) {
       const std::vector<double> more = client->token_us(stream);

@@ -232,7 +232,8 @@ void setup_decode(CLI::App& app, Run* run) {
   auto flags = std::make_shared<DecodeFlags>();
   app.add_option("input", flags->input, "File with the model's output; - for standard input")->capture_default_str();
   app.add_flag("--ids", flags->ids, "The input is token ids (separated by spaces, commas or line ends), not text");
-  app.add_option("--tokenizer", flags->tokenizer, "Model folder or tokenizer.json for --ids (default: DEEPINFER_HF_MODEL_DIR, else the bundled model)");
+  app.add_option("--tokenizer", flags->tokenizer,
+                 "Model folder or tokenizer.json for --ids (default: DEEPINFER_HF_MODEL_DIR, else the bundled model)");
   app.add_option("--api", flags->api, "Print this API's body instead of the parsed message")
       ->transform(CLI::IsMember(kApis));
   app.add_flag("--events", flags->events, "Print the API's server-sent events instead of the whole body");

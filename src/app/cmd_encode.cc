@@ -65,7 +65,8 @@ recipe::Protocol protocol_of(const std::string& api) {
 // The member of the request that a part was made from.
 std::string origin(const recipe::Request& request, const recipe::PromptPart& part) {
   if (part.kind == PartKind::kTools && part.source < 0) return "tools";
-  if (part.kind == PartKind::kFormat) return request.protocol == recipe::Protocol::kResponses ? "text.format" : "response_format";
+  if (part.kind == PartKind::kFormat)
+    return request.protocol == recipe::Protocol::kResponses ? "text.format" : "response_format";
   if (part.kind == PartKind::kEffort) return "reasoning effort";
   if (part.kind == PartKind::kTemplate) return "";
   if (request.completion) return "prompt, suffix";
@@ -122,11 +123,15 @@ void print_explained(const Encoded& e, bool styled) {
   const std::vector<Stretch> list = stretches(e);
   std::string out;
   for (const Stretch& s : list) {
-    if (!styled) out += fmt::format("[{}{}{}]\n", recipe::part_kind_name(s.kind), s.from.empty() ? "" : " from ", s.from);
+    if (!styled)
+      out += fmt::format("[{}{}{}]\n", recipe::part_kind_name(s.kind), s.from.empty() ? "" : " from ", s.from);
     for (size_t i = s.first_token; i < s.first_token + s.tokens; ++i) {
-      const std::string text = shown(std::string_view(e.prompt.text).substr(e.tokens[i].begin, e.tokens[i].end - e.tokens[i].begin));
+      const std::string text =
+          shown(std::string_view(e.prompt.text).substr(e.tokens[i].begin, e.tokens[i].end - e.tokens[i].begin));
       // Every other token is underlined on a terminal, so that borders show.
-      out += !styled ? text + "|" : i % 2 == 0 ? fmt::format("\033[4m{}\033[24m", coloured(s.kind, text, true)) : coloured(s.kind, text, true);
+      out += !styled      ? text + "|"
+             : i % 2 == 0 ? fmt::format("\033[4m{}\033[24m", coloured(s.kind, text, true))
+                          : coloured(s.kind, text, true);
     }
     if (!styled) out += '\n';
   }
@@ -213,9 +218,11 @@ void setup_encode(CLI::App& app, Run* run) {
   app.add_option("--api", flags->api, "API that the request is written for")
       ->check(CLI::IsMember({"chat", "responses", "messages", "completions"}))
       ->capture_default_str();
-  app.add_option("--model", flags->model, "Model folder or tokenizer.json (default: DEEPINFER_HF_MODEL_DIR, else the bundled model)");
+  app.add_option("--model", flags->model,
+                 "Model folder or tokenizer.json (default: DEEPINFER_HF_MODEL_DIR, else the bundled model)");
   app.add_flag("--v4", flags->v4, "Prompts of DeepSeek V4 instead of V4.1");
-  app.add_flag("--explain", flags->explain, "Show which part of the request made which tokens, in colour on a terminal");
+  app.add_flag("--explain", flags->explain,
+               "Show which part of the request made which tokens, in colour on a terminal");
   app.add_flag("--json", flags->json, "One JSON object: prompt, ids, spans, conversation and options");
   *run = [flags] { return encode(*flags); };
 }

@@ -41,9 +41,10 @@ struct Setting {
 };
 
 Result<Setting> prepare(const Options& o) {
-  static const std::map<std::string, ConstraintKind> kKinds = {{"json", ConstraintKind::kJsonSchema}, {"json_object", ConstraintKind::kJsonObject},
-                                                               {"regex", ConstraintKind::kRegex}, {"ebnf", ConstraintKind::kEbnf},
-                                                               {"tags", ConstraintKind::kTags}, {"tools", ConstraintKind::kTools}};
+  static const std::map<std::string, ConstraintKind> kKinds = {
+      {"json", ConstraintKind::kJsonSchema}, {"json_object", ConstraintKind::kJsonObject},
+      {"regex", ConstraintKind::kRegex},     {"ebnf", ConstraintKind::kEbnf},
+      {"tags", ConstraintKind::kTags},       {"tools", ConstraintKind::kTools}};
   Constraint constraint{kKinds.at(o.kind), o.source, o.any_order};
   if (!o.file.empty()) {
     DI_ASSIGN_OR_RETURN(constraint.source, read_file(o.file, kFileBytesMax));
@@ -63,7 +64,8 @@ Result<Setting> prepare(const Options& o) {
 std::vector<uint32_t> allowed_tokens(const std::vector<uint32_t>& mask) {
   std::vector<uint32_t> out;
   for (uint32_t w = 0; w < mask.size(); ++w) {
-    for (uint32_t bits = mask[w]; bits != 0; bits &= bits - 1) out.push_back(w * 32 + static_cast<uint32_t>(std::countr_zero(bits)));
+    for (uint32_t bits = mask[w]; bits != 0; bits &= bits - 1)
+      out.push_back(w * 32 + static_cast<uint32_t>(std::countr_zero(bits)));
   }
   return out;
 }
@@ -74,14 +76,15 @@ int check(const Options& o) {
   Matcher m(s.value().compiled);
   std::vector<uint32_t> mask(s.value().vocabulary->mask_words());
   if (Status status = m.fill_mask(mask); !status.ok()) return fail(status.message());
-  fmt::print("ok: compiled in {:.2f} ms; {} of {} tokens may come first", s.value().compile_ms, allowed_tokens(mask).size(),
-             s.value().vocabulary->size());
+  fmt::print("ok: compiled in {:.2f} ms; {} of {} tokens may come first", s.value().compile_ms,
+             allowed_tokens(mask).size(), s.value().vocabulary->size());
   if (const std::string forced = m.forced_bytes(); !forced.empty()) fmt::print("; the text begins with {}", forced);
   fmt::print("{}\n", m.is_complete() ? "; it may be empty" : "");
   return kExitOk;
 }
 
-// One random output: any allowed token, and from `length` tokens on the end as soon as it may come, short tokens preferred.
+// One random output: any allowed token, and from `length` tokens on the end as soon as it may come, short tokens
+// preferred.
 Result<std::string> sample(const Setting& s, const Options& o, std::mt19937_64& random) {
   Matcher m(s.compiled);
   std::vector<uint32_t> mask(s.vocabulary->mask_words());
@@ -96,11 +99,13 @@ Result<std::string> sample(const Setting& s, const Options& o, std::mt19937_64& 
       const uint32_t other = allowed[random() % allowed.size()];
       if (s.vocabulary->bytes(other).size() < s.vocabulary->bytes(token).size()) token = other;
     }
-    if (!m.accept(token)) return make_error(Code::kInternal, "the mask allows token {} but the grammar does not: {}", token, text);
+    if (!m.accept(token))
+      return make_error(Code::kInternal, "the mask allows token {} but the grammar does not: {}", token, text);
     if (m.is_ended()) return text;
     text += s.vocabulary->bytes(token);
   }
-  return make_error(Code::kResourceExhausted, "no end within {} tokens (--tokens-max): {}...", o.tokens_max, text.substr(0, 200));
+  return make_error(Code::kResourceExhausted, "no end within {} tokens (--tokens-max): {}...", o.tokens_max,
+                    text.substr(0, 200));
 }
 
 int run_sample(const Options& o) {
@@ -120,7 +125,8 @@ bool match(const Setting& s, const std::string& text, bool recognise_added) {
   Matcher m(s.compiled);
   std::vector<uint32_t> mask(s.vocabulary->mask_words());
   size_t at = 0;
-  for (text::TokenId id : s.tokenizer.encode(text, recognise_added ? text::AddedTokens::kRecognise : text::AddedTokens::kAsText)) {
+  for (text::TokenId id :
+       s.tokenizer.encode(text, recognise_added ? text::AddedTokens::kRecognise : text::AddedTokens::kAsText)) {
     const auto token = static_cast<uint32_t>(id);
     if (!m.accept(token)) {
       // The longest part of the token that still fits.
@@ -151,7 +157,8 @@ int run_match(const Options& o) {
     texts.push_back(std::move(text.value()));
   }
   bool all = true;
-  for (const std::string& text : texts) all &= match(s.value(), text, o.kind == "ebnf" || o.kind == "tags" || o.kind == "tools");
+  for (const std::string& text : texts)
+    all &= match(s.value(), text, o.kind == "ebnf" || o.kind == "tags" || o.kind == "tools");
   return all ? kExitOk : kExitFailure;
 }
 
@@ -161,7 +168,8 @@ void add_common(CLI::App* app, const std::shared_ptr<Options>& o) {
       ->capture_default_str();
   auto* source = app->add_option("--source", o->source, "The constraint itself");
   app->add_option("--file", o->file, "A file that holds the constraint")->excludes(source);
-  app->add_option("--tokenizer", o->tokenizer, "Model folder or tokenizer.json (default: DEEPINFER_HF_MODEL_DIR, else the bundled model)");
+  app->add_option("--tokenizer", o->tokenizer,
+                  "Model folder or tokenizer.json (default: DEEPINFER_HF_MODEL_DIR, else the bundled model)");
   app->add_flag("--any-order", o->any_order, "JSON: members in any order");
 }
 
@@ -174,8 +182,10 @@ void setup_grammar(CLI::App& app, Run* run) {
   for (CLI::App* a : {check_app, sample_app, match_app}) add_common(a, o);
   sample_app->add_option("-n,--count", o->count, "How many")->check(CLI::Range(1, 1'000'000))->capture_default_str();
   sample_app->add_option("--seed", o->seed, "Seed of the choices")->capture_default_str();
-  sample_app->add_option("--length", o->length, "Tokens after which the end is taken when it may come")->capture_default_str();
-  sample_app->add_option("--tokens-max", o->tokens_max, "Give up on an output after this many tokens")->capture_default_str();
+  sample_app->add_option("--length", o->length, "Tokens after which the end is taken when it may come")
+      ->capture_default_str();
+  sample_app->add_option("--tokens-max", o->tokens_max, "Give up on an output after this many tokens")
+      ->capture_default_str();
   match_app->add_option("texts", o->texts, "Texts (default: one from standard input)");
   *run = [o, sample_app, match_app] {
     if (sample_app->parsed()) return run_sample(*o);

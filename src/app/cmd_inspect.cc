@@ -81,7 +81,8 @@ Status parse_place(const std::string& text, ckpt::PlacementBudget* budget) {
     return make_error(Code::kInvalidArgument, "--place {}: give a tier gpu, ram or ssd", text);
   }
   std::string keys;
-  for (int g = 0; g < ckpt::kGroups; ++g) keys += fmt::format("{}{}", g > 0 ? ", " : "", ckpt::group_key(static_cast<Group>(g)));
+  for (int g = 0; g < ckpt::kGroups; ++g)
+    keys += fmt::format("{}{}", g > 0 ? ", " : "", ckpt::group_key(static_cast<Group>(g)));
   return make_error(Code::kInvalidArgument, "--place {}: there is no such group; the groups are {}", text, keys);
 }
 
@@ -114,31 +115,34 @@ std::string layer_notes(const LayerInfo& layer) {
 }
 
 void print_layers(const ckpt::ModelConfig& c) {
-  fmt::print("\nLayer schedule\n  {:>5}  {:<7}  {:>5}  {:<7}  {:>7}  {:>10}  {}\n", "layer", "half", "ratio", "role", "KV from", "index from", "notes");
+  fmt::print("\nLayer schedule\n  {:>5}  {:<7}  {:>5}  {:<7}  {:>7}  {:>10}  {}\n", "layer", "half", "ratio", "role",
+             "KV from", "index from", "notes");
   for (const LayerInfo& l : c.layers) {
-    std::string line = fmt::format("  {:>5}  {:<7}  {:>5}  {:<7}  {:>7}  {:>10}  {}", l.id, l.decoder_half ? "decoder" : "encoder",
-                                   l.ratio == 0 ? "-" : fmt::format("{}", l.ratio), ckpt::role_name(l.role), layer_or_dash(l.kv_source),
-                                   layer_or_dash(l.index_source), layer_notes(l));
+    std::string line =
+        fmt::format("  {:>5}  {:<7}  {:>5}  {:<7}  {:>7}  {:>10}  {}", l.id, l.decoder_half ? "decoder" : "encoder",
+                    l.ratio == 0 ? "-" : fmt::format("{}", l.ratio), ckpt::role_name(l.role),
+                    layer_or_dash(l.kv_source), layer_or_dash(l.index_source), layer_notes(l));
     line.erase(line.find_last_not_of(' ') + 1);
     fmt::print("{}\n", line);
   }
   for (int64_t s = 0; s < c.num_nextn_predict_layers; ++s) {
-    fmt::print("  {:>5}  {:<7}  {:>5}  {:<7}  {:>7}  {:>10}\n", fmt::format("mtp.{}", s), "drafter", "-", "window", "-", "-");
+    fmt::print("  {:>5}  {:<7}  {:>5}  {:<7}  {:>7}  {:>10}\n", fmt::format("mtp.{}", s), "drafter", "-", "window", "-",
+               "-");
   }
 }
 
 void print_machine(const Inspection& in) {
   const ckpt::Machine& m = in.machine;
-  fmt::print("\nThis machine\n  {} core{}, {} RAM ({} free), {} free on the disk of the checkpoint\n", m.cores, m.cores == 1 ? "" : "s",
-             format_bytes(m.ram_total), format_bytes(m.ram_free), format_bytes(m.disk_free));
+  fmt::print("\nThis machine\n  {} core{}, {} RAM ({} free), {} free on the disk of the checkpoint\n", m.cores,
+             m.cores == 1 ? "" : "s", format_bytes(m.ram_total), format_bytes(m.ram_free), format_bytes(m.disk_free));
   if (m.gpus.empty()) fmt::print("  no GPU found\n");
   for (size_t i = 0; i < m.gpus.size(); ++i) {
     fmt::print("  GPU {}: {}, {}\n", i, m.gpus[i].name, format_bytes(m.gpus[i].memory));
   }
-  fmt::print("  weights may take {} on GPUs and {} of RAM; the plan puts {} on GPUs, {} in RAM and leaves {} on the SSD\n",
-             format_bytes(in.budget.gpu_bytes), format_bytes(in.budget.ram_bytes),
-             format_bytes(in.plan.bytes[0]), format_bytes(in.plan.bytes[1]),
-             format_bytes(in.plan.bytes[2]));
+  fmt::print(
+      "  weights may take {} on GPUs and {} of RAM; the plan puts {} on GPUs, {} in RAM and leaves {} on the SSD\n",
+      format_bytes(in.budget.gpu_bytes), format_bytes(in.budget.ram_bytes), format_bytes(in.plan.bytes[0]),
+      format_bytes(in.plan.bytes[1]), format_bytes(in.plan.bytes[2]));
 }
 
 void print_forecast(const Forecast& f) {
@@ -146,17 +150,20 @@ void print_forecast(const Forecast& f) {
   fmt::print("\nExpected decode speed with {} of memory for weights, one answer at a time\n", format_bytes(f.budget));
   fmt::print("  {:.3g} tokens/s\n", d.tokens_per_s);
   if (f.plan) {
-    fmt::print("  {} always in memory, room for {} of {} experts; {:.0f}% of the experts that a token needs are there if all are used\n"
-               "  alike (most texts prefer some, and are faster)\n",
-               format_bytes(f.plan->dense_bytes), f.plan->slots, f.plan->experts, 100 * d.hit_rate);
-    fmt::print("  a token reads {} from the SSD in {:.3f} s ({:.2f} GB/s measured) and {:.0f} table rows ({:.0f} a second)\n",
-               format_bytes(static_cast<uint64_t>(d.expert_bytes)), d.disk_s, f.rates.disk_bytes_per_s / 1e9, d.row_reads,
-               f.rates.disk_rows_per_s);
+    fmt::print(
+        "  {} always in memory, room for {} of {} experts; {:.0f}% of the experts that a token needs are there if all "
+        "are used\n"
+        "  alike (most texts prefer some, and are faster)\n",
+        format_bytes(f.plan->dense_bytes), f.plan->slots, f.plan->experts, 100 * d.hit_rate);
+    fmt::print(
+        "  a token reads {} from the SSD in {:.3f} s ({:.2f} GB/s measured) and {:.0f} table rows ({:.0f} a second)\n",
+        format_bytes(static_cast<uint64_t>(d.expert_bytes)), d.disk_s, f.rates.disk_bytes_per_s / 1e9, d.row_reads,
+        f.rates.disk_rows_per_s);
   } else {
     fmt::print("  all weights fit\n");
   }
-  fmt::print("  and {} from memory in {:.3f} s ({:.1f} GB/s measured)\n", format_bytes(static_cast<uint64_t>(d.memory_bytes)),
-             d.memory_s, f.rates.memory_bytes_per_s / 1e9);
+  fmt::print("  and {} from memory in {:.3f} s ({:.1f} GB/s measured)\n",
+             format_bytes(static_cast<uint64_t>(d.memory_bytes)), d.memory_s, f.rates.memory_bytes_per_s / 1e9);
 }
 
 void print_text(const Inspection& in) {
@@ -165,24 +172,33 @@ void print_text(const Inspection& in) {
   size_t tensors = 0;
   for (const ckpt::SafetensorsFile& f : in.checkpoint->files()) tensors += f.tensors().size();
   fmt::print("{}: DeepSeek-V4.1-Flash architecture (deepseek_v41)\n", in.checkpoint->directory());
-  fmt::print("  {} layers ({} encoder, {} decoder), hidden {}, vocabulary {}, context {} tokens, {} routed experts of which {} per token\n",
-             c.num_hidden_layers, c.decoder_start, c.num_hidden_layers - c.decoder_start, c.hidden_size, c.vocab_size, c.max_position_embeddings,
-             c.n_routed_experts, c.num_experts_per_tok);
-  fmt::print("  drafter of {} stages, {} vision tower, {} Engram layers; {} tensors in {} files\n", c.num_nextn_predict_layers, c.vision ? "a" : "no",
-             c.engram.size(), tensors, in.checkpoint->files().size());
+  fmt::print(
+      "  {} layers ({} encoder, {} decoder), hidden {}, vocabulary {}, context {} tokens, {} routed experts of which "
+      "{} per token\n",
+      c.num_hidden_layers, c.decoder_start, c.num_hidden_layers - c.decoder_start, c.hidden_size, c.vocab_size,
+      c.max_position_embeddings, c.n_routed_experts, c.num_experts_per_tok);
+  fmt::print("  drafter of {} stages, {} vision tower, {} Engram layers; {} tensors in {} files\n",
+             c.num_nextn_predict_layers, c.vision ? "a" : "no", c.engram.size(), tensors,
+             in.checkpoint->files().size());
 
-  fmt::print("\n  {:<26}  {:>12}  {:>10}  {:>6}  {}\n", "group", "parameters", "bytes", "share", "place on this machine");
+  fmt::print("\n  {:<26}  {:>12}  {:>10}  {:>6}  {}\n", "group", "parameters", "bytes", "share",
+             "place on this machine");
   for (int g = 0; g < ckpt::kGroups; ++g) {
     if (s.bytes[g] == 0) continue;
     const Group group = static_cast<Group>(g);
-    fmt::print("  {:<26}  {:>12}  {:>10}  {:>5.1f}%  {}\n", ckpt::group_name(group), human_count(s.parameters[g]), format_bytes(s.bytes[g]),
-               100.0 * static_cast<double>(s.bytes[g]) / static_cast<double>(s.total_bytes), places(in.plan, group));
+    fmt::print("  {:<26}  {:>12}  {:>10}  {:>5.1f}%  {}\n", ckpt::group_name(group), human_count(s.parameters[g]),
+               format_bytes(s.bytes[g]), 100.0 * static_cast<double>(s.bytes[g]) / static_cast<double>(s.total_bytes),
+               places(in.plan, group));
   }
   fmt::print("  {:<26}  {:>12}  {:>10}\n", "all", human_count(s.total_parameters), format_bytes(s.total_bytes));
-  fmt::print("  text backbone without Engram: {} parameters; a decoded token meets {}\n", human_count(s.backbone_parameters), human_count(s.active_parameters));
-  fmt::print("\nKV cache\n  {:.0f} bytes a token (compressed KV and index keys of {} layers), {} for {} tokens; window KV {} a sequence\n", s.kv_bytes_per_token,
-             c.kv_source_layer_ids.size(), format_bytes(static_cast<uint64_t>(s.kv_bytes_per_token * static_cast<double>(c.max_position_embeddings))), c.max_position_embeddings,
-             format_bytes(s.window_bytes_per_sequence));
+  fmt::print("  text backbone without Engram: {} parameters; a decoded token meets {}\n",
+             human_count(s.backbone_parameters), human_count(s.active_parameters));
+  fmt::print(
+      "\nKV cache\n  {:.0f} bytes a token (compressed KV and index keys of {} layers), {} for {} tokens; window KV {} "
+      "a sequence\n",
+      s.kv_bytes_per_token, c.kv_source_layer_ids.size(),
+      format_bytes(static_cast<uint64_t>(s.kv_bytes_per_token * static_cast<double>(c.max_position_embeddings))),
+      c.max_position_embeddings, format_bytes(s.window_bytes_per_sequence));
   print_layers(c);
   print_machine(in);
   if (in.forecast) print_forecast(*in.forecast);
@@ -215,7 +231,8 @@ Json json_groups(const Inspection& in) {
     Json group = Json::object(), where = Json::object();
     uint64_t tiers[ckpt::kTiers];
     in.plan.sum(static_cast<Group>(g), tiers);
-    for (int t = 0; t < ckpt::kTiers; ++t) where.set(t == 0 ? "gpu_bytes" : t == 1 ? "ram_bytes" : "ssd_bytes", tiers[t]);
+    for (int t = 0; t < ckpt::kTiers; ++t)
+      where.set(t == 0 ? "gpu_bytes" : t == 1 ? "ram_bytes" : "ssd_bytes", tiers[t]);
     group.set("group", ckpt::group_key(static_cast<Group>(g)));
     group.set("parameters", in.sizes.parameters[g]);
     group.set("bytes", in.sizes.bytes[g]);
@@ -325,7 +342,8 @@ Result<Forecast> forecast(const ckpt::Checkpoint& checkpoint, const InspectFlags
 int inspect(const InspectFlags& flags) {
   const Result<ckpt::Checkpoint> checkpoint = ckpt::Checkpoint::open(flags.directory);
   if (!checkpoint.ok()) return fail(checkpoint.status().message());
-  Inspection in{&checkpoint.value(), ckpt::model_sizes(checkpoint.value().config()), ckpt::probe_machine(flags.directory)};
+  Inspection in{&checkpoint.value(), ckpt::model_sizes(checkpoint.value().config()),
+                ckpt::probe_machine(flags.directory)};
   in.budget = ckpt::budget_of(in.machine);
   if (flags.gpu_gb >= 0) in.budget.gpu_bytes = static_cast<uint64_t>(flags.gpu_gb * 1e9);
   if (flags.ram_gb >= 0) in.budget.ram_bytes = static_cast<uint64_t>(flags.ram_gb * 1e9);
@@ -348,7 +366,9 @@ int inspect(const InspectFlags& flags) {
     if (!checkpoint.value().scales_checked()) {
       std::string first;
       const uint64_t nan = checkpoint.value().count_nan_scales(&first);
-      if (nan > 0) in.warnings.push_back(fmt::format("{} scales are NaN (byte 255), first in \"{}\": the weights are damaged", nan, first));
+      if (nan > 0)
+        in.warnings.push_back(
+            fmt::format("{} scales are NaN (byte 255), first in \"{}\": the weights are damaged", nan, first));
     }
   } else {
     in.digest = checkpoint.value().digest();
@@ -366,15 +386,23 @@ void setup_inspect(CLI::App& app, Run* run) {
       ->check(CLI::IsMember({"fast", "full"}))
       ->capture_default_str()
       ->take_last();
-  app.add_option("--gpu-gb", flags->gpu_gb, "GPU memory that weights may take, instead of what is found here")->check(CLI::Range(0.0, 1e6))->take_last();
-  app.add_option("--ram-gb", flags->ram_gb, "RAM that weights may take, instead of what is found here")->check(CLI::Range(0.0, 1e6))->take_last();
-  app.add_flag("--predict", flags->predict, "Measure memory and disk for a few seconds and say how fast the model will decode");
-  app.add_option("--ram", flags->ram, "With --predict: memory for weights, as in 24GiB, instead of what is free here")->take_last();
-  app.add_option("--place", flags->place, "GROUP=gpu|ram|ssd: put a group there whatever the sizes say; may be repeated");
+  app.add_option("--gpu-gb", flags->gpu_gb, "GPU memory that weights may take, instead of what is found here")
+      ->check(CLI::Range(0.0, 1e6))
+      ->take_last();
+  app.add_option("--ram-gb", flags->ram_gb, "RAM that weights may take, instead of what is found here")
+      ->check(CLI::Range(0.0, 1e6))
+      ->take_last();
+  app.add_flag("--predict", flags->predict,
+               "Measure memory and disk for a few seconds and say how fast the model will decode");
+  app.add_option("--ram", flags->ram, "With --predict: memory for weights, as in 24GiB, instead of what is free here")
+      ->take_last();
+  app.add_option("--place", flags->place,
+                 "GROUP=gpu|ram|ssd: put a group there whatever the sizes say; may be repeated");
   *run = [flags] { return inspect(*flags); };
 }
 
-const Command kInspect("inspect", "Show what a checkpoint holds and where it would live on this machine", &setup_inspect);
+const Command kInspect("inspect", "Show what a checkpoint holds and where it would live on this machine",
+                       &setup_inspect);
 
 }  // namespace
 }  // namespace deepinfer::app

@@ -65,10 +65,11 @@ Status check_addresses(ServeFlags& flags) {
   for (const std::string& text : flags.config.listen) {
     DI_ASSIGN_OR_RETURN(const serve::Address address, serve::parse_address(text));
     if (address.loopback || !flags.config.keys_file.empty()) continue;
-    return make_error(Code::kInvalidArgument,
-                      "{} can be reached from other machines, and without API keys everybody there could use the service. Make "
-                      "keys with deepinfer keys add NAME --keys FILE and start with --keys FILE.",
-                      text);
+    return make_error(
+        Code::kInvalidArgument,
+        "{} can be reached from other machines, and without API keys everybody there could use the service. Make "
+        "keys with deepinfer keys add NAME --keys FILE and start with --keys FILE.",
+        text);
   }
   return Status();
 }
@@ -109,7 +110,8 @@ int serve_model(ServeFlags& flags, CommandOptions& options) {
   flags.config.policies.separate_usage = flags.usage_chunk == "separate";
   flags.config.responses.bytes_max = static_cast<size_t>(flags.stored_mb) << 20;
   flags.config.responses.age_max_s = static_cast<int64_t>(flags.stored_days * 86400);
-  flags.config.response_archive = {.bytes_max = flags.stored_disk_mb << 20, .age_max_s = flags.config.responses.age_max_s};
+  flags.config.response_archive = {.bytes_max = flags.stored_disk_mb << 20,
+                                   .age_max_s = flags.config.responses.age_max_s};
   flags.config.images.bytes_max = static_cast<size_t>(flags.image_mb) << 20;
   const Result<std::string> dir = find_model(flags.model);
   if (!dir.ok()) return fail(dir.status());
@@ -121,9 +123,11 @@ int serve_model(ServeFlags& flags, CommandOptions& options) {
   const Result<std::unique_ptr<Watch>> watch = Watch::open(flags.engine.watch);
   if (!watch.ok()) return fail(watch.status());
   std::shared_ptr<kv::TierStack> tiers;
-  Result<std::unique_ptr<engine::Engine>> made = make_engine(
-      flags.engine, parts.value(),
-      {.seed = random_seed(), .observer = watch.value()->observer(), .waiting_max = flags.limits.requests_max, .tiers = &tiers});
+  Result<std::unique_ptr<engine::Engine>> made = make_engine(flags.engine, parts.value(),
+                                                             {.seed = random_seed(),
+                                                              .observer = watch.value()->observer(),
+                                                              .waiting_max = flags.limits.requests_max,
+                                                              .tiers = &tiers});
   if (!made.ok()) return fail(made.status());
   engine::Engine& engine = *made.value();
   watch.value()->begin(engine.info());
@@ -132,7 +136,8 @@ int serve_model(ServeFlags& flags, CommandOptions& options) {
     tiers.reset();  // the engine's, and ends with it
   }
   flags.config.grammar = flags.engine.grammar(kGrammarTimeoutS);
-  auto service = serve::Service::create(flags.config, serve::make_engine_backend(std::move(made).value()), parts->tokenizer);
+  auto service =
+      serve::Service::create(flags.config, serve::make_engine_backend(std::move(made).value()), parts->tokenizer);
   if (!service.ok()) return fail(service.status());
   serve::Router router;
   service.value()->add_routes(router);
@@ -144,7 +149,8 @@ int serve_model(ServeFlags& flags, CommandOptions& options) {
     const Ticker ticker(*watch.value(), engine);
     while (signals.wait() == Signals::kReload) reload(flags, options, *service.value());
   }
-  fmt::print(stderr, "Ending: responses in work have up to {:g} s (Ctrl-C again: none).\n", flags.limits.drain_timeout_s);
+  fmt::print(stderr, "Ending: responses in work have up to {:g} s (Ctrl-C again: none).\n",
+             flags.limits.drain_timeout_s);
   service.value()->draining = true;
   server.value()->drain(flags.limits.drain_timeout_s);
   server.value()->stop();

@@ -46,18 +46,21 @@ Status read_draft_temperatures(const std::string& model_dir, engine::EngineOptio
       return Status();
     }
   }
-  return make_error(Code::kInvalidArgument,
-                    "{} is not a list of positive draft_temperatures; make it again with deepinfer calibrate, or remove it.",
-                    path);
+  return make_error(
+      Code::kInvalidArgument,
+      "{} is not a list of positive draft_temperatures; make it again with deepinfer calibrate, or remove it.", path);
 }
 
 std::string draft_summary(const engine::DraftStats& s) {
-  const auto share = [](int64_t part, int64_t whole) { return 100 * static_cast<double>(part) / static_cast<double>(whole); };
+  const auto share = [](int64_t part, int64_t whole) {
+    return 100 * static_cast<double>(part) / static_cast<double>(whole);
+  };
   std::string out = fmt::format("{:.2f} tokens a step; guesses: ",
                                 static_cast<double>(s.tokens) / static_cast<double>(std::max<int64_t>(1, s.turns)));
   if (s.verify_rows == 0) return out + "none, they would not have paid\n";
   const int64_t right = std::accumulate(s.accepted.begin(), s.accepted.end(), int64_t{0});
-  out += fmt::format("{} made, {} not worth a row, {} checked, {} right;", s.drafted, s.saved_rows, s.verify_rows, right);
+  out +=
+      fmt::format("{} made, {} not worth a row, {} checked, {} right;", s.drafted, s.saved_rows, s.verify_rows, right);
   for (size_t i = 0; i < s.verified.size() && s.verified[i] > 0; ++i)
     out += fmt::format(" {}: {:.0f}%", i + 1, share(s.accepted[i], s.verified[i]));
   return out + "\n";

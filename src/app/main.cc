@@ -29,7 +29,8 @@ std::map<std::string, Entry>& registry() {
 int flush_output(int code) {
   errno = 0;
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
-  return fail(fmt::format("Cannot write the output: {}.", errno != 0 ? std::strerror(errno) : "an earlier write failed"));
+  return fail(
+      fmt::format("Cannot write the output: {}.", errno != 0 ? std::strerror(errno) : "an earlier write failed"));
 }
 
 std::string usage_error(const CLI::App& app, const CLI::ParseError& error) {
@@ -84,10 +85,13 @@ int main(int argc, char** argv) {
   try {
     return deepinfer::app::run_main(argc, argv);
   } catch (const std::bad_alloc&) {
-    return deepinfer::app::fail("There is not enough memory for this. End other programs, or raise the limit (ulimit -v, control group).");
+    return deepinfer::app::fail(
+        "There is not enough memory for this. End other programs, or raise the limit (ulimit -v, control group).");
   } catch (const std::system_error& e) {
     if (e.code() == std::errc::resource_unavailable_try_again) {
-      return deepinfer::app::fail("The system lets this program start no more threads. Use --threads 1, or raise the limit (ulimit -u, ulimit -v).");
+      return deepinfer::app::fail(
+          "The system lets this program start no more threads. Use --threads 1, or raise the limit (ulimit -u, ulimit "
+          "-v).");
     }
     return deepinfer::app::fail(e.what());
   } catch (const std::exception& e) {

@@ -4,7 +4,8 @@
 //   DI_ASSIGN_OR_RETURN(auto watch, Watch::open(flags));
 //   engine_options.observer = watch->observer();                    // null if nothing is asked for
 //   watch->begin(engine->info());
-//   watch->tick(*engine);                                           // now and then, or: Ticker ticker(*watch, *engine);
+//   watch->tick(*engine);                                           // now and then, or: Ticker ticker(*watch,
+//                                                                   *engine);
 //   DI_RETURN_IF_ERROR(watch->close());                             // once the engine has ended
 #pragma once
 
@@ -44,7 +45,8 @@ class Watch {
 
   std::shared_ptr<engine::StepObserver> observer() const { return observer_; }
   void begin(const engine::ExecutorInfo& info);
-  // Writes figures of the KV tiers to the trace of times, and prints the line of statistics to standard error, where due.
+  // Writes figures of the KV tiers to the trace of times, and prints the line of statistics to standard error, where
+  // due.
   void tick(engine::Engine& engine);
   Status close();
 

@@ -20,8 +20,8 @@ Result<std::string> read_file(const std::string& path, uint64_t max_bytes);
 // Standard input to its end; more than max_bytes are refused.
 Result<std::string> read_standard_input(uint64_t max_bytes);
 
-// Writes to path + ".tmp", syncs and renames, so that a reader sees the old or the new content whole. A link is followed;
-// what is there and no regular file (a device, a folder) is refused.
+// Writes to path + ".tmp", syncs and renames, so that a reader sees the old or the new content whole. A link is
+// followed; what is there and no regular file (a device, a folder) is refused.
 Status write_file_atomically(const std::string& path, std::string_view content);
 
 // A whole file mapped read-only. Movable. The mapping ends with the object.

@@ -176,7 +176,8 @@ class Threads : public IoQueue {
       if (n < 0) d.error = errno;
       if (n <= 0) break;
       d.bytes += n;
-      if (at + static_cast<size_t>(n) < j.bytes && static_cast<size_t>(n) % kIoAlignment != 0) break;  // end of the file
+      // end of the file
+      if (at + static_cast<size_t>(n) < j.bytes && static_cast<size_t>(n) % kIoAlignment != 0) break;
     }
     return d;
   }

@@ -148,7 +148,8 @@ int available_cores() {
                                                              : static_cast<int>(std::thread::hardware_concurrency());
   std::ifstream in("/proc/self/cgroup");
   const std::string self(std::istreambuf_iterator<char>(in), {});
-  if (const double quota = std::ceil(quota_cores("/sys/fs/cgroup", self)); quota < cores) cores = static_cast<int>(quota);
+  if (const double quota = std::ceil(quota_cores("/sys/fs/cgroup", self)); quota < cores)
+    cores = static_cast<int>(quota);
   return std::max(cores, 1);
 }
 

@@ -33,11 +33,14 @@ struct Problems {
     if (count++ < kNamed) first.push_back(std::move(text));
   }
   std::string text() const {
-    return fmt::format("{}{}", fmt::join(first, "; "), count > kNamed ? fmt::format("; and {} more", count - kNamed) : "");
+    return fmt::format("{}{}", fmt::join(first, "; "),
+                       count > kNamed ? fmt::format("; and {} more", count - kNamed) : "");
   }
 };
 
-std::string describe(DType dtype, const std::vector<int64_t>& shape) { return fmt::format("{} [{}]", numeric::dtype_name(dtype), fmt::join(shape, ", ")); }
+std::string describe(DType dtype, const std::vector<int64_t>& shape) {
+  return fmt::format("{} [{}]", numeric::dtype_name(dtype), fmt::join(shape, ", "));
+}
 
 bool is_norm_of_mix(std::string_view name) {
   return name.find("hc_attn_norm") != std::string_view::npos || name.find("hc_ffn_norm") != std::string_view::npos;
@@ -60,7 +63,8 @@ struct Checkpoint::Impl {
 
   Status open_files();
   Status index_tensors(const ShardIndex& shards);
-  void check_one(const std::string& name, DType dtype, const std::vector<int64_t>& shape, Problems* missing, Problems* wrong) const;
+  void check_one(const std::string& name, DType dtype, const std::vector<int64_t>& shape, Problems* missing,
+                 Problems* wrong) const;
   Status check_complete();
   Status report_extra();
   uint64_t count_nan(std::string* first) const;
@@ -118,7 +122,9 @@ Status Checkpoint::Impl::index_tensors(const ShardIndex& shards) {
   NameIndex home(shards.tensors.size());
   for (uint32_t i = 0; i < shards.tensors.size(); ++i) {
     const std::string_view name = canonical_name(shards.tensors[i].first);
-    if (home.insert(name, i) != i) return make_error(Code::kInvalidArgument, "{}: the index names tensor \"{}\" twice (with and without \"model.\")", directory, name);
+    if (home.insert(name, i) != i)
+      return make_error(Code::kInvalidArgument, "{}: the index names tensor \"{}\" twice (with and without \"model.\")",
+                        directory, name);
   }
   size_t total = 0;
   for (const SafetensorsFile& file : files) total += file.tensors().size();
@@ -131,7 +137,8 @@ Status Checkpoint::Impl::index_tensors(const ShardIndex& shards) {
     for (const SafetensorsFile::Tensor& t : files[f].tensors()) {
       const std::string_view name = canonical_name(t.name);
       if (in_file.insert(name, number) != number) {
-        return make_error(Code::kInvalidArgument, "{}: holds tensor \"{}\" twice (with and without \"model.\")", files[f].path(), name);
+        return make_error(Code::kInvalidArgument, "{}: holds tensor \"{}\" twice (with and without \"model.\")",
+                          files[f].path(), name);
       }
       ++number;
       const uint32_t* at = shards.has_index ? home.find(name) : nullptr;
@@ -146,16 +153,21 @@ Status Checkpoint::Impl::index_tensors(const ShardIndex& shards) {
   }
   Problems missing;
   for (const auto& [name, file] : shards.tensors) {
-    if (index.find(canonical_name(name)) == nullptr) missing.add(fmt::format("\"{}\" is not in {}", canonical_name(name), shards.files[file]));
+    if (index.find(canonical_name(name)) == nullptr)
+      missing.add(fmt::format("\"{}\" is not in {}", canonical_name(name), shards.files[file]));
   }
   if (missing.count > 0) {
-    return make_error(Code::kFailedPrecondition, "{}: {} tensors are not in the shards that the index names: {}", directory, missing.count, missing.text());
+    return make_error(Code::kFailedPrecondition, "{}: {} tensors are not in the shards that the index names: {}",
+                      directory, missing.count, missing.text());
   }
-  if (strays.count > 0) warnings.push_back(fmt::format("{} tensors that the index does not name there are ignored: {}", strays.count, strays.text()));
+  if (strays.count > 0)
+    warnings.push_back(
+        fmt::format("{} tensors that the index does not name there are ignored: {}", strays.count, strays.text()));
   return {};
 }
 
-void Checkpoint::Impl::check_one(const std::string& name, DType dtype, const std::vector<int64_t>& shape, Problems* missing, Problems* wrong) const {
+void Checkpoint::Impl::check_one(const std::string& name, DType dtype, const std::vector<int64_t>& shape,
+                                 Problems* missing, Problems* wrong) const {
   const uint32_t* at = index.find(name);
   if (at == nullptr) {
     missing->add(name);
@@ -179,10 +191,13 @@ Status Checkpoint::Impl::check_complete() {
     ++expected;
   }
   if (missing.count > 0) {
-    return make_error(Code::kFailedPrecondition, "{}: {} of the {} tensors that config.json calls for are missing: {}", directory, missing.count, expected, missing.text());
+    return make_error(Code::kFailedPrecondition, "{}: {} of the {} tensors that config.json calls for are missing: {}",
+                      directory, missing.count, expected, missing.text());
   }
   if (wrong.count > 0) {
-    return make_error(Code::kInvalidArgument, "{}: {} tensors have another type or shape than config.json calls for: {}", directory, wrong.count, wrong.text());
+    return make_error(Code::kInvalidArgument,
+                      "{}: {} tensors have another type or shape than config.json calls for: {}", directory,
+                      wrong.count, wrong.text());
   }
   return report_extra();
 }
@@ -203,16 +218,23 @@ Status Checkpoint::Impl::report_extra() {
     const std::string_view name = canonical_name(t->name);
     if (known.find(name) != nullptr) continue;
     if (is_norm_of_mix(name)) {
-      return make_error(Code::kUnsupported, "{}: tensor \"{}\" shows a model with separate hyper-connection norms, which is not DeepSeek-V4.1-Flash", directory, name);
+      return make_error(
+          Code::kUnsupported,
+          "{}: tensor \"{}\" shows a model with separate hyper-connection norms, which is not DeepSeek-V4.1-Flash",
+          directory, name);
     }
     if (!config.vision && (name.starts_with("vision.") || name.starts_with("aligner."))) {
-      return make_error(Code::kInvalidArgument, "{}: tensor \"{}\" belongs to a vision tower, but config.json has no vision_config", directory, name);
+      return make_error(Code::kInvalidArgument,
+                        "{}: tensor \"{}\" belongs to a vision tower, but config.json has no vision_config", directory,
+                        name);
     }
     // Copies of the shared embedding and head are known to exist in some checkpoints.
     if (name.starts_with("mtp.") && (name.ends_with(".embed.weight") || name.ends_with(".head.weight"))) continue;
     extra.add(std::string(name));
   }
-  if (extra.count > 0) warnings.push_back(fmt::format("{} tensors that config.json does not call for are ignored: {}", extra.count, extra.text()));
+  if (extra.count > 0)
+    warnings.push_back(
+        fmt::format("{} tensors that config.json does not call for are ignored: {}", extra.count, extra.text()));
   return {};
 }
 
@@ -226,7 +248,9 @@ void Checkpoint::Impl::report_scales() {
   scales_checked = true;
   std::string first;
   const uint64_t nan = count_nan(&first);
-  if (nan > 0) warnings.push_back(fmt::format("{} scales are NaN (byte 255), first in \"{}\": the weights are damaged", nan, first));
+  if (nan > 0)
+    warnings.push_back(
+        fmt::format("{} scales are NaN (byte 255), first in \"{}\": the weights are damaged", nan, first));
 }
 
 bool Checkpoint::scales_checked() const { return impl_->scales_checked; }
@@ -239,7 +263,8 @@ void Checkpoint::Impl::advise_tables() const {
     for (const std::string& name : {spec.name, scale_name(spec.name)}) {
       const TensorView& view = tensors[*index.find(name)]->view;
       if (view.bytes() < kLargeTable) continue;
-      const uintptr_t begin = reinterpret_cast<uintptr_t>(view.data) / page * page, end = reinterpret_cast<uintptr_t>(view.data) + view.bytes();
+      const uintptr_t begin = reinterpret_cast<uintptr_t>(view.data) / page * page,
+                      end = reinterpret_cast<uintptr_t>(view.data) + view.bytes();
       (void)::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_RANDOM);
     }
   }
@@ -299,9 +324,11 @@ Status check_model_directory(const std::string& path) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
   if (!fs::exists(status)) {
-    return make_error(Code::kNotFound, "there is no folder {}; give the path of a checkpoint folder", path.empty() ? "\"\"" : path);
+    return make_error(Code::kNotFound, "there is no folder {}; give the path of a checkpoint folder",
+                      path.empty() ? "\"\"" : path);
   }
-  if (!fs::is_directory(status)) return make_error(Code::kInvalidArgument, "{} is not a folder; give the folder that holds config.json", path);
+  if (!fs::is_directory(status))
+    return make_error(Code::kInvalidArgument, "{} is not a folder; give the folder that holds config.json", path);
   if (!fs::exists(path + "/config.json", error)) {
     return make_error(Code::kNotFound, "{} holds no config.json; it is not a checkpoint folder", path);
   }

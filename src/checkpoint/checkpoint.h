@@ -1,19 +1,21 @@
 // A checkpoint folder: config.json, safetensors shards with their index, Engram classes; opened and checked.
 //
 //   Result<Checkpoint> c = Checkpoint::open("models/tiny");
-//   if (!c.ok()) return c.status();                                  // a sentence that says what is wrong with the folder
+//   // a sentence that says what is wrong with the folder
+//   if (!c.ok()) return c.status();
 //   const numeric::TensorView& w = c->tensor("layers.0.attn.wkv.weight");
 //   std::string id = c->digest();
 //
-// open() maps every shard, reads all headers and checks completeness (spec/model.md 13.5, 13.6): every tensor that the config
-// calls for is there with exactly its stored type and shape, every shard of the index exists and holds its tensors. The first few
-// missing or wrong tensors are named and the rest counted. A "model." prefix is accepted in index and shards; both spellings of one
-// tensor are an error. Tensors that the config does not call for are ignored with a warning, except separate hc_*_norm tensors
-// (another kind of model: refused) and vision tensors without a vision_config (refused).
-// No weight is read except: tensors at odd addresses (copied), and scales up to kMaxScaleScan bytes (bytes 255, NaN, are reported).
-// Engram tables above 256 MiB are mapped without readahead.
-// Codes: kNotFound (folder or config.json), kFailedPrecondition (shard or tensor missing), kDataLoss (cut file), kInvalidArgument,
-// kUnsupported, kResourceExhausted. Limits: index 256 MiB, 10,000 shards. All members are const and thread-safe after open().
+// open() maps every shard, reads all headers and checks completeness (spec/model.md 13.5, 13.6): every tensor that the
+// config calls for is there with exactly its stored type and shape, every shard of the index exists and holds its
+// tensors. The first few missing or wrong tensors are named and the rest counted. A "model." prefix is accepted in
+// index and shards; both spellings of one tensor are an error. Tensors that the config does not call for are ignored
+// with a warning, except separate hc_*_norm tensors (another kind of model: refused) and vision tensors without a
+// vision_config (refused). No weight is read except: tensors at odd addresses (copied), and scales up to kMaxScaleScan
+// bytes (bytes 255, NaN, are reported). Engram tables above 256 MiB are mapped without readahead. Codes: kNotFound
+// (folder or config.json), kFailedPrecondition (shard or tensor missing), kDataLoss (cut file), kInvalidArgument,
+// kUnsupported, kResourceExhausted. Limits: index 256 MiB, 10,000 shards. All members are const and thread-safe after
+// open().
 #pragma once
 
 #include <cstdint>
@@ -45,7 +47,8 @@ class Checkpoint {
   const ModelConfig& config() const;
   const GenerationConfig& generation() const;
 
-  // The stored tensor, by its name without "model." prefix; nullptr if the checkpoint has none. Scales are tensors of their own.
+  // The stored tensor, by its name without "model." prefix; nullptr if the checkpoint has none. Scales are tensors of
+  // their own.
   const numeric::TensorView* find(std::string_view name) const;
   // The same for a name that open() has checked (any of specs() and their scales); ends the program if it is absent.
   const numeric::TensorView& tensor(std::string_view name) const;

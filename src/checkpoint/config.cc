@@ -21,11 +21,14 @@ Status check_multiple(std::string_view what, int64_t value, int64_t of) {
   return bad("{} is {}; it must be a positive multiple of {}", what, value, of);
 }
 
-bool contains(const std::vector<int64_t>& ids, int64_t id) { return std::find(ids.begin(), ids.end(), id) != ids.end(); }
+bool contains(const std::vector<int64_t>& ids, int64_t id) {
+  return std::find(ids.begin(), ids.end(), id) != ids.end();
+}
 
 Status check_ids(std::string_view name, const std::vector<int64_t>& ids, int64_t layers) {
   for (size_t i = 0; i < ids.size(); ++i) {
-    if (ids[i] < 0 || ids[i] >= layers) return bad("text_config.{} names layer {}, but there are layers 0 to {}", name, ids[i], layers - 1);
+    if (ids[i] < 0 || ids[i] >= layers)
+      return bad("text_config.{} names layer {}, but there are layers 0 to {}", name, ids[i], layers - 1);
     if (i > 0 && ids[i] <= ids[i - 1]) return bad("text_config.{} must be ascending without repeats", name);
   }
   return {};
@@ -34,7 +37,8 @@ Status check_ids(std::string_view name, const std::vector<int64_t>& ids, int64_t
 // The block sizes of FP8 and FP4 and the head geometry (19.1).
 Status check_shapes(const ModelConfig& c) {
   if (c.num_attention_heads < 1 || c.o_groups < 1 || c.num_attention_heads % c.o_groups != 0) {
-    return bad("text_config.num_attention_heads ({}) must be divisible by o_groups ({})", c.num_attention_heads, c.o_groups);
+    return bad("text_config.num_attention_heads ({}) must be divisible by o_groups ({})", c.num_attention_heads,
+               c.o_groups);
   }
   DI_RETURN_IF_ERROR(check_multiple("text_config.hidden_size", c.hidden_size, 32));
   DI_RETURN_IF_ERROR(check_multiple("text_config.moe_intermediate_size", c.moe_intermediate_size, 32));
@@ -42,18 +46,21 @@ Status check_shapes(const ModelConfig& c) {
   DI_RETURN_IF_ERROR(check_multiple("text_config.o_groups * o_lora_rank", c.o_groups * c.o_lora_rank, 32));
   DI_RETURN_IF_ERROR(check_multiple("text_config.head_dim", c.head_dim, 32));
   DI_RETURN_IF_ERROR(check_multiple("text_config.index_head_dim", c.index_head_dim, 32));
-  DI_RETURN_IF_ERROR(check_multiple("the input of an output group (num_attention_heads / o_groups * head_dim)", c.group_input(), 32));
+  DI_RETURN_IF_ERROR(
+      check_multiple("the input of an output group (num_attention_heads / o_groups * head_dim)", c.group_input(), 32));
   if (c.qk_rope_head_dim % 2 != 0 || c.qk_rope_head_dim > c.head_dim || c.qk_rope_head_dim > c.index_head_dim) {
-    return bad("text_config.qk_rope_head_dim is {}; it must be even and at most head_dim ({}) and index_head_dim ({})", c.qk_rope_head_dim,
-               c.head_dim, c.index_head_dim);
+    return bad("text_config.qk_rope_head_dim is {}; it must be even and at most head_dim ({}) and index_head_dim ({})",
+               c.qk_rope_head_dim, c.head_dim, c.index_head_dim);
   }
-  if (c.hc_mult != 4) return make_error(Code::kUnsupported, "config.json: text_config.hc_mult is {}; only 4 is supported", c.hc_mult);
+  if (c.hc_mult != 4)
+    return make_error(Code::kUnsupported, "config.json: text_config.hc_mult is {}; only 4 is supported", c.hc_mult);
   if (c.num_experts_per_tok < 1 || c.num_experts_per_tok > c.n_routed_experts) {
-    return bad("text_config.num_experts_per_tok is {}; there are {} routed experts", c.num_experts_per_tok, c.n_routed_experts);
+    return bad("text_config.num_experts_per_tok is {}; there are {} routed experts", c.num_experts_per_tok,
+               c.n_routed_experts);
   }
   if (c.vision && c.vision->hidden_size % (4 * c.vision->num_attention_heads) != 0) {
-    return bad("vision_config.hidden_size ({}) / num_attention_heads ({}) must be divisible by 4", c.vision->hidden_size,
-               c.vision->num_attention_heads);
+    return bad("vision_config.hidden_size ({}) / num_attention_heads ({}) must be divisible by 4",
+               c.vision->hidden_size, c.vision->num_attention_heads);
   }
   return {};
 }
@@ -66,7 +73,8 @@ Status check_token_ids(const ModelConfig& c) {
                                                       {"text_config.engram_pad_token_id", c.engram_pad_token_id},
                                                       {"text_config.dspark_noise_token_id", c.dspark_noise_token_id}};
   for (const auto& [name, id] : ids) {
-    if (id < 0 || id >= c.vocab_size) return bad("{} is {}, but the vocabulary has ids 0 to {}", name, id, c.vocab_size - 1);
+    if (id < 0 || id >= c.vocab_size)
+      return bad("{} is {}, but the vocabulary has ids 0 to {}", name, id, c.vocab_size - 1);
   }
   return {};
 }
@@ -78,8 +86,10 @@ Status check_candidates(const ModelConfig& c) {
   DI_RETURN_IF_ERROR(check_multiple("text_config.candidate_topk_blocks", c.candidate_topk_blocks, 8));
   const int64_t sure = c.candidate_topk_blocks * c.candidate_block_size - (c.candidate_block_size - 1);
   if (sure < c.index_topk) {
-    return bad("text_config.candidate_topk_blocks ({}) of {} entries hold only {} entries for certain, fewer than index_topk ({})",
-               c.candidate_topk_blocks, c.candidate_block_size, sure, c.index_topk);
+    return bad(
+        "text_config.candidate_topk_blocks ({}) of {} entries hold only {} entries for certain, fewer than index_topk "
+        "({})",
+        c.candidate_topk_blocks, c.candidate_block_size, sure, c.index_topk);
   }
   return {};
 }
@@ -97,8 +107,8 @@ Status finish_ratios(ModelConfig* c) {
   std::vector<int64_t>& r = c->compress_ratios;
   const size_t all = static_cast<size_t>(c->num_hidden_layers + c->num_nextn_predict_layers);
   if (r.size() < static_cast<size_t>(c->num_hidden_layers) || r.size() > all) {
-    return bad("text_config.compress_ratios has {} entries; {} layers and {} drafter stages need {} (or {})", r.size(), c->num_hidden_layers,
-               c->num_nextn_predict_layers, all, c->num_hidden_layers);
+    return bad("text_config.compress_ratios has {} entries; {} layers and {} drafter stages need {} (or {})", r.size(),
+               c->num_hidden_layers, c->num_nextn_predict_layers, all, c->num_hidden_layers);
   }
   r.resize(all, 0);
   const auto layers_end = r.begin() + c->num_hidden_layers;
@@ -109,8 +119,10 @@ Status finish_ratios(ModelConfig* c) {
   if (first == layers_end) return bad("text_config.compress_ratios holds no 1: the model would have no decoder half");
   c->decoder_start = static_cast<int>(first - r.begin());
   if (std::any_of(first, layers_end, [](int64_t ratio) { return ratio > 1; })) {
-    return bad("text_config.compress_ratios holds a 2 behind the first 1 (layer {}); a compressed cache may not cross into the decoder half",
-               c->decoder_start);
+    return bad(
+        "text_config.compress_ratios holds a 2 behind the first 1 (layer {}); a compressed cache may not cross into "
+        "the decoder half",
+        c->decoder_start);
   }
   return {};
 }
@@ -119,7 +131,8 @@ Status finish_layers(ModelConfig* c) {
   DI_RETURN_IF_ERROR(check_ids("kv_source_layer_ids", c->kv_source_layer_ids, c->num_hidden_layers));
   DI_RETURN_IF_ERROR(check_ids("index_source_layer_ids", c->index_source_layer_ids, c->num_hidden_layers));
   for (int64_t id : c->kv_source_layer_ids) {
-    if (!contains(c->index_source_layer_ids, id)) return bad("text_config.kv_source_layer_ids names layer {}, which is not in index_source_layer_ids", id);
+    if (!contains(c->index_source_layer_ids, id))
+      return bad("text_config.kv_source_layer_ids names layer {}, which is not in index_source_layer_ids", id);
   }
   if (!contains(c->kv_source_layer_ids, c->decoder_start)) {
     return bad("text_config.kv_source_layer_ids must name layer {}, the first layer of ratio 1", c->decoder_start);
@@ -140,7 +153,9 @@ Status finish_layers(ModelConfig* c) {
     layer.kv_source = source_of(c->kv_source_layer_ids, l);
     layer.index_source = source_of(c->index_source_layer_ids, l);
     layer.index_key_source = layer.kv_source;
-    if (layer.kv_source < 0) return bad("layer {} has compress ratio {} but no layer up to it is in text_config.kv_source_layer_ids", l, layer.ratio);
+    if (layer.kv_source < 0)
+      return bad("layer {} has compress ratio {} but no layer up to it is in text_config.kv_source_layer_ids", l,
+                 layer.ratio);
     if (c->compress_ratios[static_cast<size_t>(layer.kv_source)] != layer.ratio) {
       return bad("layer {} has compress ratio {}, but its KV source, layer {}, has {}", l, layer.ratio, layer.kv_source,
                  c->compress_ratios[static_cast<size_t>(layer.kv_source)]);
@@ -149,7 +164,8 @@ Status finish_layers(ModelConfig* c) {
     layer.publishes_candidates = l == candidate;
     layer.uses_candidates = index && l > candidate;
     if (layer.uses_candidates && layer.kv_source != source_of(c->kv_source_layer_ids, candidate)) {
-      return bad("layer {} would choose among the candidate blocks of layer {}, which reads another compressed cache", l, candidate);
+      return bad("layer {} would choose among the candidate blocks of layer {}, which reads another compressed cache",
+                 l, candidate);
     }
     c->layers.push_back(layer);
   }
@@ -164,12 +180,14 @@ Status finish_drafter(ModelConfig* c) {
   DI_RETURN_IF_ERROR(check_ids("dspark_target_layer_ids", c->dspark_target_layer_ids, c->num_hidden_layers));
   if (c->dspark_target_layer_ids.empty()) return bad("text_config.dspark_target_layer_ids is empty");
   if (c->dspark_target_layer_ids.front() < c->decoder_start) {
-    return bad("text_config.dspark_target_layer_ids names layer {}; only layers of the decoder half (from {}) can feed the drafter",
-               c->dspark_target_layer_ids.front(), c->decoder_start);
+    return bad(
+        "text_config.dspark_target_layer_ids names layer {}; only layers of the decoder half (from {}) can feed the "
+        "drafter",
+        c->dspark_target_layer_ids.front(), c->decoder_start);
   }
   if (c->dspark_num_experts_per_tok < 1 || c->dspark_num_experts_per_tok > c->dspark_n_routed_experts) {
-    return bad("text_config.dspark_num_experts_per_tok is {}; there are {} drafter experts", c->dspark_num_experts_per_tok,
-               c->dspark_n_routed_experts);
+    return bad("text_config.dspark_num_experts_per_tok is {}; there are {} drafter experts",
+               c->dspark_num_experts_per_tok, c->dspark_n_routed_experts);
   }
   int tap = 0;
   for (int64_t id : c->dspark_target_layer_ids) c->layers[static_cast<size_t>(id)].dspark_tap = tap++;
@@ -180,20 +198,23 @@ Status finish_engram(ModelConfig* c) {
   c->engram.clear();
   DI_RETURN_IF_ERROR(check_ids("engram_layer_ids", c->engram_layer_ids, c->num_hidden_layers));
   if (c->engram_num_embeddings.size() != c->engram_layer_ids.size()) {
-    return bad("text_config.engram_num_embeddings has {} entries for {} Engram layers", c->engram_num_embeddings.size(), c->engram_layer_ids.size());
+    return bad("text_config.engram_num_embeddings has {} entries for {} Engram layers", c->engram_num_embeddings.size(),
+               c->engram_layer_ids.size());
   }
   if (c->engram_layer_ids.empty()) return {};
   if (c->engram_layer_ids.back() >= c->decoder_start) {
-    return bad("text_config.engram_layer_ids names layer {}; Engram layers lie before the decoder half (layer {})", c->engram_layer_ids.back(),
-               c->decoder_start);
+    return bad("text_config.engram_layer_ids names layer {}; Engram layers lie before the decoder half (layer {})",
+               c->engram_layer_ids.back(), c->decoder_start);
   }
   DI_RETURN_IF_ERROR(check_multiple("text_config.engram_head_dim", c->engram_head_dim, 32));
   if (c->engram_compressed_vocab_size > c->vocab_size) {
-    return bad("text_config.engram_compressed_vocab_size ({}) is larger than vocab_size ({})", c->engram_compressed_vocab_size, c->vocab_size);
+    return bad("text_config.engram_compressed_vocab_size ({}) is larger than vocab_size ({})",
+               c->engram_compressed_vocab_size, c->vocab_size);
   }
   const int64_t layers = static_cast<int64_t>(c->engram_layer_ids.size());
   if (layers * c->engram_columns() > kMaxEngramPrimes) {
-    return bad("text_config asks for {} Engram hash columns; at most {} are supported", layers * c->engram_columns(), kMaxEngramPrimes);
+    return bad("text_config asks for {} Engram hash columns; at most {} are supported", layers * c->engram_columns(),
+               kMaxEngramPrimes);
   }
   const auto primes = engram_primes(layers, c->engram_max_ngram_size - 1, c->engram_n_heads, c->engram_vocab_size);
   for (size_t i = 0; i < primes.size(); ++i) {
@@ -204,10 +225,11 @@ Status finish_engram(ModelConfig* c) {
       info.offsets.push_back(info.rows);
       info.rows += p;
     }
-    if (info.rows > INT32_MAX) return bad("the Engram table of layer {} has {} rows; row numbers must fit 31 bits", info.layer, info.rows);
+    if (info.rows > INT32_MAX)
+      return bad("the Engram table of layer {} has {} rows; row numbers must fit 31 bits", info.layer, info.rows);
     if (info.rows != c->engram_num_embeddings[i]) {
-      return bad("text_config.engram_num_embeddings[{}] is {}, but the primes from {} sum to {}", i, c->engram_num_embeddings[i],
-                 c->engram_vocab_size, info.rows);
+      return bad("text_config.engram_num_embeddings[{}] is {}, but the primes from {} sum to {}", i,
+                 c->engram_num_embeddings[i], c->engram_vocab_size, info.rows);
     }
     info.multipliers = engram_multipliers(info.layer, c->engram_compressed_vocab_size, c->engram_max_ngram_size);
     c->layers[static_cast<size_t>(info.layer)].engram = static_cast<int>(i);
@@ -289,7 +311,8 @@ double ModelConfig::index_scale() const {
 }
 
 uint64_t ModelConfig::kv_bytes_per_block() const {
-  const uint64_t entry = numeric::entry_record_bytes(static_cast<size_t>(head_dim)) + numeric::key_record_bytes(static_cast<size_t>(index_head_dim));
+  const uint64_t entry = numeric::entry_record_bytes(static_cast<size_t>(head_dim)) +
+                         numeric::key_record_bytes(static_cast<size_t>(index_head_dim));
   uint64_t bytes = 0;
   for (const LayerInfo& layer : layers) {
     if (layer.owns_kv()) bytes += entry * static_cast<uint64_t>(kBlockTokens / layer.ratio);
@@ -310,7 +333,8 @@ Status ModelConfig::complete() {
 
 Result<ModelConfig> first_layers(const ModelConfig& config, int64_t n) {
   if (n < 1 || n > config.num_hidden_layers) {
-    return make_error(Code::kInvalidArgument, "cannot keep the first {} layers of a model with {} layers", n, config.num_hidden_layers);
+    return make_error(Code::kInvalidArgument, "cannot keep the first {} layers of a model with {} layers", n,
+                      config.num_hidden_layers);
   }
   ModelConfig c = config;
   c.num_hidden_layers = n;
@@ -324,7 +348,9 @@ Result<ModelConfig> first_layers(const ModelConfig& config, int64_t n) {
     c.engram_num_embeddings.pop_back();
   }
   if (n <= config.decoder_start) {
-    return make_error(Code::kInvalidArgument, "the first {} layers hold no compressed-KV source of ratio 1; keep at least {}", n, config.decoder_start + 1);
+    return make_error(Code::kInvalidArgument,
+                      "the first {} layers hold no compressed-KV source of ratio 1; keep at least {}", n,
+                      config.decoder_start + 1);
   }
   const int64_t taps = static_cast<int64_t>(config.dspark_target_layer_ids.size());
   c.dspark_target_layer_ids.clear();

@@ -5,11 +5,11 @@
 //   for (const std::string& w : c->warnings) log(w);              // keys that this program does not know
 //   const LayerInfo& layer = c->layers[l];                        // role, sources, Engram of layer l
 //
-// A default-constructed ModelConfig holds the official DeepSeek-V4.1-Flash values (spec/model.md 2.1, 2.2) and becomes usable
-// through complete(), which checks the rules of 2.5, 3 and 19.1 and fills the derived members; parse() and load() call it.
-// Errors name the key: kInvalidArgument for a wrong type, a missing key, a value out of range or an impossible combination;
-// kUnsupported for another architecture or for a variant of V4.1 that this program does not run; kNotFound without a file.
-// Limits: config.json up to 4 MiB, 1,024 layers, 4,096 Engram primes.
+// A default-constructed ModelConfig holds the official DeepSeek-V4.1-Flash values (spec/model.md 2.1, 2.2) and becomes
+// usable through complete(), which checks the rules of 2.5, 3 and 19.1 and fills the derived members; parse() and
+// load() call it. Errors name the key: kInvalidArgument for a wrong type, a missing key, a value out of range or an
+// impossible combination; kUnsupported for another architecture or for a variant of V4.1 that this program does not
+// run; kNotFound without a file. Limits: config.json up to 4 MiB, 1,024 layers, 4,096 Engram primes.
 #pragma once
 
 #include <cstdint>
@@ -108,7 +108,8 @@ struct ModelConfig {
   int64_t num_experts_per_tok = 6;
   double routed_scaling_factor = 1.5;
   int64_t sliding_window = 128;
-  std::vector<int64_t> compress_ratios;  // empty: the official ones for 40 layers; padded with 0 to layers + drafter stages
+  // empty: the official ones for 40 layers; padded with 0 to layers + drafter stages
+  std::vector<int64_t> compress_ratios;
   std::vector<int64_t> kv_source_layer_ids = {2, 8, 14, 20};
   std::vector<int64_t> index_source_layer_ids = {2, 8, 14, 20, 24, 28, 32, 36};
   int64_t index_n_heads = 32;

@@ -133,25 +133,32 @@ Status check_architecture(JsonObject* top, dom::object object) {
   const std::string_view type = top->text("model_type");
   std::string_view architecture;
   dom::array list;
-  if (object.at_key("architectures").get(list) == simdjson::SUCCESS && list.at(0).get(architecture) != simdjson::SUCCESS) architecture = {};
+  if (object.at_key("architectures").get(list) == simdjson::SUCCESS &&
+      list.at(0).get(architecture) != simdjson::SUCCESS)
+    architecture = {};
   top->ignore("architectures");
   if (type == "deepseek_v41" && architecture == kArchitecture) return {};
-  constexpr std::string_view kSupported = "DeepInfer runs DeepSeek-V4.1-Flash checkpoints (model_type deepseek_v41, DeepseekV41ForCausalLM)";
+  constexpr std::string_view kSupported =
+      "DeepInfer runs DeepSeek-V4.1-Flash checkpoints (model_type deepseek_v41, DeepseekV41ForCausalLM)";
   if (type.empty() && architecture.empty()) {
     const bool flat = top->has("n_layers") && top->has("dim");
     return make_error(Code::kUnsupported, "config.json names no model_type and no architecture{}; {}",
-                      flat ? " (it looks like the flat inference/config.json: use the folder above it)" : "", kSupported);
+                      flat ? " (it looks like the flat inference/config.json: use the folder above it)" : "",
+                      kSupported);
   }
-  return make_error(Code::kUnsupported, "config.json describes another architecture: model_type \"{}\", architecture \"{}\"; {}", type.substr(0, 80),
-                    architecture.substr(0, 80), kSupported);
+  return make_error(Code::kUnsupported,
+                    "config.json describes another architecture: model_type \"{}\", architecture \"{}\"; {}",
+                    type.substr(0, 80), architecture.substr(0, 80), kSupported);
 }
 
 Result<dom::object> parse_object(dom::parser* parser, std::string_view json, std::string_view name) {
   dom::element root;
   const simdjson::error_code error = parser->parse(json.data(), json.size()).get(root);
-  if (error) return make_error(Code::kInvalidArgument, "{} is not valid JSON: {}", name, simdjson::error_message(error));
+  if (error)
+    return make_error(Code::kInvalidArgument, "{} is not valid JSON: {}", name, simdjson::error_message(error));
   dom::object object;
-  if (root.get(object)) return make_error(Code::kInvalidArgument, "{} holds {}; it must hold an object", name, json_type_name(root.type()));
+  if (root.get(object))
+    return make_error(Code::kInvalidArgument, "{} holds {}; it must hold an object", name, json_type_name(root.type()));
   return object;
 }
 

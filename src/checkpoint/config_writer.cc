@@ -1,4 +1,5 @@
-// ModelConfig::to_json: the layout of Python's json.dumps(indent=2), which the published and the test configurations have.
+// ModelConfig::to_json: the layout of Python's json.dumps(indent=2), which the published and the test configurations
+// have.
 #include <cmath>
 
 #include <fmt/format.h>
@@ -24,7 +25,9 @@ class Writer {
   void text(std::string_view key, std::string_view v) { raw(key, fmt::format("\"{}\"", v)); }
   void boolean(std::string_view key, bool v) { raw(key, v ? "true" : "false"); }
   void integer(std::string_view key, int64_t v) { raw(key, fmt::format("{}", v)); }
-  void number(std::string_view key, double v) { raw(key, v == std::floor(v) && v < 1e16 ? fmt::format("{:.1f}", v) : fmt::format("{}", v)); }
+  void number(std::string_view key, double v) {
+    raw(key, v == std::floor(v) && v < 1e16 ? fmt::format("{:.1f}", v) : fmt::format("{}", v));
+  }
   // A number that the official file writes without a fraction.
   void whole(std::string_view key, double v) {
     if (v == std::floor(v) && v < 1e16) integer(key, static_cast<int64_t>(v));

@@ -21,7 +21,8 @@ constexpr std::string_view kVersion = "deepinfer checkpoint digest 1";
 constexpr uint64_t kSamples = 64;
 constexpr uint64_t kSampleBytes = 4096;
 
-// No readahead while it lives: samples lie far apart, and readahead windows of large disks would make each cost megabytes.
+// No readahead while it lives: samples lie far apart, and readahead windows of large disks would make each cost
+// megabytes.
 class RandomAccess {
  public:
   explicit RandomAccess(std::span<const std::byte> file) : file_(file) { advise(MADV_RANDOM); }
@@ -59,12 +60,15 @@ std::string base_name(const std::string& path) { return path.substr(path.find_la
 }  // namespace
 
 Sha256::Sha256() : context_(EVP_MD_CTX_new()) {
-  if (context_ == nullptr || EVP_DigestInit_ex(static_cast<EVP_MD_CTX*>(context_), EVP_sha256(), nullptr) != 1) throw std::bad_alloc();
+  if (context_ == nullptr || EVP_DigestInit_ex(static_cast<EVP_MD_CTX*>(context_), EVP_sha256(), nullptr) != 1)
+    throw std::bad_alloc();
 }
 
 Sha256::~Sha256() { EVP_MD_CTX_free(static_cast<EVP_MD_CTX*>(context_)); }
 
-void Sha256::add(std::span<const std::byte> bytes) { EVP_DigestUpdate(static_cast<EVP_MD_CTX*>(context_), bytes.data(), bytes.size()); }
+void Sha256::add(std::span<const std::byte> bytes) {
+  EVP_DigestUpdate(static_cast<EVP_MD_CTX*>(context_), bytes.data(), bytes.size());
+}
 void Sha256::add(std::string_view text) { add(std::as_bytes(std::span(text))); }
 
 void Sha256::add_number(uint64_t v) {

@@ -1,4 +1,5 @@
-// Identity of a checkpoint's content (internal to checkpoint/; the public calls are Checkpoint::digest and full_digest).
+// Identity of a checkpoint's content (internal to checkpoint/; the public calls are Checkpoint::digest and
+// full_digest).
 #pragma once
 
 #include <cstddef>

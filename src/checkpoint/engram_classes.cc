@@ -20,7 +20,8 @@ namespace dom = simdjson::dom;
 constexpr uint64_t kMaxTokenizerBytes = 256 << 20;
 constexpr uint64_t kMaxClassesBytes = 256 << 20;
 
-// Byte-level BPE writes each byte as one visible character: itself where it is printable, else 256 + its rank among the others.
+// Byte-level BPE writes each byte as one visible character: itself where it is printable, else 256 + its rank among the
+// others.
 class ByteAlphabet {
  public:
   ByteAlphabet() {
@@ -31,7 +32,9 @@ class ByteAlphabet {
       bytes_[static_cast<size_t>(printable ? b : next++)] = b;
     }
   }
-  int byte(utf8proc_int32_t c) const { return c >= 0 && c < static_cast<int>(bytes_.size()) ? bytes_[static_cast<size_t>(c)] : -1; }
+  int byte(utf8proc_int32_t c) const {
+    return c >= 0 && c < static_cast<int>(bytes_.size()) ? bytes_[static_cast<size_t>(c)] : -1;
+  }
 
  private:
   std::array<int, 324> bytes_;
@@ -57,15 +60,16 @@ void append_utf8(std::string* out, utf8proc_int32_t c) {
 
 std::string map_utf8(std::string_view s, int options) {
   utf8proc_uint8_t* out = nullptr;
-  const utf8proc_ssize_t n = utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(s.data()), static_cast<utf8proc_ssize_t>(s.size()), &out,
-                                          static_cast<utf8proc_option_t>(options));
+  const utf8proc_ssize_t n =
+      utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(s.data()), static_cast<utf8proc_ssize_t>(s.size()), &out,
+                   static_cast<utf8proc_option_t>(options));
   const std::unique_ptr<utf8proc_uint8_t, decltype(&std::free)> owner(out, &std::free);
   return n < 0 ? std::string(s) : std::string(reinterpret_cast<const char*>(out), static_cast<size_t>(n));
 }
 
 bool is_white_space(utf8proc_int32_t c) {
-  return (c >= 9 && c <= 13) || c == 0x20 || c == 0x85 || c == 0xa0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200a) || c == 0x2028 ||
-         c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
+  return (c >= 9 && c <= 13) || c == 0x20 || c == 0x85 || c == 0xa0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200a) ||
+         c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
 }
 
 bool is_mark(utf8proc_int32_t c) {
@@ -129,14 +133,16 @@ std::string class_key(const Token& token, const ByteAlphabet& alphabet) {
 
 Status read_tokens(dom::object root, std::vector<Token>* tokens) {
   dom::object vocab;
-  if (root["model"]["vocab"].get(vocab)) return make_error(Code::kInvalidArgument, "tokenizer.json has no model.vocab object");
+  if (root["model"]["vocab"].get(vocab))
+    return make_error(Code::kInvalidArgument, "tokenizer.json has no model.vocab object");
   const auto put = [&](int64_t id, std::string_view text, bool added) {
     if (id < 0 || id >= static_cast<int64_t>(tokens->size())) return;
     (*tokens)[static_cast<size_t>(id)] = {std::string(text), added, true};
   };
   for (auto field : vocab) {
     int64_t id = 0;
-    if (field.value.get(id)) return make_error(Code::kInvalidArgument, "tokenizer.json: the id of a token in model.vocab is not an integer");
+    if (field.value.get(id))
+      return make_error(Code::kInvalidArgument, "tokenizer.json: the id of a token in model.vocab is not an integer");
     put(id, field.key, false);
   }
   dom::array added;
@@ -156,21 +162,24 @@ Result<std::vector<int32_t>> parse_classes(std::string_view json, const ModelCon
   dom::parser parser;
   dom::element root;
   if (const auto error = parser.parse(json.data(), json.size()).get(root)) {
-    return make_error(Code::kInvalidArgument, "engram_token_classes.json is not valid JSON: {}", simdjson::error_message(error));
+    return make_error(Code::kInvalidArgument, "engram_token_classes.json is not valid JSON: {}",
+                      simdjson::error_message(error));
   }
   dom::array list;
-  if (root["classes"].get(list)) return make_error(Code::kInvalidArgument, "engram_token_classes.json holds no list \"classes\"");
+  if (root["classes"].get(list))
+    return make_error(Code::kInvalidArgument, "engram_token_classes.json holds no list \"classes\"");
   std::vector<int32_t> classes;
   for (dom::element item : list) {
     int64_t id = 0;
     if (item.get(id) || id < 0 || id >= config.engram_compressed_vocab_size) {
-      return make_error(Code::kInvalidArgument, "engram_token_classes.json: entry {} is not a class from 0 to {}", classes.size(),
-                        config.engram_compressed_vocab_size - 1);
+      return make_error(Code::kInvalidArgument, "engram_token_classes.json: entry {} is not a class from 0 to {}",
+                        classes.size(), config.engram_compressed_vocab_size - 1);
     }
     classes.push_back(static_cast<int32_t>(id));
   }
   if (static_cast<int64_t>(classes.size()) != config.vocab_size) {
-    return make_error(Code::kInvalidArgument, "engram_token_classes.json has {} entries; the vocabulary has {} tokens", classes.size(), config.vocab_size);
+    return make_error(Code::kInvalidArgument, "engram_token_classes.json has {} entries; the vocabulary has {} tokens",
+                      classes.size(), config.vocab_size);
   }
   return classes;
 }
@@ -184,7 +193,9 @@ Result<std::vector<int32_t>> build_engram_classes(std::string_view tokenizer_jso
     return make_error(Code::kInvalidArgument, "tokenizer.json is not valid JSON: {}", simdjson::error_message(error));
   }
   dom::object object;
-  if (root.get(object)) return make_error(Code::kInvalidArgument, "tokenizer.json holds {}; it must hold an object", json_type_name(root.type()));
+  if (root.get(object))
+    return make_error(Code::kInvalidArgument, "tokenizer.json holds {}; it must hold an object",
+                      json_type_name(root.type()));
   std::vector<Token> tokens(static_cast<size_t>(vocab_size));
   DI_RETURN_IF_ERROR(read_tokens(object, &tokens));
 
@@ -194,8 +205,10 @@ Result<std::vector<int32_t>> build_engram_classes(std::string_view tokenizer_jso
   classes.reserve(tokens.size());
   for (const Token& token : tokens) {
     if (!token.present) {
-      return make_error(Code::kInvalidArgument, "tokenizer.json has no token with id {}; the model's vocabulary has {} tokens. It belongs to another model",
-                        classes.size(), vocab_size);
+      return make_error(
+          Code::kInvalidArgument,
+          "tokenizer.json has no token with id {}; the model's vocabulary has {} tokens. It belongs to another model",
+          classes.size(), vocab_size);
     }
     classes.push_back(seen.emplace(class_key(token, alphabet), static_cast<int32_t>(seen.size())).first->second);
   }
@@ -214,8 +227,10 @@ Result<std::vector<int32_t>> load_engram_classes(const std::string& directory, c
 
   Result<std::string> tokenizer = read_file(directory + "/tokenizer.json", kMaxTokenizerBytes);
   if (!tokenizer.ok()) {
-    return make_error(tokenizer.status().code(), "{} has neither engram_token_classes.json nor a readable tokenizer.json to build the Engram classes from: {}",
-                      directory, tokenizer.status().message());
+    return make_error(
+        tokenizer.status().code(),
+        "{} has neither engram_token_classes.json nor a readable tokenizer.json to build the Engram classes from: {}",
+        directory, tokenizer.status().message());
   }
   Result<std::vector<int32_t>> classes = build_engram_classes(tokenizer.value(), config.vocab_size);
   if (!classes.ok()) return classes.status().with_context(directory);

@@ -2,8 +2,8 @@
 //
 //   Result<std::vector<int32_t>> classes = load_engram_classes(directory, config);
 //
-// engram_token_classes.json ({"classes": [..]}, one entry a token id) is part of the checkpoint and is taken as it is; without
-// it the map is built from tokenizer.json and refused unless it has engram_compressed_vocab_size classes.
+// engram_token_classes.json ({"classes": [..]}, one entry a token id) is part of the checkpoint and is taken as it is;
+// without it the map is built from tokenizer.json and refused unless it has engram_compressed_vocab_size classes.
 #pragma once
 
 #include <cstdint>

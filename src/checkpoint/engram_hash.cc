@@ -78,7 +78,8 @@ uint64_t NumpyRng::below(uint64_t bound) {
 }
 
 std::vector<std::vector<int64_t>> engram_primes(int64_t layers, int64_t ngrams, int64_t heads, int64_t start) {
-  // A row that starts again at `start` passes over used primes only until it is past all of them, so one walk serves every row.
+  // A row that starts again at `start` passes over used primes only until it is past all of them, so one walk serves
+  // every row.
   std::vector<std::vector<int64_t>> result(static_cast<size_t>(layers));
   int64_t p = start - 1;
   for (std::vector<int64_t>& row : result) {

@@ -9,7 +9,8 @@
 
 namespace deepinfer::checkpoint {
 
-// Primes in order layer, n-gram row, head: each row walks up from `start` - 1 over the primes that no row has used before.
+// Primes in order layer, n-gram row, head: each row walks up from `start` - 1 over the primes that no row has used
+// before.
 std::vector<std::vector<int64_t>> engram_primes(int64_t layers, int64_t ngrams, int64_t heads, int64_t start);
 
 // `count` odd multipliers of a layer. classes must be 1 .. 2^24, so that all products with a class stay below 2^63.

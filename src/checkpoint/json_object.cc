@@ -21,7 +21,8 @@ std::string_view json_type_name(dom::element_type type) {
 }
 
 void JsonObject::fail(Code code, std::string_view key, std::string_view problem) {
-  if (status_.ok()) status_ = make_error(code, "{}{}{} {}", where_, where_.find(": ") == std::string::npos ? ": " : ".", key, problem);
+  if (status_.ok())
+    status_ = make_error(code, "{}{}{} {}", where_, where_.find(": ") == std::string::npos ? ": " : ".", key, problem);
 }
 
 bool JsonObject::find(std::string_view key, dom::element* out, bool required) {
@@ -82,21 +83,25 @@ void JsonObject::number(std::string_view key, double* out, double low, double hi
   *out = v;
 }
 
-void JsonObject::integers(std::string_view key, std::vector<int64_t>* out, int64_t low, int64_t high, size_t max_items) {
+void JsonObject::integers(std::string_view key, std::vector<int64_t>* out, int64_t low, int64_t high,
+                          size_t max_items) {
   dom::element e;
   if (!find(key, &e, true)) return;
   dom::array list;
   if (e.get(list) != simdjson::SUCCESS) {
-    return fail(Code::kInvalidArgument, key, fmt::format("is {}; it must be a list of integers", json_type_name(e.type())));
+    return fail(Code::kInvalidArgument, key,
+                fmt::format("is {}; it must be a list of integers", json_type_name(e.type())));
   }
   out->clear();
   for (dom::element item : list) {
     int64_t v = 0;
     if (item.get(v) != simdjson::SUCCESS) {
-      return fail(Code::kInvalidArgument, key, fmt::format("holds {}; it must be a list of integers", json_type_name(item.type())));
+      return fail(Code::kInvalidArgument, key,
+                  fmt::format("holds {}; it must be a list of integers", json_type_name(item.type())));
     }
     if (v < low || v > high) {
-      return fail(Code::kInvalidArgument, key, fmt::format("holds {}; its entries must lie between {} and {}", v, low, high));
+      return fail(Code::kInvalidArgument, key,
+                  fmt::format("holds {}; its entries must lie between {} and {}", v, low, high));
     }
     if (out->size() == max_items) {
       return fail(Code::kInvalidArgument, key, fmt::format("has more than {} entries", max_items));
@@ -126,7 +131,8 @@ void JsonObject::must_be_text(std::string_view key, std::string_view want, bool 
   if (!find(key, &e, required)) return;
   std::string_view v;
   if (e.get(v) != simdjson::SUCCESS) {
-    fail(Code::kInvalidArgument, key, fmt::format("is {}; it must be the string \"{}\"", json_type_name(e.type()), want));
+    fail(Code::kInvalidArgument, key,
+         fmt::format("is {}; it must be the string \"{}\"", json_type_name(e.type()), want));
   } else if (v != want) {
     fail(Code::kUnsupported, key, fmt::format("is \"{}\"; only \"{}\" is supported", v.substr(0, 80), want));
   }
@@ -159,7 +165,8 @@ void JsonObject::must_be_list(std::string_view key, const std::vector<int64_t>& 
   std::vector<int64_t> v;
   integers(key, &v, INT64_MIN, INT64_MAX, 4096);
   if (status_.ok() && v != want) {
-    fail(Code::kUnsupported, key, fmt::format("is [{}]; only [{}] is supported", fmt::join(v, ", "), fmt::join(want, ", ")));
+    fail(Code::kUnsupported, key,
+         fmt::format("is [{}]; only [{}] is supported", fmt::join(v, ", "), fmt::join(want, ", ")));
   }
 }
 
@@ -168,7 +175,8 @@ Status JsonObject::finish() {
   size_t unknown = 0;
   for (auto field : object_) {
     if (known_.contains(field.key)) continue;
-    if (++unknown <= 20) warnings_->push_back(fmt::format("{}: unknown key \"{}\" is ignored", where_, field.key.substr(0, 80)));
+    if (++unknown <= 20)
+      warnings_->push_back(fmt::format("{}: unknown key \"{}\" is ignored", where_, field.key.substr(0, 80)));
   }
   if (unknown > 20) warnings_->push_back(fmt::format("{}: {} more unknown keys are ignored", where_, unknown - 20));
   return {};

@@ -36,7 +36,8 @@ uint64_t limit_value(std::string_view text) {
 }
 
 // Narrows `limit` by one cgroup folder: limit and usage files, and how much of the usage is page cache.
-void narrow(const std::string& folder, const char* limit_file, const char* usage_file, std::string_view cache_key, MemoryLimit* limit) {
+void narrow(const std::string& folder, const char* limit_file, const char* usage_file, std::string_view cache_key,
+            MemoryLimit* limit) {
   const uint64_t most = limit_value(read_pseudo_file(folder + "/" + limit_file));
   if (most >= uint64_t{1} << 60) return;  // version 1 writes a huge number for "no limit"
   limit->limit = std::min(limit->limit, most);
@@ -45,7 +46,8 @@ void narrow(const std::string& folder, const char* limit_file, const char* usage
   const std::string stat = read_pseudo_file(folder + "/memory.stat");
   uint64_t cache = 0;
   const size_t at = stat.find(std::string(cache_key) + " ");
-  if (at != std::string::npos && (at == 0 || stat[at - 1] == '\n')) cache = limit_value(std::string_view(stat).substr(at + cache_key.size() + 1));
+  if (at != std::string::npos && (at == 0 || stat[at - 1] == '\n'))
+    cache = limit_value(std::string_view(stat).substr(at + cache_key.size() + 1));
   const uint64_t held = usage > cache ? usage - cache : 0;
   limit->free = std::min(limit->free, most > held ? most - held : 0);
 }
@@ -63,14 +65,15 @@ struct CudaDriver {
       *entry = reinterpret_cast<std::remove_pointer_t<decltype(entry)>>(::dlsym(library, symbol));
       return *entry != nullptr;
     };
-    return find(&init, "cuInit") && find(&count, "cuDeviceGetCount") && find(&get, "cuDeviceGet") && find(&name, "cuDeviceGetName") &&
-           find(&memory, "cuDeviceTotalMem_v2");
+    return find(&init, "cuInit") && find(&count, "cuDeviceGetCount") && find(&get, "cuDeviceGet") &&
+           find(&name, "cuDeviceGetName") && find(&memory, "cuDeviceTotalMem_v2");
   }
 };
 
 std::vector<Gpu> find_gpus() {
   std::vector<Gpu> gpus;
-  void* library = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);  // stays open: the driver does not like to be unloaded
+  // stays open: the driver does not like to be unloaded
+  void* library = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   CudaDriver cuda;
   int n = 0;
   if (library == nullptr || !cuda.load(library) || cuda.init(0) != 0 || cuda.count(&n) != 0) return gpus;

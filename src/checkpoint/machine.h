@@ -3,9 +3,9 @@
 //   Machine m = probe_machine("models/tiny");
 //   m.ram_free; m.gpus.size(); m.disk_free;
 //
-// Memory is what the kernel calls available, further limited by the memory cgroups that this process is in (versions 1 and 2).
-// GPUs are found through the driver's libcuda.so.1 if it is there; no CUDA context is made and CUDA_VISIBLE_DEVICES counts.
-// Nothing here fails: what cannot be read is 0 or empty.
+// Memory is what the kernel calls available, further limited by the memory cgroups that this process is in (versions 1
+// and 2). GPUs are found through the driver's libcuda.so.1 if it is there; no CUDA context is made and
+// CUDA_VISIBLE_DEVICES counts. Nothing here fails: what cannot be read is 0 or empty.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +37,8 @@ struct MemoryLimit {
   uint64_t limit = UINT64_MAX;
   uint64_t free = UINT64_MAX;
 };
-// Tightest limit on the way from this process's cgroups (`self`: content of /proc/self/cgroup) up to `root` (/sys/fs/cgroup).
+// Tightest limit on the way from this process's cgroups (`self`: content of /proc/self/cgroup) up to `root`
+// (/sys/fs/cgroup).
 MemoryLimit cgroup_memory(const std::string& root, std::string_view self);
 
 }  // namespace deepinfer::checkpoint

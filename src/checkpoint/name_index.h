@@ -23,7 +23,8 @@ class NameIndex {
   struct Slot {
     std::string_view name;
     uint32_t value = 0;
-    uint32_t tag = 0;  // upper half of the hash, never 0 in a used slot: most other names are told apart without reading them
+    // upper half of the hash, never 0 in a used slot: most other names are told apart without reading them
+    uint32_t tag = 0;
   };
   size_t slot_of(std::string_view name, uint64_t hash) const;
 

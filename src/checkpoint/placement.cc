@@ -8,14 +8,15 @@
 namespace deepinfer::checkpoint {
 namespace {
 
-// Bytes read per token and byte stored, highest first: what every token reads, then experts (a token reads k of n), then tables
-// of which a token reads a few rows.
-constexpr std::array<Group, kGroups> kPlacementOrder = {Group::kAttention,      Group::kSharedExperts, Group::kHead,
-                                                        Group::kEngramDense,    Group::kDrafter,       Group::kRoutedExperts,
-                                                        Group::kDrafterExperts, Group::kVision,        Group::kEmbedding,
-                                                        Group::kEngramTables};
+// Bytes read per token and byte stored, highest first: what every token reads, then experts (a token reads k of n),
+// then tables of which a token reads a few rows.
+constexpr std::array<Group, kGroups> kPlacementOrder = {
+    Group::kAttention,     Group::kSharedExperts,  Group::kHead,   Group::kEngramDense, Group::kDrafter,
+    Group::kRoutedExperts, Group::kDrafterExperts, Group::kVision, Group::kEmbedding,   Group::kEngramTables};
 
-bool by_layer(Group group) { return group == Group::kRoutedExperts || group == Group::kDrafterExperts || group == Group::kEngramTables; }
+bool by_layer(Group group) {
+  return group == Group::kRoutedExperts || group == Group::kDrafterExperts || group == Group::kEngramTables;
+}
 
 uint64_t less(uint64_t bytes, double share, uint64_t fixed) {
   const uint64_t kept = static_cast<uint64_t>(static_cast<double>(bytes) * share);
@@ -78,19 +79,23 @@ ModelSizes model_sizes(const ModelConfig& config) {
     s.total_bytes += bytes;
     const bool image = spec.name.starts_with("image_");
     const bool engram = spec.group == Group::kEngramTables || spec.group == Group::kEngramDense;
-    const bool other = spec.group == Group::kVision || spec.group == Group::kDrafter || spec.group == Group::kDrafterExperts || image;
+    const bool other =
+        spec.group == Group::kVision || spec.group == Group::kDrafter || spec.group == Group::kDrafterExperts || image;
     if (!other && !engram) s.backbone_parameters += n;
-    if (other || spec.group == Group::kEmbedding || spec.group == Group::kEngramTables || spec.shape.size() < 2) continue;
+    if (other || spec.group == Group::kEmbedding || spec.group == Group::kEngramTables || spec.shape.size() < 2)
+      continue;
     if (spec.group == Group::kEngramDense && !spec.name.ends_with("wkv.weight")) continue;
     if (spec.group == Group::kRoutedExperts) {
-      s.active_parameters += n * static_cast<uint64_t>(config.num_experts_per_tok) / static_cast<uint64_t>(config.n_routed_experts);
+      s.active_parameters +=
+          n * static_cast<uint64_t>(config.num_experts_per_tok) / static_cast<uint64_t>(config.n_routed_experts);
     } else {
       s.active_parameters += n;
     }
   }
   s.kv_bytes_per_token = static_cast<double>(config.kv_bytes_per_block()) / kBlockTokens;
-  s.window_bytes_per_sequence = static_cast<uint64_t>(config.sliding_window * (config.num_hidden_layers + config.num_nextn_predict_layers)) *
-                                numeric::window_record_bytes(static_cast<size_t>(config.head_dim));
+  s.window_bytes_per_sequence =
+      static_cast<uint64_t>(config.sliding_window * (config.num_hidden_layers + config.num_nextn_predict_layers)) *
+      numeric::window_record_bytes(static_cast<size_t>(config.head_dim));
   return s;
 }
 

@@ -3,10 +3,11 @@
 //   PlacementPlan plan = plan_placement(config, budget_of(probe_machine(dir)));
 //   for (const PlacementItem& p : plan.items) print(group_name(p.group), p.layer, p.bytes, tier_name(p.tier));
 //
-// A pure function of sizes and budgets: parts are taken in the order of how often a token touches their bytes and each goes to
-// the fastest tier with room left (see kPlacementOrder in the source). Routed experts and Engram tables are placed layer by
-// layer, everything else group by group. `fixed` overrides the tier of a group whatever the budgets say.
-// Backends decide how to use a tier; on a machine without GPUs "RAM" means mapped and expected to stay in the page cache.
+// A pure function of sizes and budgets: parts are taken in the order of how often a token touches their bytes and each
+// goes to the fastest tier with room left (see kPlacementOrder in the source). Routed experts and Engram tables are
+// placed layer by layer, everything else group by group. `fixed` overrides the tier of a group whatever the budgets
+// say. Backends decide how to use a tier; on a machine without GPUs "RAM" means mapped and expected to stay in the page
+// cache.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +32,8 @@ struct PlacementBudget {
   std::map<Group, Tier> fixed;
 };
 
-// Leaves 15% and 2 GiB of each GPU, and 15% of the free memory and 512 MiB, for KV, activations and the rest of the system.
+// Leaves 15% and 2 GiB of each GPU, and 15% of the free memory and 512 MiB, for KV, activations and the rest of the
+// system.
 PlacementBudget budget_of(const Machine& machine);
 
 struct PlacementItem {
@@ -57,7 +59,8 @@ struct ModelSizes {
   uint64_t total_parameters = 0;
   uint64_t total_bytes = 0;
   uint64_t backbone_parameters = 0;  // text backbone without Engram and drafter
-  uint64_t active_parameters = 0;    // matrix elements that one decoded token meets: head yes, embedding and Engram tables no
+  // matrix elements that one decoded token meets: head yes, embedding and Engram tables no
+  uint64_t active_parameters = 0;
   double kv_bytes_per_token = 0;     // compressed KV and index keys of all sources
   uint64_t window_bytes_per_sequence = 0;  // window KV of all layers and drafter rings, at sliding_window rows
 };

@@ -78,7 +78,8 @@ void lay_out(Shard* shard) {
   std::vector<Stored*> order;
   for (Stored& t : shard->tensors) order.push_back(&t);
   std::sort(order.begin(), order.end(), [](const Stored* a, const Stored* b) {
-    return std::pair(order_in_file(a->dtype), std::string_view(a->name)) < std::pair(order_in_file(b->dtype), std::string_view(b->name));
+    return std::pair(order_in_file(a->dtype), std::string_view(a->name)) <
+           std::pair(order_in_file(b->dtype), std::string_view(b->name));
   });
   std::string header = R"({"__metadata__":{"format":"pt"})";
   uint64_t at = 0;
@@ -144,7 +145,8 @@ std::string index_text(const Plan& plan) {
 
 std::string classes_text(const ModelConfig& config) {
   std::string text = "{\"classes\":[";
-  for (int64_t i = 0; i < config.vocab_size; ++i) text += fmt::format("{}{}", i > 0 ? "," : "", i % config.engram_compressed_vocab_size);
+  for (int64_t i = 0; i < config.vocab_size; ++i)
+    text += fmt::format("{}{}", i > 0 ? "," : "", i % config.engram_compressed_vocab_size);
   return text + "]}\n";
 }
 
@@ -231,7 +233,8 @@ class ShardWriter {
       const RandomTensor t(options_.seed, *plan_.units[u].spec);
       const int64_t bands = std::max<int64_t>(1, kPieceElements / (t.columns() * RandomTensor::kBandRows));
       const int64_t step = bands * RandomTensor::kBandRows;
-      for (int64_t r = 0; r < t.rows(); r += step) pieces.push_back({static_cast<uint32_t>(u), r, std::min(t.rows(), r + step)});
+      for (int64_t r = 0; r < t.rows(); r += step)
+        pieces.push_back({static_cast<uint32_t>(u), r, std::min(t.rows(), r + step)});
     }
     return pieces;
   }
@@ -242,11 +245,14 @@ class ShardWriter {
     thread_local std::vector<std::byte> data, scales;
     data.resize(static_cast<uint64_t>(piece.row_end - piece.row_begin) * t.row_bytes());
     const uint64_t scale_begin = t.scale_bytes() > 0 ? t.scale_offset(piece.row_begin) : 0;
-    const uint64_t scale_end = t.scale_bytes() > 0 ? (piece.row_end == t.rows() ? t.scale_bytes() : t.scale_offset(piece.row_end)) : 0;
+    const uint64_t scale_end =
+        t.scale_bytes() > 0 ? (piece.row_end == t.rows() ? t.scale_bytes() : t.scale_offset(piece.row_end)) : 0;
     scales.resize(scale_end - scale_begin);
     t.fill(piece.row_begin, piece.row_end, data.data(), scales.empty() ? nullptr : scales.data());
     *written = data.size() + scales.size();
-    DI_RETURN_IF_ERROR(file.write(data.data(), data.size(), shard.tensors[unit.weight].offset + static_cast<uint64_t>(piece.row_begin) * t.row_bytes()));
+    DI_RETURN_IF_ERROR(
+        file.write(data.data(), data.size(),
+                   shard.tensors[unit.weight].offset + static_cast<uint64_t>(piece.row_begin) * t.row_bytes()));
     if (scales.empty()) return {};
     return file.write(scales.data(), scales.size(), shard.tensors[unit.scale].offset + scale_begin);
   }
@@ -263,8 +269,8 @@ Status check_room(const std::string& directory, uint64_t needed) {
   if (::statvfs(directory.c_str(), &fs) != 0) return io_error("look at", directory, errno);
   const uint64_t free_bytes = static_cast<uint64_t>(fs.f_bavail) * fs.f_frsize;
   if (free_bytes >= needed) return {};
-  return make_error(Code::kResourceExhausted, "{} has {:.1f} GB of free disk space; this checkpoint needs {:.1f} GB", directory,
-                    static_cast<double>(free_bytes) / 1e9, static_cast<double>(needed) / 1e9);
+  return make_error(Code::kResourceExhausted, "{} has {:.1f} GB of free disk space; this checkpoint needs {:.1f} GB",
+                    directory, static_cast<double>(free_bytes) / 1e9, static_cast<double>(needed) / 1e9);
 }
 
 }  // namespace
@@ -286,7 +292,8 @@ Status write_random_checkpoint(const ModelConfig& config, const std::string& dir
   const Plan plan = make_plan(config, options.shard_bytes);
   const std::string index = index_text(plan), classes = config.engram.empty() ? "" : classes_text(config);
   const std::string config_json = options.config_json.empty() ? config.to_json() : options.config_json;
-  DI_RETURN_IF_ERROR(check_room(directory, (options.zeros ? 0 : plan.file_bytes) + index.size() + classes.size() + config_json.size() + (1 << 20)));
+  DI_RETURN_IF_ERROR(check_room(directory, (options.zeros ? 0 : plan.file_bytes) + index.size() + classes.size() +
+                                               config_json.size() + (1 << 20)));
 
   ThreadPool pool(options.threads > 0 ? options.threads : available_cores());
   ShardWriter writer(plan, directory, options, &pool);

@@ -32,7 +32,8 @@ Rule rule_for(std::string_view name, int64_t k) {
   if (ends("_base")) return {0.5f, 0};
   if (ends("attn_sink")) return {1, 0};
   if (ends("gate.bias") || ends("gate.bias_vl")) return {0.3125f, 0};
-  if (ends("norm.weight") || ends("norm1.weight") || ends("norm2.weight") || ends("q_weight") || ends("k_weight")) return {0.125f, 1};
+  if (ends("norm.weight") || ends("norm1.weight") || ends("norm2.weight") || ends("q_weight") || ends("k_weight"))
+    return {0.125f, 1};
   if (ends("embed.weight")) return {1, 0};
   return {static_cast<float>(1.0 / root), 0};
 }
@@ -68,7 +69,8 @@ void encode_fp4(const float* v, int64_t rows, int64_t columns, uint8_t* codes, u
     *scales++ = scale;
     const float inverse = numeric::ue8m0_inverse(scale);
     for (int64_t i = 0; i < kScaleColumns; i += 2) {
-      codes[(g + i) / 2] = numeric::pack_e2m1(numeric::float_to_e2m1(group[i] * inverse), numeric::float_to_e2m1(group[i + 1] * inverse));
+      codes[(g + i) / 2] = numeric::pack_e2m1(numeric::float_to_e2m1(group[i] * inverse),
+                                              numeric::float_to_e2m1(group[i + 1] * inverse));
     }
   }
 }
@@ -109,7 +111,8 @@ void RandomTensor::values(int64_t row_begin, int64_t row_end, float* out) const 
   const int64_t n = (row_end - row_begin) * columns_;
   for (int64_t i = 0; i < n; ++i) {
     const uint64_t w = mix(key_ + (first + static_cast<uint64_t>(i) + 1) * kGolden);
-    const int32_t sum = static_cast<int32_t>((w & 0xffff) + ((w >> 16) & 0xffff) + ((w >> 32) & 0xffff) + (w >> 48)) - 131070;
+    const int32_t sum =
+        static_cast<int32_t>((w & 0xffff) + ((w >> 16) & 0xffff) + ((w >> 32) & 0xffff) + (w >> 48)) - 131070;
     const float z = static_cast<float>(sum * 111) * 0x1p-22f;
     out[i] = z * factor_ + mean_;
   }

@@ -4,12 +4,12 @@
 //   for (const SafetensorsFile::Tensor& t : file.tensors()) use(t.name, t.view.dtype, t.view.shape, t.view.data);
 //
 // Layout: 8 bytes little-endian header length, a JSON header, then the data that the header's ranges describe.
-// Refused with a sentence: a header above kMaxHeaderBytes or longer than the file (kDataLoss: the file was cut), JSON of another
-// form, a name given twice, an unknown element type, a length that is not shape x element size, ranges that overlap, leave a gap,
-// reach beyond the file (cut) or leave bytes behind the last one.
-// A range whose address does not suit its element type is copied to aligned memory and counted in copied().
-// Data stays valid as long as the object (moves included). Reading the mapping of a file that somebody shortens raises SIGBUS:
-// checkpoints are taken as unchanging.
+// Refused with a sentence: a header above kMaxHeaderBytes or longer than the file (kDataLoss: the file was cut), JSON
+// of another form, a name given twice, an unknown element type, a length that is not shape x element size, ranges that
+// overlap, leave a gap, reach beyond the file (cut) or leave bytes behind the last one. A range whose address does not
+// suit its element type is copied to aligned memory and counted in copied(). Data stays valid as long as the object
+// (moves included). Reading the mapping of a file that somebody shortens raises SIGBUS: checkpoints are taken as
+// unchanging.
 #pragma once
 
 #include <cstdint>

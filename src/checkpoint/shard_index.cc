@@ -31,29 +31,38 @@ Result<ShardIndex> without_index(const std::string& directory) {
     shards += it->path().extension() == ".safetensors";
   }
   if (shards == 0) {
-    return make_error(Code::kFailedPrecondition, "{} holds no weights: neither model.safetensors.index.json nor a .safetensors file", directory);
+    return make_error(Code::kFailedPrecondition,
+                      "{} holds no weights: neither model.safetensors.index.json nor a .safetensors file", directory);
   }
-  return make_error(Code::kFailedPrecondition, "{} holds {} .safetensors files but no model.safetensors.index.json; fetch the index file too", directory, shards);
+  return make_error(Code::kFailedPrecondition,
+                    "{} holds {} .safetensors files but no model.safetensors.index.json; fetch the index file too",
+                    directory, shards);
 }
 
 Status parse_index(std::string_view json, ShardIndex* index) {
   dom::parser parser;
   dom::element root;
   if (const auto error = parser.parse(json.data(), json.size()).get(root)) {
-    return make_error(Code::kInvalidArgument, "model.safetensors.index.json is not valid JSON: {}", simdjson::error_message(error));
+    return make_error(Code::kInvalidArgument, "model.safetensors.index.json is not valid JSON: {}",
+                      simdjson::error_message(error));
   }
   dom::object map;
-  if (root["weight_map"].get(map)) return make_error(Code::kInvalidArgument, "model.safetensors.index.json has no object \"weight_map\"");
+  if (root["weight_map"].get(map))
+    return make_error(Code::kInvalidArgument, "model.safetensors.index.json has no object \"weight_map\"");
   std::map<std::string, uint32_t, std::less<>> numbers;
   for (auto field : map) {
     std::string_view file;
-    if (field.value.get(file)) return make_error(Code::kInvalidArgument, "model.safetensors.index.json: the file of \"{}\" is not a string", field.key.substr(0, 120));
+    if (field.value.get(file))
+      return make_error(Code::kInvalidArgument, "model.safetensors.index.json: the file of \"{}\" is not a string",
+                        field.key.substr(0, 120));
     if (file.empty() || file[0] == '.' || file.find_first_of(std::string_view("/\\\0", 3)) != std::string_view::npos) {
-      return make_error(Code::kInvalidArgument, "model.safetensors.index.json: \"{}\" is not a plain file name", file.substr(0, 120));
+      return make_error(Code::kInvalidArgument, "model.safetensors.index.json: \"{}\" is not a plain file name",
+                        file.substr(0, 120));
     }
     auto it = numbers.find(file);
     if (it == numbers.end()) {
-      if (numbers.size() == kMaxShards) return make_error(Code::kInvalidArgument, "model.safetensors.index.json names more than {} files", kMaxShards);
+      if (numbers.size() == kMaxShards)
+        return make_error(Code::kInvalidArgument, "model.safetensors.index.json names more than {} files", kMaxShards);
       it = numbers.emplace(file, static_cast<uint32_t>(numbers.size())).first;
     }
     index->tensors.emplace_back(field.key, it->second);
@@ -90,7 +99,8 @@ Result<ShardIndex> read_shard_index(const std::string& directory) {
     if (!exists(directory + "/" + file)) missing.push_back(file);
   }
   if (!missing.empty()) {
-    return make_error(Code::kFailedPrecondition, "{}: {} of {} shards missing, first {}; fetch them again", directory, missing.size(), index.files.size(), missing[0]);
+    return make_error(Code::kFailedPrecondition, "{}: {} of {} shards missing, first {}; fetch them again", directory,
+                      missing.size(), index.files.size(), missing[0]);
   }
   return index;
 }

@@ -1,4 +1,5 @@
-// The shards of a checkpoint folder and, if there is an index file, which shard holds which tensor (internal to checkpoint/).
+// The shards of a checkpoint folder and, if there is an index file, which shard holds which tensor (internal to
+// checkpoint/).
 #pragma once
 
 #include <cstdint>
@@ -12,11 +13,13 @@ namespace deepinfer::checkpoint {
 
 struct ShardIndex {
   std::vector<std::string> files;                          // plain names, sorted
-  std::vector<std::pair<std::string, uint32_t>> tensors;   // name as written, number of its file; empty without an index file
+  // name as written, number of its file; empty without an index file
+  std::vector<std::pair<std::string, uint32_t>> tensors;
   bool has_index = false;
 };
 
-// Reads model.safetensors.index.json, or takes model.safetensors alone. Checks that every shard exists and names those that do not.
+// Reads model.safetensors.index.json, or takes model.safetensors alone. Checks that every shard exists and names those
+// that do not.
 Result<ShardIndex> read_shard_index(const std::string& directory);
 
 // `name` without a leading "model.".

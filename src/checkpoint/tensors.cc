@@ -19,7 +19,8 @@ class List {
 
   void globals_before() {
     add("embed.weight", {c_.vocab_size, c_.hidden_size}, Format::kBF16, Group::kEmbedding);
-    for (const char* name : {"image_start", "image_newline", "image_end"}) add(name, {c_.hidden_size}, Format::kBF16, Group::kEmbedding);
+    for (const char* name : {"image_start", "image_newline", "image_end"})
+      add(name, {c_.hidden_size}, Format::kBF16, Group::kEmbedding);
   }
 
   void globals_after() {
@@ -49,7 +50,8 @@ class List {
     }
     const int64_t D = c_.hidden_size;
     const std::string last = fmt::format("mtp.{}.", c_.num_nextn_predict_layers - 1);
-    add("mtp.0.main_proj.weight", {D, D * static_cast<int64_t>(c_.dspark_target_layer_ids.size())}, Format::kFp8, Group::kDrafter);
+    add("mtp.0.main_proj.weight", {D, D * static_cast<int64_t>(c_.dspark_target_layer_ids.size())}, Format::kFp8,
+        Group::kDrafter);
     add("mtp.0.main_norm.weight", {D}, Format::kBF16, Group::kDrafter);
     add(last + "norm.weight", {D}, Format::kBF16, Group::kDrafter);
     add(last + "markov_head.embed.weight", {c_.vocab_size, c_.dspark_markov_rank}, Format::kBF16, Group::kDrafter);
@@ -61,7 +63,9 @@ class List {
     if (!c_.vision) return;
     const VisionConfig& v = *c_.vision;
     const int64_t dim = v.hidden_size, cell = v.downsample_ratio * v.downsample_ratio * dim;
-    const auto bf16 = [&](const std::string& name, std::vector<int64_t> shape) { add(name, std::move(shape), Format::kBF16, Group::kVision); };
+    const auto bf16 = [&](const std::string& name, std::vector<int64_t> shape) {
+      add(name, std::move(shape), Format::kBF16, Group::kVision);
+    };
     bf16("vision.patch_embed.proj.weight", {dim, 3 * v.patch_size * v.patch_size});
     bf16("vision.patch_embed.proj.bias", {dim});
     for (int64_t b = 0; b < v.num_hidden_layers; ++b) {
@@ -121,7 +125,8 @@ class List {
   }
 
   void index_source() {
-    add("attn.indexer.wq_b.weight", {c_.index_n_heads * c_.index_head_dim, c_.q_lora_rank}, Format::kFp8, Group::kAttention);
+    add("attn.indexer.wq_b.weight", {c_.index_n_heads * c_.index_head_dim, c_.q_lora_rank}, Format::kFp8,
+        Group::kAttention);
     add("attn.indexer.weights_proj.weight", {c_.index_n_heads, c_.hidden_size}, Format::kBF16, Group::kAttention);
   }
 

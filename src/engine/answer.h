@@ -57,8 +57,8 @@ class Answer {
   // come, and do not count it twice.
   Status advance(int32_t token);
   Status accept(int32_t token);
-  // Draft tokens are drawn as the answer's own would be, behind the tokens so far. begin: the first of a round; end: the
-  // answer is again as it was. -1: nothing can be drawn.
+  // Draft tokens are drawn as the answer's own would be, behind the tokens so far. begin: the first of a round; end:
+  // the answer is again as it was. -1: nothing can be drawn.
   void begin_drafts(int32_t last_token);
   int32_t draw_draft(ops::Sampler& sampler, std::span<const float> logits, int32_t position);
   void end_drafts();

@@ -41,8 +41,8 @@ Result<std::unique_ptr<Stream>> Engine::submit(Request request) {
     return make_error(Code::kResourceExhausted,
                       "{} requests are waiting or running, which is waiting_max; try again later.", live_max);
   }
-  const size_t capacity =
-      std::max<size_t>(static_cast<size_t>(m.options.queue_events), 4 * static_cast<size_t>(request.n) * static_cast<size_t>(1 + m.drafts_max));
+  const size_t capacity = std::max<size_t>(static_cast<size_t>(m.options.queue_events),
+                                           4 * static_cast<size_t>(request.n) * static_cast<size_t>(1 + m.drafts_max));
   auto state = std::make_shared<StreamState>(capacity, request.n, m.mailbox);
   {
     const std::lock_guard<std::mutex> lock(m.mailbox->mutex);

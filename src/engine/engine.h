@@ -7,8 +7,8 @@
 //
 // Two threads of the engine's own: one runs forwards and draws, the other plans the next step and streams and commits
 // the last one meanwhile (sched/scheduler.h decides the plans). So a stop is seen one step late, at the price of a row
-// that is thrown away. All calls may come from any thread and only put a message into the mailbox. Prompts share KV through
-// the prefix cache, n answers to one prompt through forks. Determinism: docs/determinism.md.
+// that is thrown away. All calls may come from any thread and only put a message into the mailbox. Prompts share KV
+// through the prefix cache, n answers to one prompt through forks. Determinism: docs/determinism.md.
 //
 // Failures. A request that cannot run is refused by submit(). If a step fails, its sequences run again one by one:
 // those that fail alone end with kFailed, the others go on. Where the device may have overwritten what a prompt's
@@ -61,8 +61,8 @@ struct DraftOptions {
   bool ahead = false;
   std::vector<float> temperatures;  // of the confidence head (sched/draft_calibration.h); empty: 1
   std::shared_ptr<const sched::DraftCosts> costs;  // of the device; null: measured at start
-  // Called on one of the engine's threads for every verified round of the model's drafter: its confidence logits, and how many
-  // drafts were verified and came true. For calibration.
+  // Called on one of the engine's threads for every verified round of the model's drafter: its confidence logits, and
+  // how many drafts were verified and came true. For calibration.
   std::function<void(std::span<const float> confidence, int verified, int accepted)> on_round;
 };
 
@@ -115,7 +115,8 @@ struct EngineOptions {
   bool cpu_times = false;  // StepTimes but forward in CPU time of the thread (benchmarks)
 };
 
-// Seconds since the start, summed over steps. Between two forwards lie sample and launch; the others run beside forwards.
+// Seconds since the start, summed over steps. Between two forwards lie sample and launch; the others run beside
+// forwards.
 struct StepTimes {
   double plan = 0, prepare = 0, forward = 0, sample = 0, launch = 0, commit = 0, stream = 0;
 };

@@ -22,10 +22,11 @@ Status check_prompt(std::span<const int32_t> prompt, int64_t context_max, int64_
   const int64_t length = static_cast<int64_t>(prompt.size());
   if (length == 0) return Status(Code::kInvalidArgument, "The prompt is empty.");
   if (length >= context_max) {
-    return make_error(Code::kInvalidArgument,
-                      "The prompt has {} tokens, but the context holds {} and the answer needs one of them. Shorten the "
-                      "prompt, or allow more with --context.",
-                      length, context_max);
+    return make_error(
+        Code::kInvalidArgument,
+        "The prompt has {} tokens, but the context holds {} and the answer needs one of them. Shorten the "
+        "prompt, or allow more with --context.",
+        length, context_max);
   }
   for (int32_t t : prompt) {
     if (t < 0 || t >= vocab_size) {

@@ -45,7 +45,7 @@ struct LlmOptions {
   std::string model;             // a checkpoint's folder
   std::string tokenizer;         // tokenizer.json or its folder; empty: the model's folder
   std::string device = "auto";   // cpu, cuda, cuda:N; auto: a GPU if one can be used, else the CPU
-  std::string backend;           // the CPU's kernels: fast, fast-avx2, plain, reference; empty: fast. "cuda": as a device
+  std::string backend;  // the CPU's kernels: fast, fast-avx2, plain, reference; empty: fast. "cuda": as a device
   std::string library_dir;       // where the CUDA backend's shared object lies; empty: beside the program
   bool pin_threads = false;
   uint64_t ram_bytes = 0;  // memory that the process may take, with weights on the SSD beyond; 0: what is free

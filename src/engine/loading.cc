@@ -42,8 +42,9 @@ Result<std::unique_ptr<ops::Ops>> make_ops(const ComputeOptions& options, std::s
   const bool cuda_backend = options.backend == "cuda";
   if (gpu_index(options.device).has_value() || cuda_backend) {
     if (options.device == "cpu" || !(options.backend.empty() || cuda_backend)) {
-      return make_error(Code::kInvalidArgument, "The backend {} and the device {} contradict each other; leave one out.",
-                        options.backend, options.device);
+      return make_error(Code::kInvalidArgument,
+                        "The backend {} and the device {} contradict each other; leave one out.", options.backend,
+                        options.device);
     }
     return ops::open_cuda_ops(gpu_index(options.device).value_or(0), options.library_dir);
   }

@@ -1,6 +1,7 @@
 // What opening a model for an engine takes beside its checkpoint: what computes, and a tokenizer that fits.
 //
-//   DI_ASSIGN_OR_RETURN(std::unique_ptr<ops::Ops> ops, make_ops({.device = "cuda:1", .library_dir = program_directory()}));
+//   DI_ASSIGN_OR_RETURN(std::unique_ptr<ops::Ops> ops, make_ops({.device = "cuda:1", .library_dir =
+//   program_directory()}));
 //   DI_RETURN_IF_ERROR(check_tokenizer(tokenizer, checkpoint.config(), path));
 #pragma once
 
@@ -24,7 +25,7 @@ namespace deepinfer::engine {
 // What computes.
 struct ComputeOptions {
   std::string device = "auto";  // cpu, cuda (the first GPU), cuda:N, or auto: a GPU if one can be used, else the CPU
-  std::string backend = {};     // the CPU's kernels: fast, fast-avx2, plain, reference; empty: fast. "cuda": as a device
+  std::string backend = {};  // the CPU's kernels: fast, fast-avx2, plain, reference; empty: fast. "cuda": as a device
   int threads = 0;              // of the CPU; 0: all cores
   std::string library_dir = {};  // where the CUDA backend's shared object lies
   bool pin_threads = false;      // threads of the fast CPU backend stay on a core each

@@ -41,7 +41,8 @@ struct Request {
   bool ignore_end = false;           // the model's own end tokens do not end the answer
 
   bool logprobs = false;         // natural log softmax of the model's logits, before everything else
-  bool processed_logprobs = false;  // instead, of the distribution drawn from: penalties, masks, temperature, truncation
+  // instead, of the distribution drawn from: penalties, masks, temperature, truncation
+  bool processed_logprobs = false;
   int32_t top_logprobs = 0;      // and of so many of the likeliest tokens
   bool prompt_logprobs = false;  // the same for every prompt token but the first; runs the whole prompt, uncached
 
@@ -54,9 +55,11 @@ struct Request {
   std::shared_ptr<grammar::Compiled> grammar;  // masks what does not fit; null: none
   std::vector<int32_t> grammar_after;          // the grammar holds behind these tokens only; empty: from the start
   int32_t grammar_bound = -1;                  // a token behind which grammar_after is forced; -1: none
-  std::vector<int32_t> before_grammar_banned;  // cannot be drawn before the grammar holds; end tokens neither, if not empty
+  // cannot be drawn before the grammar holds; end tokens neither, if not empty
+  std::vector<int32_t> before_grammar_banned;
   bool text = true;                            // events carry text; false: token ids only, and no stop texts
-  int32_t drafts_max = -1;                     // guessed ahead of it in a step; -1: as many as the engine allows, 0: none
+  // guessed ahead of it in a step; -1: as many as the engine allows, 0: none
+  int32_t drafts_max = -1;
   bool full_prefill = false;                   // the decoder half reads the whole prompt, not only its last KEEP tokens
   bool cache = true;                           // read and fill the prefix cache
   int32_t tenant = 0;                          // from Engine::add_tenant

@@ -56,7 +56,8 @@ float Speculation::text_chance(const DraftState& d, int matched) const {
 // rounds, and beside it what the last one promised, or what others had.
 int Speculation::model_hope(const Answer& a, std::span<float> out) const {
   const DraftState& d = *a.drafts;
-  const std::span<const float> prior = d.has_said ? std::span<const float>(d.said) : governor_.prior(kind_of(a.live.request));
+  const std::span<const float> prior =
+      d.has_said ? std::span<const float>(d.said) : governor_.prior(kind_of(a.live.request));
   const int n = std::min<int>(model_drafts_, static_cast<int>(prior.size()));
   float survival = 1, before = 1;
   for (size_t j = 0; j < static_cast<size_t>(n); ++j) {
@@ -367,7 +368,8 @@ sched::DraftCosts draft_costs(StepExecutor& executor, const DraftOptions& option
       const int count = rows / used + (s < rows % used);
       const std::vector<int32_t> tokens(static_cast<size_t>(count), 1);
       const std::array<int32_t, 1> block = {s};
-      plan.add_sequence({.id = s, .slot = s, .kind = model::RowKind::kVerify, .outputs = count}, tokens, history, block);
+      plan.add_sequence({.id = s, .slot = s, .kind = model::RowKind::kVerify, .outputs = count}, tokens, history,
+                        block);
     }
     return seconds([&] { return executor.forward(plan).ok() && executor.logits(rows).ok(); });
   };

@@ -164,8 +164,8 @@ class Speculation {
   DraftStats stats_;
 };
 
-// Measures what steps and draft rounds cost, on memory that holds nothing yet. Empty if drafts are not by confidence, or
-// a forward fails.
+// Measures what steps and draft rounds cost, on memory that holds nothing yet. Empty if drafts are not by confidence,
+// or a forward fails.
 sched::DraftCosts draft_costs(StepExecutor& executor, const DraftOptions& options);
 
 }  // namespace deepinfer::engine

@@ -27,9 +27,10 @@ void append_tiers(const std::vector<kv::TierCount>& counts, std::string* out) {
     sum.written_bytes += c.written_bytes;
   }
   for (const auto& [of, sum] : sums) {
-    *out += fmt::format("  KV in {}, {}: {} of {} blocks found, {:.1f} MB read, {:.1f} MB in {} blocks written\n", of.first,
-                        kv::traffic_name(of.second), sum.hits, sum.gets, 1e-6 * static_cast<double>(sum.read_bytes),
-                        1e-6 * static_cast<double>(sum.written_bytes), sum.puts);
+    *out +=
+        fmt::format("  KV in {}, {}: {} of {} blocks found, {:.1f} MB read, {:.1f} MB in {} blocks written\n", of.first,
+                    kv::traffic_name(of.second), sum.hits, sum.gets, 1e-6 * static_cast<double>(sum.read_bytes),
+                    1e-6 * static_cast<double>(sum.written_bytes), sum.puts);
   }
 }
 

@@ -1,12 +1,14 @@
 // Watches the steps of a running engine: what was planned, what came out, and when. For traces (engine/trace/) and
 // tests.
 //
-//   class Counter : public StepObserver { void on_step(const StepRecord& r) override { rows += r.plan.step.tokens.size(); } };
+//   class Counter : public StepObserver { void on_step(const StepRecord& r) override { rows +=
+//   r.plan.step.tokens.size(); } };
 //   options.observer = std::make_shared<Counter>();
 //
 // All are called on the engine's thread. For every step that did something, in the order of the steps: on_step() once
-// its tokens were streamed, on_commit() once the scheduler has them. on_end(): of every answer. Without an observer a step costs a few comparisons
-// more, with one a copy of its logits. What the record points to is only valid during the call.
+// its tokens were streamed, on_commit() once the scheduler has them. on_end(): of every answer. Without an observer a
+// step costs a few comparisons more, with one a copy of its logits. What the record points to is only valid during the
+// call.
 #pragma once
 
 #include <span>
@@ -17,8 +19,8 @@
 namespace deepinfer::engine {
 
 // Seconds since the engine's start. The stages of a step follow each other: plan [begin, planned) while the step before
-// runs, forward until the logits are there [started, ready), sample [ready, sampled), stream until `streamed` and commit
-// while the next step runs.
+// runs, forward until the logits are there [started, ready), sample [ready, sampled), stream until `streamed` and
+// commit while the next step runs.
 struct StepMoments {
   double begin = 0, planned = 0, started = 0, ready = 0, sampled = 0, streamed = 0;
 };

@@ -129,7 +129,8 @@ void StepRunner::loop() {
     if (start != nullptr) prepare(*start, command.between != nullptr ? nullptr : command.finish);
     // Nothing of the job but its plan is used from here on: the caller goes on with it while the forward runs.
     const model::StepPlan* step = nullptr;
-    if (start != nullptr && start->device_failure.ok() && !start->plan->step.sequences.empty()) step = &start->plan->step;
+    if (start != nullptr && start->device_failure.ok() && !start->plan->step.sequences.empty())
+      step = &start->plan->step;
     done_.fetch_add(1, std::memory_order_release);
     add_one(news_);
     started_ = step != nullptr ? executor_.forward(*step) : Status();
@@ -305,7 +306,8 @@ void StepRunner::draft(StepJob& job) {
 void StepRunner::keep_rows(StepJob& job, std::span<const float> logits) {
   const auto keep = [&](size_t row) {
     if (job.kept.size() < (row + 1) * vocab_) job.kept.resize(static_cast<size_t>(job.outputs) * vocab_);
-    std::ranges::copy(logits.subspan(row * vocab_, vocab_), job.kept.begin() + static_cast<std::ptrdiff_t>(row * vocab_));
+    std::ranges::copy(logits.subspan(row * vocab_, vocab_),
+                      job.kept.begin() + static_cast<std::ptrdiff_t>(row * vocab_));
   };
   if (job.keep_all) {
     for (size_t row = 0; row < static_cast<size_t>(job.outputs); ++row) keep(row);

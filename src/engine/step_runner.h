@@ -12,12 +12,12 @@
 //   runner.wait();
 //
 // To finish a step is to wait for its logits and to draw from them. Before the next one starts, its tokens that name
-// draws of the finished step are filled in (`place`, Scheduler::fill_drawn) and its copies run. `between` ends the finished step
-// and gives the next one: on the runner's thread, so that no thread has to wake up between two forwards. From post() to
-// the return of wait() the runner alone uses the scheduler, its host store and the answers of the jobs, and with
-// `between` all that the caller owns; the caller waits. Outside of that it uses the executor and the started job's plan
-// only. Where the draws of a step take long the waiting thread makes some of them: a draw touches its own answer and its
-// own places of the job only.
+// draws of the finished step are filled in (`place`, Scheduler::fill_drawn) and its copies run. `between` ends the
+// finished step and gives the next one: on the runner's thread, so that no thread has to wake up between two forwards.
+// From post() to the return of wait() the runner alone uses the scheduler, its host store and the answers of the jobs,
+// and with `between` all that the caller owns; the caller waits. Outside of that it uses the executor and the started
+// job's plan only. Where the draws of a step take long the waiting thread makes some of them: a draw touches its own
+// answer and its own places of the job only.
 //
 // Failures. If a forward fails, its sequences run again one by one, in finish: those that fail alone are in
 // result.failed and their answers have the error. If a copy fails, KV memory is not what the plan says: the job's

@@ -1,4 +1,5 @@
-// An added token of a tokenizer (a think tag, the DSML marker): one id for a spelling that ordinary text can only write with other tokens.
+// An added token of a tokenizer (a think tag, the DSML marker): one id for a spelling that ordinary text can only write
+// with other tokens.
 #pragma once
 
 #include <cstdint>

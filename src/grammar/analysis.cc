@@ -278,11 +278,13 @@ class Rewriter {
   std::vector<ExprId> to_;
 };
 
-Status check_rules(const Grammar::Impl& g, const std::vector<ExprId>& exprs, const std::vector<bool>& productive, bool strict) {
+Status check_rules(const Grammar::Impl& g, const std::vector<ExprId>& exprs, const std::vector<bool>& productive,
+                   bool strict) {
   for (ExprId e : exprs) {
     const ExprNode& n = g.exprs.node(e);
     if (n.kind == ExprKind::kRule && !productive[e] && strict) {
-      return make_error(Code::kInvalidArgument, "rule '{}' can produce no finite text: each of its alternatives needs itself or nothing",
+      return make_error(Code::kInvalidArgument,
+                        "rule '{}' can produce no finite text: each of its alternatives needs itself or nothing",
                         g.rules[n.a].name);
     }
   }
@@ -337,7 +339,8 @@ Status prepare(Grammar::Impl& g, bool strict_rules, Budget& budget) {
   for (ExprId e : exprs) {
     const ExprNode& n = g.exprs.node(e);
     if (n.kind == ExprKind::kChoice && n.b > budget.limits().request_items_max) {
-      return make_error(Code::kResourceExhausted, "there are {} ways to go on at one place, more than {} (limit request_items_max)", n.b,
+      return make_error(Code::kResourceExhausted,
+                        "there are {} ways to go on at one place, more than {} (limit request_items_max)", n.b,
                         budget.limits().request_items_max);
     }
   }

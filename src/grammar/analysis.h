@@ -57,7 +57,8 @@ std::vector<bool> find_fact(Grammar::Impl& grammar, const std::vector<ExprId>& e
 class NotEmpty {
  public:
   // `nullable_rules`: by rule id; grows with the rules that are made.
-  NotEmpty(Grammar::Impl& grammar, std::vector<bool> nullable_rules) : g_(grammar), nullable_rules_(std::move(nullable_rules)) {}
+  NotEmpty(Grammar::Impl& grammar, std::vector<bool> nullable_rules)
+      : g_(grammar), nullable_rules_(std::move(nullable_rules)) {}
   bool nullable(ExprId e);
   ExprId of(ExprId e);
   // The rule that produces what `rule` does, but for the empty text; made if need be.

@@ -39,7 +39,8 @@ struct ByteSet {
   template <class F>
   void for_each(F&& f) const {
     for (int w = 0; w < 4; ++w) {
-      for (uint64_t bits = words[w]; bits != 0; bits &= bits - 1) f(static_cast<uint8_t>(w * 64 + std::countr_zero(bits)));
+      for (uint64_t bits = words[w]; bits != 0; bits &= bits - 1)
+        f(static_cast<uint8_t>(w * 64 + std::countr_zero(bits)));
     }
   }
 };

@@ -192,7 +192,8 @@ Result<std::unique_ptr<CompileJob>> Compiler::submit(const Constraint& constrain
   if (impl_->queue.size() >= impl_->options.queue_max) impl_->drop_cancelled();
   if (impl_->queue.size() >= impl_->options.queue_max) {
     ++impl_->stats.queue_full;
-    return make_error(Code::kResourceExhausted, "{} constraints are waiting to be compiled (limit queue_max); try again later",
+    return make_error(Code::kResourceExhausted,
+                      "{} constraints are waiting to be compiled (limit queue_max); try again later",
                       impl_->queue.size());
   }
   auto shared = std::make_shared<CompileJob::Shared>();

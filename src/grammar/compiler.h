@@ -1,12 +1,14 @@
 // Compiles constraints off the caller's thread: a bounded queue, cancellable jobs, and a cache by content.
 //
 //   Compiler compiler(vocabulary, {});
-//   DI_ASSIGN_OR_RETURN(auto job, compiler.submit(constraint, [&] { loop.wake(); }));   // full queue: kResourceExhausted
+//   // full queue: kResourceExhausted
+//   DI_ASSIGN_OR_RETURN(auto job, compiler.submit(constraint, [&] { loop.wake(); }));
 //   if (job->ready()) use(job->result());           // poll, or wait_ms() in tests and tools
 //   job->cancel();                                   // the client went away: frees the thread
 //
-// Equal constraints share one compile and one Compiled; a compile is given up when all its jobs were cancelled. Failures are not cached.
-// Limits: Options and Limits; an error names the one that was reached. All functions may be called from any thread.
+// Equal constraints share one compile and one Compiled; a compile is given up when all its jobs were cancelled.
+// Failures are not cached. Limits: Options and Limits; an error names the one that was reached. All functions may be
+// called from any thread.
 #pragma once
 
 #include <cstdint>

@@ -15,7 +15,8 @@ Status bad_so_args(std::string_view what) { return make_error(Code::kInvalidArgu
 // A token id: an integer from 0 to 2^31 - 1.
 std::optional<uint32_t> token_id(const JsonValue& v) {
   const std::string_view text = v.is_number() ? v.text() : std::string_view();
-  if (text.empty() || text.size() > 10 || text.find_first_not_of("0123456789") != std::string_view::npos) return std::nullopt;
+  if (text.empty() || text.size() > 10 || text.find_first_not_of("0123456789") != std::string_view::npos)
+    return std::nullopt;
   uint64_t id = 0;
   for (char c : text) id = id * 10 + static_cast<uint64_t>(c - '0');
   return id <= INT32_MAX ? std::optional<uint32_t>(static_cast<uint32_t>(id)) : std::nullopt;
@@ -29,7 +30,8 @@ Result<SoArgs> parse_so_args(std::string_view json) {
   if (!root.is_object()) return bad_so_args("an object is expected");
   const JsonValue* type = root.find("schema_type");
   const JsonValue* schema = root.find("schema");
-  if (type == nullptr || !type->is_string() || schema == nullptr) return bad_so_args("'schema_type' and 'schema' are needed");
+  if (type == nullptr || !type->is_string() || schema == nullptr)
+    return bad_so_args("'schema_type' and 'schema' are needed");
   SoArgs args;
   if (type->text() == "regex") args.constraint.kind = ConstraintKind::kRegex;
   else if (type->text() == "json") args.constraint.kind = ConstraintKind::kJsonSchema;
@@ -54,14 +56,15 @@ Result<SoArgs> parse_so_args(std::string_view json) {
       return bad_so_args(fmt::format("'{}' is not supported", m.name));
     }
   }
-  if (args.bound_token_id && args.trigger_token_ids.empty()) return bad_so_args("'bound_token_id' needs 'trigger_token_ids'");
+  if (args.bound_token_id && args.trigger_token_ids.empty())
+    return bad_so_args("'bound_token_id' needs 'trigger_token_ids'");
   return args;
 }
 
 Result<Grammar> build_constraint(const Constraint& c, const Vocabulary& vocabulary, const Limits& limits) {
   if (c.source.size() > limits.source_bytes_max) {
-    return make_error(Code::kResourceExhausted, "the constraint has {} bytes, more than {} (limit source_bytes_max)", c.source.size(),
-                      limits.source_bytes_max);
+    return make_error(Code::kResourceExhausted, "the constraint has {} bytes, more than {} (limit source_bytes_max)",
+                      c.source.size(), limits.source_bytes_max);
   }
   JsonSchemaOptions options;
   options.any_order = c.any_order;
@@ -95,7 +98,8 @@ Result<Grammar> build_constraint(const Constraint& c, const Vocabulary& vocabula
   }
 }
 
-Result<std::shared_ptr<Compiled>> compile_constraint(const Constraint& constraint, std::shared_ptr<const Vocabulary> vocabulary,
+Result<std::shared_ptr<Compiled>> compile_constraint(const Constraint& constraint,
+                                                     std::shared_ptr<const Vocabulary> vocabulary,
                                                      const Limits& limits) {
   DI_ASSIGN_OR_RETURN(Grammar grammar, build_constraint(constraint, *vocabulary, limits));
   return Compiled::create(std::move(grammar), std::move(vocabulary), limits);

@@ -1,5 +1,5 @@
-// Destroys large objects on a thread of its own, so that a compile that has reached its limit ends at once and not after hundreds of
-// milliseconds of freeing. Internal to the room.
+// Destroys large objects on a thread of its own, so that a compile that has reached its limit ends at once and not
+// after hundreds of milliseconds of freeing. Internal to the room.
 //
 //   discard(std::move(unique_ptr_to_something_large));      // from any thread; returns at once
 //

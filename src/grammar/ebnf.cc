@@ -38,18 +38,20 @@ class Reader {
 
   Result<Expr> run() {
     if (text_.size() > b_.budget().limits().source_bytes_max) {
-      return make_error(Code::kResourceExhausted, "the grammar has {} bytes, more than {} (limit source_bytes_max)", text_.size(),
-                        b_.budget().limits().source_bytes_max);
+      return make_error(Code::kResourceExhausted, "the grammar has {} bytes, more than {} (limit source_bytes_max)",
+                        text_.size(), b_.budget().limits().source_bytes_max);
     }
     skip_space();
     while (at_ < text_.size() && error_.ok() && b_.ok()) rule();
     if (!b_.ok()) return b_.status();  // first: reading stops in the middle of a rule then
     if (!error_.ok()) return error_;
     for (const auto& [name, rule] : rules_) {
-      if (!b_.is_defined(rule)) return make_error(Code::kInvalidArgument, "grammar: rule '{}' is used but not defined", name);
+      if (!b_.is_defined(rule))
+        return make_error(Code::kInvalidArgument, "grammar: rule '{}' is used but not defined", name);
     }
     auto root = rules_.find("root");
-    if (root == rules_.end()) return make_error(Code::kInvalidArgument, "grammar: there is no rule 'root' to start with");
+    if (root == rules_.end())
+      return make_error(Code::kInvalidArgument, "grammar: there is no rule 'root' to start with");
     return b_.ref(root->second);
   }
 
@@ -229,7 +231,8 @@ class Reader {
   bool number(uint32_t* value) {
     if (peek() < '0' || peek() > '9') return false;
     uint64_t v = 0;
-    while (peek() >= '0' && peek() <= '9') v = std::min<uint64_t>(v * 10 + static_cast<uint64_t>(text_[at_++] - '0'), kCountMax);
+    while (peek() >= '0' && peek() <= '9')
+      v = std::min<uint64_t>(v * 10 + static_cast<uint64_t>(text_[at_++] - '0'), kCountMax);
     *value = static_cast<uint32_t>(v);
     return true;
   }
@@ -265,7 +268,10 @@ class Reader {
     uint32_t v = 0;
     for (int i = 0; i < digits; ++i) {
       const char c = peek();
-      const int d = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+      const int d = c >= '0' && c <= '9'   ? c - '0'
+                    : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                    : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                           : -1;
       if (d < 0) {
         fail("hex digits are missing in an escape");
         return std::nullopt;
@@ -304,7 +310,11 @@ class Reader {
       }
       return v;
     }
-    const size_t size = b < 0x80 ? 1 : b >= 0xc2 && b < 0xe0 ? 2 : b >= 0xe0 && b < 0xf0 ? 3 : b >= 0xf0 && b < 0xf5 ? 4 : 0;
+    const size_t size = b < 0x80                ? 1
+                        : b >= 0xc2 && b < 0xe0 ? 2
+                        : b >= 0xe0 && b < 0xf0 ? 3
+                        : b >= 0xf0 && b < 0xf5 ? 4
+                                                : 0;
     if (size == 0 || at_ + size > text_.size()) {
       fail("the grammar is not valid UTF-8");
       return std::nullopt;

@@ -61,7 +61,8 @@ ExprId ExprArena::sequence(ExprId head, ExprId tail) {
   if (head == kExprNone || tail == kExprNone) return kExprNone;
   if (head == kExprEmpty) return tail;
   if (tail == kExprEmpty) return head;
-  if (nodes_[head].kind == ExprKind::kSequence) {  // the list leans to the right; without recursion, since it may be long
+  // the list leans to the right; without recursion, since it may be long
+  if (nodes_[head].kind == ExprKind::kSequence) {
     std::vector<ExprId> parts;
     for (; nodes_[head].kind == ExprKind::kSequence; head = nodes_[head].b) parts.push_back(nodes_[head].a);
     ExprId e = sequence(head, tail);
@@ -189,9 +190,12 @@ ExprId ExprArena::any_order_state(uint32_t definition, std::span<const uint64_t>
       break;
     }
     at = place - 1;
-    if (at + unused.size() <= item_sets_.size() && std::equal(unused.begin(), unused.end(), item_sets_.begin() + static_cast<long>(at))) break;
+    if (at + unused.size() <= item_sets_.size() &&
+        std::equal(unused.begin(), unused.end(), item_sets_.begin() + static_cast<long>(at)))
+      break;
   }
-  return intern({ExprKind::kAnyOrder, true, any_orders_[definition].has_unique, definition, static_cast<uint32_t>(at), 0, written});
+  return intern({ExprKind::kAnyOrder, true, any_orders_[definition].has_unique, definition, static_cast<uint32_t>(at),
+                 0, written});
 }
 
 void ExprArena::copy(const ExprArena& other, const Mark& mark) {
@@ -209,7 +213,8 @@ void ExprArena::rewind(const Mark& mark) {
   lists_.resize(mark.lists);
   item_sets_.resize(mark.item_sets);
   item_set_of_.clear();
-  memory_ = nodes_.size() * (sizeof(ExprNode) + 16) + lists_.size() * sizeof(ExprId) + item_sets_.size() * sizeof(uint64_t);
+  memory_ =
+      nodes_.size() * (sizeof(ExprNode) + 16) + lists_.size() * sizeof(ExprId) + item_sets_.size() * sizeof(uint64_t);
   rebuild_table(table_.size());
   rx_.rewind(mark.rx);
 }

@@ -1,5 +1,5 @@
-// The expressions of a grammar, hash-consed: what an output must look like, over byte-level regular pieces (rx.h) and rules.
-// Internal to the room; built through GrammarBuilder, walked by Machine.
+// The expressions of a grammar, hash-consed: what an output must look like, over byte-level regular pieces (rx.h) and
+// rules. Internal to the room; built through GrammarBuilder, walked by Machine.
 //
 // Children are always older (smaller ids) than the expressions that hold them; only rules close cycles.
 #pragma once
@@ -17,14 +17,26 @@ using ExprId = uint32_t;
 inline constexpr ExprId kExprNone = 0;
 inline constexpr ExprId kExprEmpty = 1;
 
-enum class ExprKind : uint8_t { kNone, kEmpty, kRx, kToken, kSequence, kChoice, kRepeat, kRule, kAnyOrder, kUnique, kUniqueItem };
+enum class ExprKind : uint8_t {
+  kNone,
+  kEmpty,
+  kRx,
+  kToken,
+  kSequence,
+  kChoice,
+  kRepeat,
+  kRule,
+  kAnyOrder,
+  kUnique,
+  kUniqueItem
+};
 
 struct ExprNode {
   ExprKind kind;
   bool has_rule = false;    // a rule is used somewhere inside
   bool has_unique = false;  // kUnique or kUniqueItem occurs somewhere inside; through rules only after prepare()
-  // kRx: a = state. kToken: a = id. kSequence: a then b. kChoice: b parts at a in the list pool. kRepeat: a, b..c times.
-  // kRule: a = rule. kAnyOrder: a = definition, b = set of the items still unused (item_set), d = items written.
+  // kRx: a = state. kToken: a = id. kSequence: a then b. kChoice: b parts at a in the list pool. kRepeat: a, b..c
+  // times. kRule: a = rule. kAnyOrder: a = definition, b = set of the items still unused (item_set), d = items written.
   // kUnique: a = body, b = different values that its items surely have (a lower bound). kUniqueItem: a = the item.
   uint32_t a = 0, b = 0, c = 0, d = 0;
 };

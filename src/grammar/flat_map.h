@@ -1,4 +1,5 @@
-// A hash map from 64-bit keys to 32-bit values with open addressing: no allocation per entry, copied by one memcpy. No erasure.
+// A hash map from 64-bit keys to 32-bit values with open addressing: no allocation per entry, copied by one memcpy. No
+// erasure.
 #pragma once
 
 #include <cstddef>

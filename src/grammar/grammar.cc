@@ -21,7 +21,8 @@ bool GrammarBuilder::Impl::charge() {
                         "the constraint turns into more than {} expressions (limit expressions_max); make it smaller",
                         limits.expressions_max);
   } else if (grammar->exprs.memory_bytes() > limits.memory_bytes_max) {
-    status = make_error(Code::kResourceExhausted, "the constraint takes more than {} bytes of memory (limit memory_bytes_max)",
+    status = make_error(Code::kResourceExhausted,
+                        "the constraint takes more than {} bytes of memory (limit memory_bytes_max)",
                         limits.memory_bytes_max);
   } else {
     status = budget.spend(1);
@@ -52,14 +53,16 @@ void GrammarBuilder::fail(Status error) {
   if (impl_->status.ok()) impl_->status = std::move(error);
 }
 
-// --- Expressions ------------------------------------------------------------------------------------------------------------------------
+// --- Expressions
+// ---------------------------------------------------------------------------------------------------------------------
 
 // A search for a string that a Text allows was given up.
 void GrammarBuilder::Impl::fail_search() {
   if (!status.ok()) return;
   status = budget.spend(0);
   if (status.ok()) {
-    status = make_error(Code::kResourceExhausted, "a condition on a string takes too many states to decide (limit {}); make it simpler",
+    status = make_error(Code::kResourceExhausted,
+                        "a condition on a string takes too many states to decide (limit {}); make it simpler",
                         kRxSearchStatesMax);
   }
 }
@@ -80,7 +83,8 @@ Expr GrammarBuilder::empty() { return {kExprEmpty}; }
 
 void GrammarBuilder::set_added_tokens(std::vector<AddedToken> tokens) {
   std::erase_if(tokens, [](const AddedToken& t) { return t.text.empty(); });
-  std::stable_sort(tokens.begin(), tokens.end(), [](const auto& a, const auto& b) { return a.text.size() > b.text.size(); });
+  std::stable_sort(tokens.begin(), tokens.end(),
+                   [](const auto& a, const auto& b) { return a.text.size() > b.text.size(); });
   impl_->added = std::move(tokens);
 }
 
@@ -160,11 +164,12 @@ Expr GrammarBuilder::repeat(Expr a, uint32_t min, uint32_t max) {
   return {impl_->grammar->exprs.repeat(a.id, min, max)};
 }
 
-Expr GrammarBuilder::any_order(std::span<const Expr> items, const std::vector<bool>& required, Expr separator, Expr others, uint32_t min,
-                               uint32_t max) {
+Expr GrammarBuilder::any_order(std::span<const Expr> items, const std::vector<bool>& required, Expr separator,
+                               Expr others, uint32_t min, uint32_t max) {
   if (!impl_->charge()) return none();
   if (items.size() > kAnyOrderMax) {
-    fail(make_error(Code::kUnsupported, "at most {} members can come in any order; this object has {}", kAnyOrderMax, items.size()));
+    fail(make_error(Code::kUnsupported, "at most {} members can come in any order; this object has {}", kAnyOrderMax,
+                    items.size()));
     return none();
   }
   AnyOrder d;
@@ -195,7 +200,8 @@ Expr GrammarBuilder::unique_item(Expr item) {
   return {impl_->grammar->exprs.unique_item(item.id)};
 }
 
-// --- Rules ------------------------------------------------------------------------------------------------------------------------------
+// --- Rules
+// ---------------------------------------------------------------------------------------------------------------------
 
 Rule GrammarBuilder::new_rule(std::string_view name) {
   impl_->charge();

@@ -22,11 +22,24 @@ struct Grammar::Impl {
   bool uses_unique = false;  // kUnique was made
 };
 
-enum class TextKind : uint8_t { kNone, kEmpty, kString, kStrings, kChars, kConcat, kUnion, kIntersection, kComplement, kRepeat, kAutomaton };
+enum class TextKind : uint8_t {
+  kNone,
+  kEmpty,
+  kString,
+  kStrings,
+  kChars,
+  kConcat,
+  kUnion,
+  kIntersection,
+  kComplement,
+  kRepeat,
+  kAutomaton
+};
 
 struct TextNode {
   TextKind kind;
-  uint32_t a = 0, b = 0, c = 0;  // kString, kStrings, kChars, kAutomaton: a = index; kRepeat: a, b..c times; lists: b parts at a
+  // kString, kStrings, kChars, kAutomaton: a = index; kRepeat: a, b..c times; lists: b parts at a
+  uint32_t a = 0, b = 0, c = 0;
   uint32_t shortest = 0, longest = kUnbounded;  // bounds on the length in code points
 };
 
@@ -59,8 +72,8 @@ struct GrammarBuilder::Impl {
   int lower_depth = 0;
 };
 
-// Checks and rewrites the rules so that a machine can walk them: nothing that is unreachable or can produce nothing, no repetition of
-// something empty, no left recursion (analysis.cc).
+// Checks and rewrites the rules so that a machine can walk them: nothing that is unreachable or can produce nothing, no
+// repetition of something empty, no left recursion (analysis.cc).
 Status prepare(Grammar::Impl& grammar, bool strict_rules, Budget& budget);
 // Whether nothing can be produced from `e`; all rules below it must be defined.
 bool produces_nothing(Grammar::Impl& grammar, ExprId e);

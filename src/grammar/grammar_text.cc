@@ -26,7 +26,11 @@ bool count_code_points(std::string_view s, uint32_t* count) {
   *count = 0;
   for (size_t i = 0; i < s.size(); ++*count) {
     const auto b = static_cast<unsigned char>(s[i]);
-    const size_t size = b < 0x80 ? 1 : b >= 0xc2 && b < 0xe0 ? 2 : b >= 0xe0 && b < 0xf0 ? 3 : b >= 0xf0 && b < 0xf5 ? 4 : 0;
+    const size_t size = b < 0x80                ? 1
+                        : b >= 0xc2 && b < 0xe0 ? 2
+                        : b >= 0xe0 && b < 0xf0 ? 3
+                        : b >= 0xf0 && b < 0xf5 ? 4
+                                                : 0;
     if (size == 0 || i + size > s.size()) return false;
     for (size_t k = 1; k < size; ++k) {
       const auto c = static_cast<unsigned char>(s[i + k]);
@@ -99,7 +103,8 @@ Text GrammarBuilder::one_of(std::span<const std::string> values) {
     longest = std::max(longest, count);
   }
   impl_->string_lists.emplace_back(values.begin(), values.end());
-  impl_->texts.push_back({TextKind::kStrings, static_cast<uint32_t>(impl_->string_lists.size() - 1), 0, 0, shortest, longest});
+  impl_->texts.push_back(
+      {TextKind::kStrings, static_cast<uint32_t>(impl_->string_lists.size() - 1), 0, 0, shortest, longest});
   return {static_cast<uint32_t>(impl_->texts.size() - 1)};
 }
 
@@ -166,7 +171,12 @@ Text GrammarBuilder::concat(std::span<const Text> input) {
   }
   if (ids.empty()) return {1};
   if (ids.size() == 1) return {ids[0]};
-  TextNode node{TextKind::kConcat, static_cast<uint32_t>(impl_->lists.size()), static_cast<uint32_t>(ids.size()), 0, shortest, longest};
+  TextNode node{TextKind::kConcat,
+                static_cast<uint32_t>(impl_->lists.size()),
+                static_cast<uint32_t>(ids.size()),
+                0,
+                shortest,
+                longest};
   const uint32_t id = impl_->add_text(node, key_of(TextKind::kConcat, ids));
   if (impl_->texts[id].a == node.a) impl_->lists.insert(impl_->lists.end(), ids.begin(), ids.end());
   return {id};
@@ -195,14 +205,16 @@ Text GrammarBuilder::any_of(std::span<const Text> parts) {
   ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
   if (ids.empty()) return no_text();
   if (ids.size() == 1) return {ids[0]};
-  TextNode node{TextKind::kUnion, static_cast<uint32_t>(impl_->lists.size()), static_cast<uint32_t>(ids.size()), 0, shortest, longest};
+  TextNode node{
+      TextKind::kUnion, static_cast<uint32_t>(impl_->lists.size()), static_cast<uint32_t>(ids.size()), 0, shortest,
+      longest};
   const uint32_t id = impl_->add_text(node, key_of(TextKind::kUnion, ids));
   if (impl_->texts[id].a == node.a) impl_->lists.insert(impl_->lists.end(), ids.begin(), ids.end());
   return {id};
 }
 
-// Lengths that another part implies are dropped, and (char){m,n} of a narrower set takes them over: such intersections would otherwise
-// have a state for each count and each place.
+// Lengths that another part implies are dropped, and (char){m,n} of a narrower set takes them over: such intersections
+// would otherwise have a state for each count and each place.
 std::vector<uint32_t> GrammarBuilder::Impl::drop_implied_lengths(std::vector<uint32_t> parts) {
   const auto is_length = [this](uint32_t id) {
     const TextNode& n = texts[id];
@@ -261,7 +273,11 @@ Text GrammarBuilder::all_of(std::span<const Text> parts) {
     longest = std::min(longest, impl_->texts[id].longest);
   }
   if (shortest > longest) return no_text();
-  TextNode node{TextKind::kIntersection, static_cast<uint32_t>(impl_->lists.size()), static_cast<uint32_t>(ids.size()), 0, shortest,
+  TextNode node{TextKind::kIntersection,
+                static_cast<uint32_t>(impl_->lists.size()),
+                static_cast<uint32_t>(ids.size()),
+                0,
+                shortest,
                 longest};
   const uint32_t id = impl_->add_text(node, key_of(TextKind::kIntersection, ids));
   if (impl_->texts[id].a == node.a) impl_->lists.insert(impl_->lists.end(), ids.begin(), ids.end());
@@ -283,7 +299,8 @@ Text GrammarBuilder::repeat(Text a, uint32_t min, uint32_t max) {
   if (max < min) return no_text();
   if (n.kind == TextKind::kNone) return min == 0 ? Text{1} : no_text();
   if (min == 1 && max == 1) return a;
-  const TextNode node{TextKind::kRepeat, a.id, min, max, multiply_lengths(n.shortest, min), multiply_lengths(n.longest, max)};
+  const TextNode node{
+      TextKind::kRepeat, a.id, min, max, multiply_lengths(n.shortest, min), multiply_lengths(n.longest, max)};
   return {impl_->add_text(node, key_of(TextKind::kRepeat, a.id, min, max))};
 }
 
@@ -306,7 +323,8 @@ Text GrammarBuilder::automaton(const Automaton& machine) {
   }
   if (dfa->edges.empty()) return no_text();
   impl_->automata.push_back(std::move(dfa));
-  impl_->texts.push_back({TextKind::kAutomaton, static_cast<uint32_t>(impl_->automata.size() - 1), 0, 0, 0, kUnbounded});
+  impl_->texts.push_back(
+      {TextKind::kAutomaton, static_cast<uint32_t>(impl_->automata.size() - 1), 0, 0, 0, kUnbounded});
   return {static_cast<uint32_t>(impl_->texts.size() - 1)};
 }
 
@@ -355,7 +373,8 @@ RxId GrammarBuilder::Impl::lower(uint32_t text, Encoding encoding) {
   if (cache[text] != UINT32_MAX) return cache[text];
   if (!charge()) return kRxNone;
   if (lower_depth >= kLowerDepthMax) {
-    status = make_error(Code::kResourceExhausted, "a condition on a string nests more than {} levels deep; make it simpler", kLowerDepthMax);
+    status = make_error(Code::kResourceExhausted,
+                        "a condition on a string nests more than {} levels deep; make it simpler", kLowerDepthMax);
     return kRxNone;
   }
   ++lower_depth;
@@ -376,7 +395,8 @@ bool GrammarBuilder::is_empty(Text a) {
   return !alive;
 }
 
-// By length: every state that is reached stands for at least one string, and different ways to it for different strings.
+// By length: every state that is reached stands for at least one string, and different ways to it for different
+// strings.
 uint32_t GrammarBuilder::count_at_least(Text a, uint32_t enough) {
   constexpr uint32_t kStepsMax = 50'000;
   RxArena& rx = impl_->grammar->exprs.rx();
@@ -398,7 +418,8 @@ uint32_t GrammarBuilder::count_at_least(Text a, uint32_t enough) {
       const ByteSet bytes = rx.first(state);
       bytes.for_each([&](uint8_t b) {
         ++steps;
-        if (const uint32_t to = rx.step(state, b); to != 0) next[to >> 1] = std::min<uint64_t>(next[to >> 1] + ways, enough);
+        if (const uint32_t to = rx.step(state, b); to != 0)
+          next[to >> 1] = std::min<uint64_t>(next[to >> 1] + ways, enough);
       });
     }
     level = std::move(next);

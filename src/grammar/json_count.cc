@@ -44,7 +44,8 @@ uint32_t Normaliser::values_at_least(const Shape& s, uint32_t enough, int depth)
       const NumberShape& n = s.number;
       if (n.types == kInteger) {
         if (n.not_multiples.empty() && n.multiples.empty() && (!n.low || !n.high)) return kUnbounded;
-        const uint32_t texts = builder_.count_at_least(number_text(builder_, n), enough == kUnbounded ? enough : enough + 1);
+        const uint32_t texts =
+            builder_.count_at_least(number_text(builder_, n), enough == kUnbounded ? enough : enough + 1);
         return texts == 0 ? 0 : texts - 1;  // 0 and -0
       }
       if (!n.multiples.empty() || !n.not_multiples.empty()) return 1;
@@ -68,7 +69,8 @@ uint32_t Normaliser::values_at_least(const Shape& s, uint32_t enough, int depth)
       uint32_t ways = 1;
       for (const ObjectShape::Member& m : o.members) {
         if (ways >= enough) break;
-        if (m.presence == Presence::kRequired) ways = times(ways, std::max<uint32_t>(1, values_at_least(m.value, enough, depth + 1)));
+        if (m.presence == Presence::kRequired)
+          ways = times(ways, std::max<uint32_t>(1, values_at_least(m.value, enough, depth + 1)));
         if (m.presence == Presence::kOptional && m.order_class != kUnplaced) {
           ways = times(ways, plus(1, values_at_least(m.value, enough, depth + 1)));
         }

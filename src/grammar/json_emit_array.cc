@@ -1,5 +1,5 @@
-// Arrays: a prefix, then items of one kind, with counts; `contains` as counters; `uniqueItems` by members in any order where the values
-// are few, and by remembering items otherwise.
+// Arrays: a prefix, then items of one kind, with counts; `contains` as counters; `uniqueItems` by members in any order
+// where the values are few, and by remembering items otherwise.
 #include <algorithm>
 #include <map>
 
@@ -33,14 +33,17 @@ class ArrayEmitter {
     if (a_.rest == kNothing || (a_.max && *a_.max <= static_cast<int64_t>(a_.prefix.size()))) at_least = kUnbounded;
     for (ConjId item : a_.prefix) at_least = std::min(at_least, normal_.values_at_least(item, enough));
     for (const ArrayShape::Contains& c : a_.contains) {
-      const uint32_t counted = c.min > 1 ? normal_.values_at_least(normal_.conj_and(a_.rest, c.item), enough) : kUnbounded;
+      const uint32_t counted =
+          c.min > 1 ? normal_.values_at_least(normal_.conj_and(a_.rest, c.item), enough) : kUnbounded;
       if (counted >= c.min) continue;
-      e_.refuse(a_.unique, "uniqueItems", fmt::format("needs {} different items for contains, and only {} are known to exist", c.min, counted));
+      e_.refuse(a_.unique, "uniqueItems",
+                fmt::format("needs {} different items for contains, and only {} are known to exist", c.min, counted));
       return b_.none();
     }
     if (a_.min > 1 && a_.min > at_least) {
-      e_.refuse(a_.unique, "uniqueItems", fmt::format("needs {} different items, and only {} are known to exist in some place",
-                                                      a_.min, at_least));
+      e_.refuse(
+          a_.unique, "uniqueItems",
+          fmt::format("needs {} different items, and only {} are known to exist in some place", a_.min, at_least));
       return b_.none();
     }
     unique_ = true;

@@ -33,8 +33,9 @@ Expr ObjectEmitter::run(const std::vector<const ObjectShape*>& shapes) {
       most = std::max(most, next);
     }
     if (const size_t limit = b_.budget().limits().request_items_max; most > limit) {
-      e_.refuse(s->node, "properties",
-                fmt::format("{} members in a row may be left out, more than {} (limit request_items_max)", most, limit));
+      e_.refuse(
+          s->node, "properties",
+          fmt::format("{} members in a row may be left out, more than {} (limit request_items_max)", most, limit));
       return b_.none();
     }
     add_witnesses(*s, alternative(*s), {}, 0, all);
@@ -233,7 +234,8 @@ Expr ObjectEmitter::any_order(const Alternative& a) {
     required.push_back(s.presence == Presence::kRequired);
   }
   if (items.size() > kAnyOrderMax) {
-    e_.refuse(a.node, "properties", fmt::format("members in any order are supported for at most {} named members", kAnyOrderMax));
+    e_.refuse(a.node, "properties",
+              fmt::format("members in any order are supported for at most {} named members", kAnyOrderMax));
     return b_.none();
   }
   return b_.any_order(items, required, e_.parts_.comma(), a.others, clipped(a.min),

@@ -16,7 +16,9 @@ void add_all(std::string_view bytes, ByteSet& to) {
   for (char c : bytes) to.add(static_cast<uint8_t>(c));
 }
 
-bool is_number_byte(char c) { return (c >= '0' && c <= '9') || c == '-' || c == '+' || c == '.' || c == 'e' || c == 'E'; }
+bool is_number_byte(char c) {
+  return (c >= '0' && c <= '9') || c == '-' || c == '+' || c == '.' || c == 'e' || c == 'E';
+}
 
 uint32_t decode(std::string_view s, size_t at, size_t* size) {
   const auto b = static_cast<unsigned char>(s[at]);
@@ -118,8 +120,9 @@ class Follower {
       if (at_end()) next_.add(static_cast<uint8_t>(kShort[place]));
       else if (text_[at_] == kShort[place]) return byte(kShort[place]);
     }
-    const std::string units = c < 0x10000 ? fmt::format("u{:04x}", c)
-                                          : fmt::format("u{:04x}\\u{:04x}", 0xd800 + ((c - 0x10000) >> 10), 0xdc00 + ((c - 0x10000) & 0x3ff));
+    const std::string units =
+        c < 0x10000 ? fmt::format("u{:04x}", c)
+                    : fmt::format("u{:04x}\\u{:04x}", 0xd800 + ((c - 0x10000) >> 10), 0xdc00 + ((c - 0x10000) & 0x3ff));
     for (char u : units) {
       const bool letter = u >= 'a' && u <= 'f';
       if (letter && at_end()) next_.add(static_cast<uint8_t>(u - 32));
@@ -136,7 +139,8 @@ class Follower {
     const std::optional<Decimal> written = Decimal::parse(t);
     if (!at_end()) return written && *written == v ? Match::kDone : Match::kNo;
     if (depth_ > 0 && written && *written == v) add_all(" \t\n\r,]}", next_);
-    if (const size_t e = t.find_first_of("eE"); e != std::string_view::npos) return exponent(t.substr(0, e), t.substr(e + 1), v);
+    if (const size_t e = t.find_first_of("eE"); e != std::string_view::npos)
+      return exponent(t.substr(0, e), t.substr(e + 1), v);
     // The digits must be those of the value; where the point is does not matter as long as an exponent can come.
     size_t digits = 0;
     for (char c : t) {
@@ -171,7 +175,8 @@ class Follower {
     if (t.empty() && power >= 0) next_.add('+');
     if (t.empty() && power <= 0) next_.add('-');
     if (so_far.empty() && (power >= 0 || has_sign)) next_.add('0');
-    if (so_far.size() < digits.size() && (power > 0 || has_sign)) next_.add(static_cast<uint8_t>(digits[so_far.size()]));
+    if (so_far.size() < digits.size() && (power > 0 || has_sign))
+      next_.add(static_cast<uint8_t>(digits[so_far.size()]));
     return Match::kInside;
   }
 

@@ -168,7 +168,8 @@ class Normaliser {
   bool surely_empty(const Shape& shape);
   // All values of the conjunction, if they are known to be few.
   std::optional<std::vector<const JsonValue*>> few_values(ConjId conj, size_t max);
-  // A lower bound on the number of different values; what lies beyond `enough` is not looked for. kUnbounded: surely many.
+  // A lower bound on the number of different values; what lies beyond `enough` is not looked for. kUnbounded: surely
+  // many.
   uint32_t values_at_least(ConjId conj, uint32_t enough, int depth = 0);
   // The strings that a conjunction allows, if const or enum list all of them and they are few.
   std::optional<std::vector<std::string_view>> few_strings(ConjId conj, size_t max);

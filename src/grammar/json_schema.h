@@ -15,7 +15,8 @@
 //
 // Member order: the order of `properties`; then names that only `required` lists; then others. A schema's own
 // properties come before those of $ref, allOf, anyOf, oneOf, if, then/else, dependentSchemas, in this order.
-// `any_order` lifts that for objects of at most kAnyOrderMax (grammar.h) named members. A named member occurs at most once.
+// `any_order` lifts that for objects of at most kAnyOrderMax (grammar.h) named members. A named member occurs at most
+// once.
 //
 // White space: at most kMaxWhitespace characters (grammar.h) before and after each of { } [ ] : , inside the document,
 // and none around it; `compact` allows none at all. Names and listed values are written in one spelling,

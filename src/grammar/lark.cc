@@ -47,12 +47,14 @@ bool is_terminal(std::string_view name) {
 
 class Compiler {
  public:
-  Compiler(GrammarBuilder& b, std::string_view source, std::vector<LarkToken> tokens) : b_(b), source_(source), tokens_(std::move(tokens)) {}
+  Compiler(GrammarBuilder& b, std::string_view source, std::vector<LarkToken> tokens)
+      : b_(b), source_(source), tokens_(std::move(tokens)) {}
 
   Result<Expr> run() {
     while (error_.ok() && peek().kind != LarkKind::kEnd) statement();
     if (!error_.ok()) return error_;
-    if (!rules_.contains("start")) return make_error(Code::kInvalidArgument, "Lark grammar: there is no rule 'start' to begin with");
+    if (!rules_.contains("start"))
+      return make_error(Code::kInvalidArgument, "Lark grammar: there is no rule 'start' to begin with");
     std::vector<Text> ignored;
     for (size_t at : ignored_) {
       at_ = at;
@@ -84,7 +86,9 @@ class Compiler {
   };
 
   const LarkToken& peek(size_t ahead = 0) const { return tokens_[std::min(at_ + ahead, tokens_.size() - 1)]; }
-  bool at_mark(std::string_view mark, size_t ahead = 0) const { return peek(ahead).kind == LarkKind::kMark && peek(ahead).text == mark; }
+  bool at_mark(std::string_view mark, size_t ahead = 0) const {
+    return peek(ahead).kind == LarkKind::kMark && peek(ahead).text == mark;
+  }
   bool take_mark(std::string_view mark) {
     if (!at_mark(mark)) return false;
     ++at_;
@@ -188,7 +192,8 @@ class Compiler {
     for (char c : t.text) {
       const char folded = static_cast<char>(c | 32);
       const bool letter = folded >= 'a' && folded <= 'z';
-      if (static_cast<unsigned char>(c) >= 0x80) return *refuse("the flag i on a string with characters outside ASCII is").text;
+      if (static_cast<unsigned char>(c) >= 0x80)
+        return *refuse("the flag i on a string with characters outside ASCII is").text;
       const auto low = static_cast<uint32_t>(letter ? folded : c);
       CharSet set = CharSet::range(low, low);
       if (letter) set.add(low - 32, low - 32);
@@ -319,10 +324,12 @@ class Compiler {
   Piece range(const LarkToken& first, bool in_terminal) {
     ++at_;
     const LarkToken& last = peek();
-    if (last.kind != LarkKind::kString || first.text.size() != 1 || last.text.size() != 1) return refuse("a range of other than single ASCII characters is");
+    if (last.kind != LarkKind::kString || first.text.size() != 1 || last.text.size() != 1)
+      return refuse("a range of other than single ASCII characters is");
     ++at_;
     const auto low = static_cast<unsigned char>(first.text[0]), high = static_cast<unsigned char>(last.text[0]);
-    if (low > high || high >= 0x80) return refuse("a range of other than single ASCII characters, the smaller one first, is");
+    if (low > high || high >= 0x80)
+      return refuse("a range of other than single ASCII characters, the smaller one first, is");
     return used(b_.chars(CharSet::range(low, high)), in_terminal);
   }
 
@@ -340,8 +347,8 @@ class Compiler {
 
 Result<Expr> add_lark(GrammarBuilder& builder, std::string_view text) {
   if (text.size() > builder.budget().limits().source_bytes_max) {
-    return make_error(Code::kResourceExhausted, "the grammar has {} bytes, more than {} (limit source_bytes_max)", text.size(),
-                      builder.budget().limits().source_bytes_max);
+    return make_error(Code::kResourceExhausted, "the grammar has {} bytes, more than {} (limit source_bytes_max)",
+                      text.size(), builder.budget().limits().source_bytes_max);
   }
   DI_ASSIGN_OR_RETURN(std::vector<LarkToken> tokens, read_lark_tokens(text));
   return Compiler(builder, text, std::move(tokens)).run();

@@ -2,11 +2,12 @@
 //
 //   DI_ASSIGN_OR_RETURN(Expr input, add_lark(builder, "start: NAME \"=\" /[0-9]+/\nNAME: /[a-z]+/\n%ignore \" \""));
 //
-// Supported: rules (with ?, !, aliases and priorities, which change no text), terminals, strings ("..." and "..."i), regular expressions
-// without flags (regex.h), ranges "a".."z", ( ), [ ], |, ?, *, +, ~n and ~n..m, comments, %ignore, and %import of the common terminals.
-// A text fits if there is some way to cut it into terminals; Lark's lexer, which takes the longest terminal first, may find none in rare
-// cases. Ignored terminals may stand before every terminal and at the end.
-// Refused by name: templates, flags, %declare, %extend, %override, other imports, terminals that need themselves.
+// Supported: rules (with ?, !, aliases and priorities, which change no text), terminals, strings ("..." and "..."i),
+// regular expressions without flags (regex.h), ranges "a".."z", ( ), [ ], |, ?, *, +, ~n and ~n..m, comments, %ignore,
+// and %import of the common terminals. A text fits if there is some way to cut it into terminals; Lark's lexer, which
+// takes the longest terminal first, may find none in rare cases. Ignored terminals may stand before every terminal and
+// at the end. Refused by name: templates, flags, %declare, %extend, %override, other imports, terminals that need
+// themselves.
 #pragma once
 
 #include <string_view>

@@ -66,7 +66,8 @@ class Reader {
       ++at_;
       return add(LarkKind::kDirective, "%" + take(is_letter));
     }
-    for (std::string_view mark : {"->", "..", ":", "|", "(", ")", "[", "]", "?", "*", "+", "~", ".", ",", "{", "}", "!", "-"}) {
+    for (std::string_view mark :
+         {"->", "..", ":", "|", "(", ")", "[", "]", "?", "*", "+", "~", ".", ",", "{", "}", "!", "-"}) {
       if (!s_.substr(at_).starts_with(mark)) continue;
       at_ += mark.size();
       return add(LarkKind::kMark, std::string(mark));
@@ -104,7 +105,8 @@ class Reader {
       if (n < 0) return lark_error(s_, begin, "an escape has too few hexadecimal digits");
       value = value << 4 | static_cast<uint32_t>(n);
     }
-    if (digits == 0 || value > 0x10ffff || (value >= 0xd800 && value < 0xe000)) return lark_error(s_, begin, "unknown escape");
+    if (digits == 0 || value > 0x10ffff || (value >= 0xd800 && value < 0xe000))
+      return lark_error(s_, begin, "unknown escape");
     append_utf8(value, out);
     return {};
   }

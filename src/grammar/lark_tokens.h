@@ -13,7 +13,7 @@ enum class LarkKind : uint8_t { kName, kString, kRegexp, kNumber, kDirective, kM
 
 struct LarkToken {
   LarkKind kind;
-  std::string text;   // decoded string; pattern; name; number; mark ("->", "..", or one character); directive with its %
+  std::string text;  // decoded string; pattern; name; number; mark ("->", "..", or one character); directive with its %
   std::string flags;  // of strings and regular expressions
   size_t at;          // place in the source
   bool leads = false;  // the first of its line

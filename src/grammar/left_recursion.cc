@@ -1,5 +1,5 @@
-// Left recursion is removed by solving the rules as left-linear equations over expressions (Arden's rule: A = A x | y is y x*),
-// so that a machine never has to call a rule at the place where it already is.
+// Left recursion is removed by solving the rules as left-linear equations over expressions (Arden's rule: A = A x | y
+// is y x*), so that a machine never has to call a rule at the place where it already is.
 #include <algorithm>
 #include <map>
 
@@ -15,7 +15,8 @@ constexpr int kRounds = 5;
 // The rules that can be called at the start of each rule.
 class LeftCalls {
  public:
-  LeftCalls(const Grammar::Impl& g, const std::vector<bool>& nullable) : g_(g), nullable_(nullable), seen_(g.exprs.size(), UINT32_MAX) {}
+  LeftCalls(const Grammar::Impl& g, const std::vector<bool>& nullable)
+      : g_(g), nullable_(nullable), seen_(g.exprs.size(), UINT32_MAX) {}
 
   std::vector<uint32_t> of(uint32_t rule) {
     std::vector<uint32_t> calls;
@@ -106,7 +107,8 @@ class Solver {
 
   Status solve(const std::vector<uint32_t>& group) {
     if (group.size() > kGroupMax) {
-      return make_error(Code::kUnsupported, "{} rules are left-recursive through each other (at most {}), among them '{}'", group.size(),
+      return make_error(Code::kUnsupported,
+                        "{} rules are left-recursive through each other (at most {}), among them '{}'", group.size(),
                         kGroupMax, g_.rules[group[0]].name);
     }
     std::vector<uint32_t> variables;
@@ -124,14 +126,16 @@ class Solver {
       rest_[i] = s.rest;
       for (auto [j, after] : s.after) after_[i][j] = after;
     }
-    if (failed_) return make_error(Code::kResourceExhausted, "the grammar is nested too deeply to remove its left recursion");
+    if (failed_)
+      return make_error(Code::kResourceExhausted, "the grammar is nested too deeply to remove its left recursion");
     for (size_t i = 0; i < n; ++i) DI_RETURN_IF_ERROR(eliminate(i, n));
     for (size_t i = 0; i < n; ++i) g_.rules[variables[i]].body = rest_[i];
     return {};
   }
 
  private:
-  // An expression as (a variable, then ...) | ... | rest | empty, where rest does not start with a variable and is not empty.
+  // An expression as (a variable, then ...) | ... | rest | empty, where rest does not start with a variable and is not
+  // empty.
   struct Split {
     std::map<size_t, ExprId> after;
     ExprId rest = kExprNone;
@@ -247,7 +251,8 @@ Status remove_left_recursion(Grammar::Impl& g, Budget& budget) {
     }
     if (not_empty.failed()) break;
   }
-  return make_error(Code::kUnsupported, "the grammar's left recursion could not be removed; write the rules without it");
+  return make_error(Code::kUnsupported,
+                    "the grammar's left recursion could not be removed; write the rules without it");
 }
 
 }  // namespace deepinfer::grammar

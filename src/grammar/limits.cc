@@ -35,7 +35,8 @@ Status Budget::check() {
   }
   if (limits_.compile_ms != 0 && thread_cpu_ns() >= deadline_ns_) {
     return make_error(Code::kDeadlineExceeded,
-                      "the constraint took more than {} ms of CPU time to compile (limit compile_ms); make it smaller or raise the limit",
+                      "the constraint took more than {} ms of CPU time to compile (limit compile_ms); make it smaller "
+                      "or raise the limit",
                       limits_.compile_ms);
   }
   until_check_ = kStepsBetweenChecks;

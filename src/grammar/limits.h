@@ -3,7 +3,8 @@
 //   Limits limits;
 //   limits.compile_ms = 500;
 //   Budget budget(limits);
-//   while (more) { DI_RETURN_IF_ERROR(budget.spend(1)); ... }   // counts steps; looks at the clock and at `cancel` now and then
+//   // counts steps; looks at the clock and at `cancel` now and then
+//   while (more) { DI_RETURN_IF_ERROR(budget.spend(1)); ... }
 #pragma once
 
 #include <atomic>
@@ -16,7 +17,8 @@
 namespace deepinfer::grammar {
 
 struct Limits {
-  uint32_t compile_ms = 2000;                  // CPU time of one compile, so that a busy machine refuses nothing more; 0: no bound
+  // CPU time of one compile, so that a busy machine refuses nothing more; 0: no bound
+  uint32_t compile_ms = 2000;
   uint32_t expressions_max = 2'000'000;        // expressions of the grammar form that a source may turn into
   uint32_t source_bytes_max = 10 << 20;        // schema, regex or grammar text
   uint32_t nesting_max = 1000;                 // depth of schemas and sub-schemas
@@ -34,8 +36,8 @@ struct Limits {
 class Budget {
  public:
   explicit Budget(const Limits& limits);
-  // Adds `steps` (about a microsecond of work each, at most). Fails when the time is over or the compile was cancelled, and goes on
-  // failing then.
+  // Adds `steps` (about a microsecond of work each, at most). Fails when the time is over or the compile was cancelled,
+  // and goes on failing then.
   Status spend(uint64_t steps);
   // Looks at the clock now: between pieces of work of some milliseconds.
   Status look() { return check(); }

@@ -37,7 +37,13 @@ LocalMasks::PlainStep LocalMasks::plain_step(RxId state) {
     if (at == 0) return step;
     if (!special && at == checked) continue;
     if (!special) checked = at;
-    at = through(at, lead == 0xe0 ? 0xa0 : lead == 0xf0 ? 0x90 : 0x80, lead == 0xed ? 0x9f : lead == 0xf4 ? 0x8f : 0xbf);
+    at = through(at,
+                 lead == 0xe0   ? 0xa0
+                 : lead == 0xf0 ? 0x90
+                                : 0x80,
+                 lead == 0xed   ? 0x9f
+                 : lead == 0xf4 ? 0x8f
+                                : 0xbf);
     if (lead >= 0xe0) at = through(at, 0x80, 0xbf);
     if (lead >= 0xf0) at = through(at, 0x80, 0xbf);
     if (at != next) return step;
@@ -82,7 +88,8 @@ bool LocalMasks::decide_plain(RxId state, LocalMask& mask, std::vector<const Tri
   return true;
 }
 
-// Many states differ from a loop state only in a few first bytes (where a keyword may go on): the rest of the mask is that of the loop.
+// Many states differ from a loop state only in a few first bytes (where a keyword may go on): the rest of the mask is
+// that of the loop.
 bool LocalMasks::borrow(RxId state, LocalMask& mask, std::vector<uint8_t>& different) {
   const RxId loop = rx_.step(state, 'e') >> 1;
   if (loop == kRxNone || loop == state) return false;
@@ -114,7 +121,8 @@ template <class F>
 void LocalMasks::for_same(int32_t token, F&& f) const {
   f(static_cast<uint32_t>(token));
   if (!v_.has_same) return;
-  for (uint32_t t = v_.next_same[static_cast<uint32_t>(token)]; t != Vocabulary::Impl::kNoToken; t = v_.next_same[t]) f(t);
+  for (uint32_t t = v_.next_same[static_cast<uint32_t>(token)]; t != Vocabulary::Impl::kNoToken; t = v_.next_same[t])
+    f(t);
 }
 
 LocalMask LocalMasks::make(RxId state, int part) {

@@ -55,7 +55,8 @@ void Machine::fail(Status status) {
 void Machine::charge(size_t items) {
   work_ += items;
   if (work_ > limits_.request_work_max) {
-    fail(make_error(Code::kResourceExhausted, "the grammar is too ambiguous here: one token takes more than {} steps (limit request_work_max)",
+    fail(make_error(Code::kResourceExhausted,
+                    "the grammar is too ambiguous here: one token takes more than {} steps (limit request_work_max)",
                     limits_.request_work_max));
   }
 }
@@ -68,7 +69,8 @@ void Machine::clear_error() {
 
 NodeId Machine::start() { return push(grammar_.root, true, kNodeEnd); }
 
-// --- Nodes ------------------------------------------------------------------------------------------------------------------------------
+// --- Nodes
+// ---------------------------------------------------------------------------------------------------------------------
 
 NodeId Machine::find_or_add(std::span<const Item> items) {
   charge(items.size());
@@ -78,7 +80,9 @@ NodeId Machine::find_or_add(std::span<const Item> items) {
   size_t slot = static_cast<uint32_t>(h >> 32) & (table_.size() - 1);
   for (; table_[slot] != UINT32_MAX; slot = (slot + 1) & (table_.size() - 1)) {
     const Node& n = nodes_[table_[slot]];
-    if (n.hash == static_cast<uint32_t>(h >> 32) && n.count == items.size() && std::equal(items.begin(), items.end(), items_.begin() + n.items)) return table_[slot];
+    if (n.hash == static_cast<uint32_t>(h >> 32) && n.count == items.size() &&
+        std::equal(items.begin(), items.end(), items_.begin() + n.items))
+      return table_[slot];
   }
   const auto id = static_cast<NodeId>(nodes_.size());
   Node node{static_cast<uint32_t>(items_.size()), static_cast<uint32_t>(items.size())};
@@ -88,23 +92,28 @@ NodeId Machine::find_or_add(std::span<const Item> items) {
     node.depth = std::max(node.depth, rest.depth + 1);
     node.is_exact |= kind_of(i.symbol) >= SymbolKind::kUniqueExpr || rest.is_exact;
     node.has_set |= rest.has_set || kind_of(i.symbol) == SymbolKind::kItemSet;
-    node.has_text |= rest.has_text || (kind_of(i.symbol) == SymbolKind::kItemText && index_of(i.symbol) != UniqueStore::kNoText);
+    node.has_text |=
+        rest.has_text || (kind_of(i.symbol) == SymbolKind::kItemText && index_of(i.symbol) != UniqueStore::kNoText);
   }
   if (node.is_exact && node.depth > kExactDepthMax) {
-    fail(make_error(Code::kResourceExhausted, "an output with arrays of unique items nests deeper than {} levels", kExactDepthMax));
+    fail(make_error(Code::kResourceExhausted, "an output with arrays of unique items nests deeper than {} levels",
+                    kExactDepthMax));
     return kNodeDead;
   }
   if (node.depth > limits_.request_stack_max) {
-    fail(make_error(Code::kResourceExhausted, "the output nests deeper than {} levels (limit request_stack_max)", limits_.request_stack_max));
+    fail(make_error(Code::kResourceExhausted, "the output nests deeper than {} levels (limit request_stack_max)",
+                    limits_.request_stack_max));
     return kNodeDead;
   }
   if (items.size() > limits_.request_items_max) {
-    fail(make_error(Code::kResourceExhausted, "the output can be read in more than {} ways at once (limit request_items_max)",
+    fail(make_error(Code::kResourceExhausted,
+                    "the output can be read in more than {} ways at once (limit request_items_max)",
                     limits_.request_items_max));
     return kNodeDead;
   }
   if (memory_bytes() > 2 * limits_.memory_bytes_max) {
-    fail(make_error(Code::kResourceExhausted, "the constraint takes more than {} bytes of memory (limit memory_bytes_max)",
+    fail(make_error(Code::kResourceExhausted,
+                    "the constraint takes more than {} bytes of memory (limit memory_bytes_max)",
                     limits_.memory_bytes_max));
     return kNodeDead;
   }
@@ -169,8 +178,8 @@ bool Machine::surely_nullable(uint32_t symbol) const {
   return n.kind == ExprKind::kRepeat && n.b == 0;
 }
 
-// Drops positions to which another one leads without any text: what fits there fits there too. Otherwise the readings of an ambiguous
-// text would pile up.
+// Drops positions to which another one leads without any text: what fits there fits there too. Otherwise the readings
+// of an ambiguous text would pile up.
 void Machine::drop_covered(std::vector<NodeId>& rests) {
   const uint32_t stamp = next_stamp();
   for (size_t i = rests.size(); i-- > 0;) {
@@ -236,8 +245,8 @@ NodeId Machine::push(ExprId e, bool exact, NodeId rest) {
   return make_one(symbol_of(e, exact), rest);
 }
 
-// Replaces an expression by what it starts with. Rules never come back to the same place without a byte (left recursion was removed), so
-// this ends.
+// Replaces an expression by what it starts with. Rules never come back to the same place without a byte (left recursion
+// was removed), so this ends.
 void Machine::expand(ExprId e, bool exact, NodeId rest, Items& to) {
   const ExprNode n = grammar_.exprs.node(e);
   auto add = [&](ExprId part, NodeId behind) {
@@ -367,7 +376,8 @@ void Machine::open(NodeId node) {
       }
     }
     if (next.size() > limits_.request_items_max) {
-      fail(make_error(Code::kResourceExhausted, "the output can be read in more than {} ways at once (limit request_items_max)",
+      fail(make_error(Code::kResourceExhausted,
+                      "the output can be read in more than {} ways at once (limit request_items_max)",
                       limits_.request_items_max));
     }
     pending.swap(next);
@@ -432,7 +442,8 @@ NodeId Machine::step_slow(NodeId node, uint8_t byte) {
     }
   }
   if (rx.error()) {
-    fail(make_error(Code::kResourceExhausted, "a condition on a string takes too many states to decide (limit {}); make it simpler",
+    fail(make_error(Code::kResourceExhausted,
+                    "a condition on a string takes too many states to decide (limit {}); make it simpler",
                     kRxSearchStatesMax));
   }
   return make(items);

@@ -1,15 +1,17 @@
-// The automaton of a grammar over a vocabulary: positions, steps and masks, all lazy. Internal to the room; see matcher.h.
+// The automaton of a grammar over a vocabulary: positions, steps and masks, all lazy. Internal to the room; see
+// matcher.h.
 //
-// A position (a node) is a set of items (symbol, rest): something that must come now, and the position from which the text goes on
-// behind it. So a node is a stack, or many that share their ends; its language is the union over its items of L(symbol) L(rest). Nodes
-// are hash-consed: equal positions have equal ids, whoever reached them, and steps and masks are remembered per node.
-// A symbol is a state of a regular piece (rx.h), an expression that is opened when it is first looked at (expr.h), an added token, or
-// the end of the text.
+// A position (a node) is a set of items (symbol, rest): something that must come now, and the position from which the
+// text goes on behind it. So a node is a stack, or many that share their ends; its language is the union over its items
+// of L(symbol) L(rest). Nodes are hash-consed: equal positions have equal ids, whoever reached them, and steps and
+// masks are remembered per node. A symbol is a state of a regular piece (rx.h), an expression that is opened when it is
+// first looked at (expr.h), an added token, or the end of the text.
 //
-// Unique items (machine_unique.cc) are not context-free. Below a kUniqueExpr, a position also holds the text of each item that is being
-// written and the items before it, as symbols of their own in its stack: such an *exact* position belongs to one text. Its *plain*
-// counterpart, without them, allows the same but for repeated items, and has the cached masks; what would repeat an item, or leave no
-// other one to write, is taken out of the mask by walking the exact positions, only along the texts of the earlier items.
+// Unique items (machine_unique.cc) are not context-free. Below a kUniqueExpr, a position also holds the text of each
+// item that is being written and the items before it, as symbols of their own in its stack: such an *exact* position
+// belongs to one text. Its *plain* counterpart, without them, allows the same but for repeated items, and has the
+// cached masks; what would repeat an item, or leave no other one to write, is taken out of the mask by walking the
+// exact positions, only along the texts of the earlier items.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// The masks of positions: the cached masks of regular states, and behind the places where these may end, the tokens that go on.
+// The masks of positions: the cached masks of regular states, and behind the places where these may end, the tokens
+// that go on.
 #include <algorithm>
 
 #include "grammar/machine.h"
@@ -65,7 +66,9 @@ LocalMask& Machine::make_local(RxId state, int part) {
     if (cut < RxBase::get().size) made = vocabulary_.base[cut * kParts + static_cast<size_t>(part)];
     else made = masks_of_.make(cut, part);
     memory_ += made.memory_bytes();
-    if (rx.error()) fail(make_error(Code::kResourceExhausted, "a condition on a string is too deep or takes too many states (limit {})", kRxSearchStatesMax));
+    if (rx.error())
+      fail(make_error(Code::kResourceExhausted,
+                      "a condition on a string is too deep or takes too many states (limit {})", kRxSearchStatesMax));
   }
   local_index_[state][static_cast<size_t>(part)] = index;
   return *locals_[index - 1];

@@ -1,4 +1,5 @@
-// Arrays of unique items: exact positions, which remember items, beside the plain ones that masks are computed for (machine.h).
+// Arrays of unique items: exact positions, which remember items, beside the plain ones that masks are computed for
+// (machine.h).
 #include <algorithm>
 
 #include "grammar/machine.h"
@@ -63,7 +64,8 @@ NodeId Machine::advance(NodeId node, uint8_t byte) {
     // Every exponent would repeat a zero: without end, so that no search would find out.
     if (unique_.becomes_zero(text) && unique_.zero()) i.rest = insert(i.rest, *unique_.zero(), true);
     if (unique_.length(text) > limits_.unique_item_bytes_max) {
-      fail(make_error(Code::kResourceExhausted, "an item of an array of unique items has more than {} bytes (limit unique_item_bytes_max)",
+      fail(make_error(Code::kResourceExhausted,
+                      "an item of an array of unique items has more than {} bytes (limit unique_item_bytes_max)",
                       limits_.unique_item_bytes_max));
     }
   }
@@ -96,7 +98,8 @@ NodeId Machine::insert(NodeId node, UniqueStore::ValueId value, bool keep) {
         continue;
       }
       if (unique_.size(set) >= limits_.unique_items_max) {
-        fail(make_error(Code::kResourceExhausted, "an array of unique items has more than {} items (limit unique_items_max)",
+        fail(make_error(Code::kResourceExhausted,
+                        "an array of unique items has more than {} items (limit unique_items_max)",
                         limits_.unique_items_max));
       }
       out.push_back({set_symbol(unique_.add(set, value)), i.rest});
@@ -109,7 +112,8 @@ NodeId Machine::insert(NodeId node, UniqueStore::ValueId value, bool keep) {
   return make(out);
 }
 
-// Whether some reading can go on whatever its items become: none may still repeat an earlier one, no array may run out of values.
+// Whether some reading can go on whatever its items become: none may still repeat an earlier one, no array may run out
+// of values.
 bool Machine::is_free(NodeId node, UniqueStore::TextId text) {
   if (!nodes_[node].has_set) return true;
   const uint32_t begin = nodes_[node].items, count = nodes_[node].count;
@@ -121,7 +125,8 @@ bool Machine::is_free(NodeId node, UniqueStore::TextId text) {
     if (kind_of(item.symbol) == SymbolKind::kItemText) {
       if (is_free(item.rest, index)) return true;
     } else if (kind_of(item.symbol) == SymbolKind::kItemSet) {
-      if (!unique_.may_repeat(text, index) && !unique_.runs_short(index, 1) && is_free(item.rest, UniqueStore::kNoText)) return true;
+      if (!unique_.may_repeat(text, index) && !unique_.runs_short(index, 1) && is_free(item.rest, UniqueStore::kNoText))
+        return true;
     } else if (is_free(item.rest, text)) {
       return true;
     }
@@ -149,7 +154,8 @@ bool Machine::is_live(NodeId node) {
     for (char c : {'"', '}', ']'}) closing.add(static_cast<uint8_t>(c));
     for (char c : {' ', '\t', '\n', '\r'}) space.add(static_cast<uint8_t>(c));
     // The likely ones first.
-    for (const ByteSet& bytes : {possible & ~repeats & closing, possible & ~repeats & ~space, possible & repeats & ~space, possible & space}) {
+    for (const ByteSet& bytes :
+         {possible & ~repeats & closing, possible & ~repeats & ~space, possible & repeats & ~space, possible & space}) {
       bytes.for_each([&](uint8_t b) { live = live || !error_.ok() || step(node, b) != kNodeDead; });
     }
     --search_depth_;
@@ -158,7 +164,8 @@ bool Machine::is_live(NodeId node) {
   return live;
 }
 
-// Adds the bytes with which items that are being written may still repeat earlier ones. text: of the nearest item above `node`.
+// Adds the bytes with which items that are being written may still repeat earlier ones. text: of the nearest item above
+// `node`.
 void Machine::find_repeats(NodeId node, UniqueStore::TextId text, ByteSet& next) {
   if (!nodes_[node].has_set) return;
   const uint32_t begin = nodes_[node].items, count = nodes_[node].count;
@@ -206,7 +213,8 @@ bool Machine::runs_short(NodeId node) {
   for (uint32_t i = begin; i < begin + count; ++i) {
     const Item item = items_[i];
     constexpr uint32_t kItemsOfToken = 32;
-    if (kind_of(item.symbol) == SymbolKind::kItemSet && unique_.runs_short(index_of(item.symbol), kItemsOfToken)) return true;
+    if (kind_of(item.symbol) == SymbolKind::kItemSet && unique_.runs_short(index_of(item.symbol), kItemsOfToken))
+      return true;
     if (runs_short(item.rest)) return true;
   }
   return false;
@@ -230,7 +238,8 @@ ByteSet Machine::risky_bytes(NodeId node) {
 // Takes out of the mask of the plain position what the exact one does not allow.
 void Machine::remove_repeats(NodeId node, std::span<uint32_t> mask) {
   if (nodes_[node].has_set) {
-    for (const Trie& part : vocabulary_.parts) remove_below(part, 0, static_cast<uint32_t>(part.nodes.size()), node, mask);
+    for (const Trie& part : vocabulary_.parts)
+      remove_below(part, 0, static_cast<uint32_t>(part.nodes.size()), node, mask);
   }
   const NodeId empty = blank(node);
   if (!error_.ok()) return;
@@ -279,7 +288,8 @@ bool Machine::fits(NodeId node, uint32_t token) {
   return true;
 }
 
-// By a position that remembers no items: the tokens that end an item and go on, so that another one may begin and end inside them.
+// By a position that remembers no items: the tokens that end an item and go on, so that another one may begin and end
+// inside them.
 uint32_t Machine::comma_tokens(NodeId node) {
   if (const uint32_t* known = comma_tokens_of_.find(node)) return *known;
   CommaTokens found;
@@ -320,7 +330,8 @@ uint32_t Machine::comma_tokens(NodeId node) {
 }
 
 // seen: 1 behind a comma, 2 with an item begun there.
-void Machine::find_comma_tokens(const Trie& trie, uint32_t begin, uint32_t end, NodeId node, int seen, CommaTokens& found) {
+void Machine::find_comma_tokens(const Trie& trie, uint32_t begin, uint32_t end, NodeId node, int seen,
+                                CommaTokens& found) {
   const ByteSet plain_first = first(plain(node));
   for (uint32_t c = begin; c < end && error_.ok(); c = trie.nodes[c].end) {
     const uint8_t byte = trie.nodes[c].byte;
@@ -334,7 +345,8 @@ void Machine::find_comma_tokens(const Trie& trie, uint32_t begin, uint32_t end, 
     }
     int now = seen | (byte == ',' ? 1 : 0);
     if (now != 0 && nodes_[to].has_text) now = 2;
-    if (now != 0 && trie.nodes[c].token >= 0) (now == 2 ? found.with_item : found.others).push_back(static_cast<uint32_t>(trie.nodes[c].token));
+    if (now != 0 && trie.nodes[c].token >= 0)
+      (now == 2 ? found.with_item : found.others).push_back(static_cast<uint32_t>(trie.nodes[c].token));
     find_comma_tokens(trie, c + 1, trie.nodes[c].end, to, now, found);
   }
 }

@@ -21,7 +21,8 @@ void put_u32(std::string& out, uint32_t v) {
 bool get_u32(std::string_view& in, uint32_t* v) {
   if (in.size() < 4) return false;
   *v = 0;
-  for (int i = 0; i < 4; ++i) *v |= static_cast<uint32_t>(static_cast<unsigned char>(in[static_cast<size_t>(i)])) << (8 * i);
+  for (int i = 0; i < 4; ++i)
+    *v |= static_cast<uint32_t>(static_cast<unsigned char>(in[static_cast<size_t>(i)])) << (8 * i);
   in.remove_prefix(4);
   return true;
 }
@@ -92,10 +93,12 @@ struct Compiled::Impl {
 Compiled::Compiled(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Compiled::~Compiled() = default;
 
-Result<std::shared_ptr<Compiled>> Compiled::create(Grammar grammar, std::shared_ptr<const Vocabulary> vocabulary, const Limits& limits) {
+Result<std::shared_ptr<Compiled>> Compiled::create(Grammar grammar, std::shared_ptr<const Vocabulary> vocabulary,
+                                                   const Limits& limits) {
   Limits kept = limits;
   kept.cancel = nullptr;  // belongs to the compile
-  return std::shared_ptr<Compiled>(new Compiled(std::make_unique<Impl>(std::move(grammar), std::move(vocabulary), kept)));
+  return std::shared_ptr<Compiled>(
+      new Compiled(std::make_unique<Impl>(std::move(grammar), std::move(vocabulary), kept)));
 }
 
 const Vocabulary& Compiled::vocabulary() const { return *impl_->vocabulary; }
@@ -152,7 +155,8 @@ bool Matcher::replay(Compiled::Lane& lane) {
     }
     for (unsigned char b : bytes) node = machine.step(node, b);
     if (node == kNodeDead || !machine.error().ok()) {
-      status_ = machine.error().ok() ? make_error(Code::kInternal, "a grammar state cannot be replayed") : machine.error();
+      status_ =
+          machine.error().ok() ? make_error(Code::kInternal, "a grammar state cannot be replayed") : machine.error();
       return false;
     }
   }
@@ -165,7 +169,8 @@ bool Matcher::replay(Compiled::Lane& lane) {
 Status Matcher::fill_mask(std::span<uint32_t> mask) {
   Compiled::Impl& c = compiled_->impl();
   if (mask.size() != c.vocabulary->mask_words()) {
-    return make_error(Code::kInternal, "a grammar mask has {} words instead of {}", mask.size(), c.vocabulary->mask_words());
+    return make_error(Code::kInternal, "a grammar mask has {} words instead of {}", mask.size(),
+                      c.vocabulary->mask_words());
   }
   Work work(*this);
   if (!work.ok()) return status_;
@@ -282,9 +287,12 @@ std::string Matcher::serialise() const {
 }
 
 Result<Matcher> Matcher::restore(std::shared_ptr<Compiled> compiled, std::string_view state) {
-  const auto bad = [] { return make_error(Code::kDataLoss, "the saved grammar state is damaged or belongs to another grammar"); };
+  const auto bad = [] {
+    return make_error(Code::kDataLoss, "the saved grammar state is damaged or belongs to another grammar");
+  };
   uint32_t magic = 0, steps = 0, text_size = 0;
-  if (!get_u32(state, &magic) || magic != kStateMagic || !get_u32(state, &steps) || !get_u32(state, &text_size)) return bad();
+  if (!get_u32(state, &magic) || magic != kStateMagic || !get_u32(state, &steps) || !get_u32(state, &text_size))
+    return bad();
   if (steps > state.size() / 4) return bad();
   Matcher m(std::move(compiled));
   Compiled::Impl& c = m.compiled_->impl();

@@ -7,16 +7,18 @@
 //   bool fits = m.accept(token);
 //   m.rollback(3);                               // the last three tokens, as if never accepted
 //
-// fill_mask and accept agree exactly: an ordinary token is in the mask if and only if accept takes it. End tokens are in the mask if
-// and only if is_complete(). Everything is lazy: states and masks are worked out when first met and kept in the Compiled, which all its
-// matchers share.
+// fill_mask and accept agree exactly: an ordinary token is in the mask if and only if accept takes it. End tokens are
+// in the mask if and only if is_complete(). Everything is lazy: states and masks are worked out when first met and kept
+// in the Compiled, which all its matchers share.
 //
-// Threads: one Matcher belongs to one thread at a time; matchers of one Compiled may be used by several threads, which never wait for
-// each other: each of the first 64 threads that come has an arena of its own (a copy of the grammar, and what it worked out, up to
-// memory_bytes_max), and later ones share these. The first use by a thread copies the grammar; a matcher that changes its thread is
-// replayed there once, at about 0.1 us for each byte of its text. Within an arena each output is bounded by the request_ limits.
+// Threads: one Matcher belongs to one thread at a time; matchers of one Compiled may be used by several threads, which
+// never wait for each other: each of the first 64 threads that come has an arena of its own (a copy of the grammar, and
+// what it worked out, up to memory_bytes_max), and later ones share these. The first use by a thread copies the
+// grammar; a matcher that changes its thread is replayed there once, at about 0.1 us for each byte of its text. Within
+// an arena each output is bounded by the request_ limits.
 //
-// Errors: a limit of Limits (memory, stack, items) makes fill_mask return it; accept then returns false, and status() says why.
+// Errors: a limit of Limits (memory, stack, items) makes fill_mask return it; accept then returns false, and status()
+// says why.
 #pragma once
 
 #include <cstdint>
@@ -58,7 +60,8 @@ class Matcher {
 
   // Writes all mask_words() words.
   Status fill_mask(std::span<uint32_t> mask);
-  // Takes a token if it may come next (an end token: if the text is complete; nothing may follow then). Otherwise false, unchanged.
+  // Takes a token if it may come next (an end token: if the text is complete; nothing may follow then). Otherwise
+  // false, unchanged.
   bool accept(uint32_t token);
   // Takes ordinary text, not cut into tokens; counts as one token for rollback. All or nothing.
   bool accept_bytes(std::string_view bytes);
@@ -72,10 +75,11 @@ class Matcher {
   void rollback(size_t tokens);
   // An independent matcher at the same position; cheap.
   Matcher fork() const { return *this; }
-  // The longest text that must come next (jump-ahead), at most `max_bytes`; cut at a character border. Empty where there is a choice,
-  // where the end is possible, or where an added token may come.
+  // The longest text that must come next (jump-ahead), at most `max_bytes`; cut at a character border. Empty where
+  // there is a choice, where the end is possible, or where an added token may come.
   std::string forced_bytes(size_t max_bytes = 256);
-  // The position as bytes, for hand-over and crash replay: what was accepted, to be replayed on the same grammar and vocabulary.
+  // The position as bytes, for hand-over and crash replay: what was accepted, to be replayed on the same grammar and
+  // vocabulary.
   std::string serialise() const;
   static Result<Matcher> restore(std::shared_ptr<Compiled> compiled, std::string_view state);
   // Why an accept failed, if a limit did it.

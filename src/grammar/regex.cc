@@ -36,7 +36,8 @@ class Translator {
     if (!tree_.nodes[tree_.root].asserts) return finish(b_.concat({all_, plain(tree_.root), all_}));
     std::vector<Text> ways;
     const RegexNode& root = tree_.nodes[tree_.root];
-    const std::vector<uint32_t> alternatives = root.kind == RegexKind::kChoice ? root.children : std::vector<uint32_t>{tree_.root};
+    const std::vector<uint32_t> alternatives =
+        root.kind == RegexKind::kChoice ? root.children : std::vector<uint32_t>{tree_.root};
     for (uint32_t alternative : alternatives) {
       std::array<Text, 3> before = {b_.text(""), b_.concat({all_, word_}), b_.concat({all_, other_})};
       const Rests r = after_look_behind(alternative, before);
@@ -97,7 +98,9 @@ class Translator {
         Rests r = k;
         for (size_t i = n.children.size(); i-- > 0;) {
           size_t begin = i;  // parts without assertions go together: texts must not nest as deep as the pattern is long
-          while (same(r) && begin > 0 && !tree_.nodes[n.children[begin]].asserts && !tree_.nodes[n.children[begin - 1]].asserts) --begin;
+          while (same(r) && begin > 0 && !tree_.nodes[n.children[begin]].asserts &&
+                 !tree_.nodes[n.children[begin - 1]].asserts)
+            --begin;
           if (begin == i) {
             r = rest(n.children[i], r);
             continue;

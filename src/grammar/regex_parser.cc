@@ -9,8 +9,12 @@ namespace {
 
 constexpr uint32_t kCountMax = 1'000'000'000;
 
-bool is_syntax_char(uint32_t c) { return c < 0x80 && std::string_view("^$\\.*+?()[]{}|/").find(static_cast<char>(c)) != std::string_view::npos; }
-bool is_alnum(uint32_t c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
+bool is_syntax_char(uint32_t c) {
+  return c < 0x80 && std::string_view("^$\\.*+?()[]{}|/").find(static_cast<char>(c)) != std::string_view::npos;
+}
+bool is_alnum(uint32_t c) {
+  return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
+}
 
 class Parser {
  public:
@@ -18,8 +22,9 @@ class Parser {
 
   Result<RegexTree> run(std::string_view pattern) {
     if (pattern.size() > limits_.source_bytes_max) {
-      return make_error(Code::kResourceExhausted, "the regular expression has {} bytes, more than {} (limit source_bytes_max)",
-                        pattern.size(), limits_.source_bytes_max);
+      return make_error(Code::kResourceExhausted,
+                        "the regular expression has {} bytes, more than {} (limit source_bytes_max)", pattern.size(),
+                        limits_.source_bytes_max);
     }
     if (!decode(pattern)) return make_error(Code::kInvalidArgument, "the regular expression is not valid UTF-8");
     const uint32_t root = choice(0);
@@ -33,7 +38,11 @@ class Parser {
   bool decode(std::string_view s) {
     for (size_t i = 0; i < s.size();) {
       const auto b = static_cast<unsigned char>(s[i]);
-      const size_t size = b < 0x80 ? 1 : b >= 0xc2 && b < 0xe0 ? 2 : b >= 0xe0 && b < 0xf0 ? 3 : b >= 0xf0 && b < 0xf5 ? 4 : 0;
+      const size_t size = b < 0x80                ? 1
+                          : b >= 0xc2 && b < 0xe0 ? 2
+                          : b >= 0xe0 && b < 0xf0 ? 3
+                          : b >= 0xf0 && b < 0xf5 ? 4
+                                                  : 0;
       if (size == 0 || i + size > s.size()) return false;
       uint32_t c = size == 1 ? b : b & (0x7fu >> size);
       for (size_t k = 1; k < size; ++k) {
@@ -41,7 +50,8 @@ class Parser {
         if ((d & 0xc0) != 0x80) return false;
         c = c << 6 | (d & 0x3fu);
       }
-      if (c > kMaxCodePoint || (c >= 0xd800 && c <= 0xdfff) || (size == 3 && c < 0x800) || (size == 4 && c < 0x10000)) return false;
+      if (c > kMaxCodePoint || (c >= 0xd800 && c <= 0xdfff) || (size == 3 && c < 0x800) || (size == 4 && c < 0x10000))
+        return false;
       text_.push_back(c);
       i += size;
     }
@@ -52,7 +62,8 @@ class Parser {
     if (error_.ok()) error_ = make_error(Code::kInvalidArgument, "regular expression, character {}: {}", at_ + 1, what);
   }
   void refuse(std::string_view what) {
-    if (error_.ok()) error_ = make_error(Code::kUnsupported, "regular expression, character {}: {} is not supported", at_ + 1, what);
+    if (error_.ok())
+      error_ = make_error(Code::kUnsupported, "regular expression, character {}: {} is not supported", at_ + 1, what);
   }
 
   bool more() const { return at_ < text_.size() && error_.ok(); }
@@ -100,8 +111,8 @@ class Parser {
   uint32_t choice(uint32_t depth) {
     if (depth > limits_.groups_max) {
       if (error_.ok()) {
-        error_ = make_error(Code::kResourceExhausted, "the regular expression nests more than {} groups (limit groups_max)",
-                            limits_.groups_max);
+        error_ = make_error(Code::kResourceExhausted,
+                            "the regular expression nests more than {} groups (limit groups_max)", limits_.groups_max);
       }
       return 0;
     }
@@ -211,7 +222,8 @@ class Parser {
   bool number(uint32_t* value) {
     if (!(peek() >= '0' && peek() <= '9')) return false;
     uint64_t v = 0;
-    while (peek() >= '0' && peek() <= '9' && at_ < text_.size()) v = std::min<uint64_t>(v * 10 + text_[at_++] - '0', kCountMax);
+    while (peek() >= '0' && peek() <= '9' && at_ < text_.size())
+      v = std::min<uint64_t>(v * 10 + text_[at_++] - '0', kCountMax);
     *value = static_cast<uint32_t>(v);
     return true;
   }
@@ -340,7 +352,10 @@ class Parser {
     uint32_t v = 0;
     for (int i = 0; i < digits; ++i) {
       const uint32_t c = peek(static_cast<size_t>(i));
-      const uint32_t d = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : 16;
+      const uint32_t d = c >= '0' && c <= '9'   ? c - '0'
+                         : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                         : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                                : 16;
       if (d > 15) return std::nullopt;
       v = v << 4 | d;
     }
@@ -397,7 +412,8 @@ class Parser {
         return letter & 31;
       }
       case '0':
-        if (peek() >= '0' && peek() <= '9' && at_ < text_.size()) fail("octal escapes are not allowed under the u flag");
+        if (peek() >= '0' && peek() <= '9' && at_ < text_.size())
+          fail("octal escapes are not allowed under the u flag");
         return 0;
       case 'x': {
         const auto v = hex(2);
@@ -491,6 +507,8 @@ CharSet regex_spaces() {
   return s;
 }
 
-Result<RegexTree> parse_regex_tree(std::string_view pattern, const Limits& limits) { return Parser(limits).run(pattern); }
+Result<RegexTree> parse_regex_tree(std::string_view pattern, const Limits& limits) {
+  return Parser(limits).run(pattern);
+}
 
 }  // namespace deepinfer::grammar

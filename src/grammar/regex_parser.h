@@ -10,7 +10,18 @@
 
 namespace deepinfer::grammar {
 
-enum class RegexKind : uint8_t { kEmpty, kChars, kConcat, kChoice, kRepeat, kBegin, kEnd, kBoundary, kNotBoundary, kLook };
+enum class RegexKind : uint8_t {
+  kEmpty,
+  kChars,
+  kConcat,
+  kChoice,
+  kRepeat,
+  kBegin,
+  kEnd,
+  kBoundary,
+  kNotBoundary,
+  kLook
+};
 
 struct RegexNode {
   RegexKind kind;

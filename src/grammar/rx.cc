@@ -85,8 +85,9 @@ RxId RxArena::intern(const RxNode& node) {
   for (; table_[i] != UINT32_MAX; i = (i + 1) & (table_.size() - 1)) {
     const RxNode& other = nodes_[table_[i]];
     if (other.kind != node.kind) continue;
-    if (is_list ? std::ranges::equal(list(other), list(node))
-                : other.a == node.a && other.b == node.b && other.c == node.c && other.d == node.d && other.e == node.e) {
+    if (is_list
+            ? std::ranges::equal(list(other), list(node))
+            : other.a == node.a && other.b == node.b && other.c == node.c && other.d == node.d && other.e == node.e) {
       if (is_list) lists_.resize(node.a);  // the list was appended for the comparison
       return table_[i];
     }
@@ -318,9 +319,10 @@ RxId RxArena::repeat(RxId a, uint32_t min, uint32_t max) {
   if (a == kRxAnything) return a;
   if (x.kind == RxKind::kRepeat) {
     // x{l,h}{m,n}: the counts reached are the union of [k*l, k*h]; one range if these touch from the first k on.
-    const bool touch = min == max || (min == 0 ? x.b <= 1
-                                               : static_cast<uint64_t>(min + 1) * x.b <= static_cast<uint64_t>(min) * x.c + 1 ||
-                                                     x.c == kRxUnbounded);
+    const bool touch =
+        min == max || (min == 0 ? x.b <= 1
+                                : static_cast<uint64_t>(min + 1) * x.b <= static_cast<uint64_t>(min) * x.c + 1 ||
+                                      x.c == kRxUnbounded);
     if (touch) return repeat(x.a, saturating_multiply(x.b, min), saturating_multiply(x.c, max));
   }
   uint8_t flags = x.flags & (kTextFlags | kRxCheck);

@@ -1,12 +1,14 @@
-// Regular expressions over bytes: hash-consed, with Brzozowski derivatives as lazily built automaton states. Internal to the room.
+// Regular expressions over bytes: hash-consed, with Brzozowski derivatives as lazily built automaton states. Internal
+// to the room.
 //
 //   RxArena rx;                                   // starts as a copy of the precomputed JSON pieces (RxBase)
 //   RxId r = rx.concat(rx.literal("a"), rx.repeat(rx.bytes(digits), 0, 1000));
 //   uint32_t next = rx.step(r, 'a');              // (state << 1) | nullable; 0: nothing may follow
 //
-// An expression is a state: its language is what may still come. Counted repetitions stay counted, so {0,10000} makes one state for
-// each count that an output really reaches. step() never returns a state whose language is empty: where an intersection or a
-// complement could be empty, states are explored until a finite text is found (bounded; error() tells when the bound was reached).
+// An expression is a state: its language is what may still come. Counted repetitions stay counted, so {0,10000} makes
+// one state for each count that an output really reaches. step() never returns a state whose language is empty: where
+// an intersection or a complement could be empty, states are explored until a finite text is found (bounded; error()
+// tells when the bound was reached).
 #pragma once
 
 #include <cstdint>
@@ -61,7 +63,20 @@ enum RxFlag : uint8_t {
   kRxFinite = 32,    // surely finitely many
 };
 
-enum class RxKind : uint8_t { kNone, kEmpty, kBytes, kLiteral, kStrings, kJsonStrings, kDfa, kConcat, kAlt, kAnd, kNot, kRepeat };
+enum class RxKind : uint8_t {
+  kNone,
+  kEmpty,
+  kBytes,
+  kLiteral,
+  kStrings,
+  kJsonStrings,
+  kDfa,
+  kConcat,
+  kAlt,
+  kAnd,
+  kNot,
+  kRepeat
+};
 
 struct RxNode {
   RxKind kind;
@@ -115,7 +130,8 @@ class RxArena {
   bool takes_any_json_text(RxId r) const;
   // Whether the language is JSON text and then a closing quote, which alone can end it.
   bool ends_with_quote(RxId r) const;
-  // A state with the same behaviour on all texts of at most `length` bytes; counts beyond are forgotten, so that states can share masks.
+  // A state with the same behaviour on all texts of at most `length` bytes; counts beyond are forgotten, so that states
+  // can share masks.
   RxId truncate(RxId r, uint32_t length);
 
   // Searches for a text of a language charge `budget` (which may be null) and stop when it is spent.
@@ -186,8 +202,8 @@ class RxArena {
   Budget* budget_ = nullptr;
 };
 
-// The expressions that nearly every grammar uses, with all their states worked out once per process. Their ids are the same in every
-// RxArena, so what a vocabulary precomputes for them holds for all grammars.
+// The expressions that nearly every grammar uses, with all their states worked out once per process. Their ids are the
+// same in every RxArena, so what a vocabulary precomputes for them holds for all grammars.
 inline constexpr uint32_t kMaxWhitespaceRun = 32;
 
 struct RxBase {
@@ -206,7 +222,8 @@ struct RxBase {
   static const RxArena& arena();
 };
 
-// Longest tokens of the three parts that a vocabulary is cut into (vocabulary_impl.h): masks of a part forget counts beyond it.
+// Longest tokens of the three parts that a vocabulary is cut into (vocabulary_impl.h): masks of a part forget counts
+// beyond it.
 inline constexpr uint32_t kPartLength[] = {16, 48, 1024};
 inline constexpr int kParts = 3;
 

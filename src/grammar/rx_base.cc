@@ -45,7 +45,8 @@ void add_utf8(uint32_t first, uint32_t last, std::vector<Spelled>& out) {
   for (int i = tail; i >= 0; --i) {
     const uint8_t mark = i == tail ? kLead[tail] : 0x80;
     const uint32_t mask = i == tail ? 0xff : 0x3f;
-    s.push_back({static_cast<uint8_t>(mark | (first >> (6 * i) & mask)), static_cast<uint8_t>(mark | (last >> (6 * i) & mask))});
+    s.push_back({static_cast<uint8_t>(mark | (first >> (6 * i) & mask)),
+                 static_cast<uint8_t>(mark | (last >> (6 * i) & mask))});
   }
   out.push_back(std::move(s));
 }
@@ -142,7 +143,8 @@ class DfaMaker {
     }
     Edges edges = build(begin, end, depth);
     std::vector<uint64_t> key;
-    for (const auto& e : edges) key.push_back(static_cast<uint64_t>(e.first) << 40 | static_cast<uint64_t>(e.last) << 32 | e.to);
+    for (const auto& e : edges)
+      key.push_back(static_cast<uint64_t>(e.first) << 40 | static_cast<uint64_t>(e.last) << 32 | e.to);
     auto [it, fresh] = known_.try_emplace(std::move(key), 0);
     if (fresh) {
       const uint32_t state = add_state();
@@ -215,7 +217,8 @@ RxId RxArena::chars(const CharSet& set, Encoding encoding) {
   if (set.empty()) return kRxNone;
   if (encoding == Encoding::kUtf8 && set.ranges().back().last < 0x80) {
     ByteSet bytes_of_set;
-    for (const CharSet::Range& r : set.ranges()) bytes_of_set.add_range(static_cast<uint8_t>(r.first), static_cast<uint8_t>(r.last));
+    for (const CharSet::Range& r : set.ranges())
+      bytes_of_set.add_range(static_cast<uint8_t>(r.first), static_cast<uint8_t>(r.last));
     return bytes(bytes_of_set);
   }
   uint64_t h = set.ranges().size();

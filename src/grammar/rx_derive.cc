@@ -10,8 +10,8 @@ namespace {
 
 constexpr int kMaxDepth = 2'000;  // of optional parts in a row, and of nesting
 
-// Where a JSON escape stands inside a string-set state: 3 bits stage, 3 bits hex digits read, 16 bits their value, 10 bits of a high
-// surrogate.
+// Where a JSON escape stands inside a string-set state: 3 bits stage, 3 bits hex digits read, 16 bits their value, 10
+// bits of a high surrogate.
 enum EscapeStage : uint32_t { kNoEscape, kBackslash, kFirstUnit, kHighDone, kHighBackslash, kSecondUnit };
 
 uint32_t pack_escape(uint32_t stage, uint32_t digits = 0, uint32_t value = 0, uint32_t high = 0) {
@@ -86,7 +86,8 @@ uint32_t lower_bound_at(const StringSet& set, uint32_t first, uint32_t last, uin
   const auto begin = set.values.begin();
   return static_cast<uint32_t>(std::partition_point(begin + first, begin + last,
                                                     [&](const std::string& s) {
-                                                      return depth >= s.size() || static_cast<unsigned char>(s[depth]) < byte;
+                                                      return depth >= s.size() ||
+                                                             static_cast<unsigned char>(s[depth]) < byte;
                                                     }) -
                                begin);
 }
@@ -135,7 +136,8 @@ RxId RxArena::json_strings(std::vector<std::string> values) {
 RxId RxArena::derive_strings(const RxNode& state, uint8_t byte, ByteSet& same) {
   const RxNode n = state;
   const StringSet& set = *strings_[n.a];
-  const uint32_t first = lower_bound_at(set, n.b, n.c, n.d, byte), last = lower_bound_at(set, first, n.c, n.d, byte + 1);
+  const uint32_t first = lower_bound_at(set, n.b, n.c, n.d, byte),
+                 last = lower_bound_at(set, first, n.c, n.d, byte + 1);
   if (first < last) {
     same = same & ByteSet::one(byte);
     return strings_state(n.kind, n.a, first, last, n.d + 1, 0);

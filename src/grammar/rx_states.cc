@@ -1,4 +1,5 @@
-// Questions about states: can they be finished, how do they look when counts beyond a length are forgotten; dropping what was made.
+// Questions about states: can they be finished, how do they look when counts beyond a length are forgotten; dropping
+// what was made.
 #include <algorithm>
 #include <deque>
 
@@ -200,7 +201,9 @@ void RxArena::copy(const RxArena& other, const Mark& mark) {
   rewind(mark);
 }
 
-RxArena::Mark RxArena::mark() const { return {nodes_.size(), lists_.size(), sets_.size(), strings_.size(), dfas_.size()}; }
+RxArena::Mark RxArena::mark() const {
+  return {nodes_.size(), lists_.size(), sets_.size(), strings_.size(), dfas_.size()};
+}
 
 void RxArena::rewind(const Mark& mark) {
   const RxArena& base = RxBase::arena();

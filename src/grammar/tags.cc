@@ -84,7 +84,8 @@ class TagWriter {
 
  private:
   Status check() const {
-    if (tags_.items.empty() || tags_.items.size() > kItemsMax) return bad(fmt::format("there must be 1 to {} items", kItemsMax));
+    if (tags_.items.empty() || tags_.items.size() > kItemsMax)
+      return bad(fmt::format("there must be 1 to {} items", kItemsMax));
     if (tags_.triggers.empty() || tags_.triggers.size() > kTriggersMax) {
       return bad(fmt::format("there must be 1 to {} triggers", kTriggersMax));
     }
@@ -111,7 +112,8 @@ class TagWriter {
       for (size_t i = 0; i < bodies_.size(); ++i) {
         const std::string& begin = tags_.items[i].begin;
         if (!begin.starts_with(t)) continue;
-        after.push_back(b_.sequence({b_.literal(std::string_view(begin).substr(t.size()), Spelling::kAddedTokens), bodies_[i]}));
+        after.push_back(
+            b_.sequence({b_.literal(std::string_view(begin).substr(t.size()), Spelling::kAddedTokens), bodies_[i]}));
       }
       const Expr rest = b_.choice(after);
       ways.push_back(b_.sequence({b_.utf8(b_.all_of({b_.concat({all, b_.text(t)}), none_before_end})), rest}));

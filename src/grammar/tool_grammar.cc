@@ -23,7 +23,8 @@ class ToolWriter {
   ToolWriter(GrammarBuilder& b, const ToolSet& set) : b_(b), set_(set) { json_.dumps_style = true; }
 
   Result<Expr> write() {
-    if (set_.tools.empty() || set_.tools.size() > kToolsMax) return bad(fmt::format("there must be 1 to {} tools", kToolsMax));
+    if (set_.tools.empty() || set_.tools.size() > kToolsMax)
+      return bad(fmt::format("there must be 1 to {} tools", kToolsMax));
     std::vector<Expr> invokes;
     for (const ToolSpec& tool : set_.tools) {
       if (tool.name.empty() || tool.name.find_first_of("\"\n<>") != std::string::npos) {
@@ -33,7 +34,8 @@ class ToolWriter {
                                 : tool.strict              ? strict_parameters(tool)
                                                            : Result<Expr>(any_parameters());
       if (!parameters.ok()) return parameters.status().with_context(fmt::format("tool '{}'", tool.name));
-      invokes.push_back(b_.sequence({mark(kInvoke), b_.literal(tool.name + "\">\n"), parameters.value(), mark(kInvokeEnd)}));
+      invokes.push_back(
+          b_.sequence({mark(kInvoke), b_.literal(tool.name + "\">\n"), parameters.value(), mark(kInvokeEnd)}));
     }
     const Expr invoke = b_.choice(invokes);
     const Expr more = set_.parallel ? b_.repeat(b_.sequence({b_.literal("\n"), invoke}), 0, kUnbounded) : b_.empty();
@@ -73,16 +75,18 @@ class ToolWriter {
       DI_ASSIGN_OR_RETURN(Text text, parse_regex(b_, tool.input_definition, RegexMode::kWhole));
       input = b_.utf8(text);
     } else {
-      return bad(fmt::format("the syntax '{}' of a custom tool's grammar is not one of lark and regex", tool.input_syntax));
+      return bad(
+          fmt::format("the syntax '{}' of a custom tool's grammar is not one of lark and regex", tool.input_syntax));
     }
     if (b_.is_none(input)) return bad("no text at all fits the grammar of its input");
     return b_.sequence({mark(kParameter), b_.literal("input\" string=\"true\">"), input, mark(kParameterEnd)});
   }
 
   Result<Expr> strict_parameters(const ToolSpec& tool) {
-    const std::string_view source = tool.parameters.empty()
-                                        ? std::string_view(R"({"type": "object", "properties": {}, "additionalProperties": false})")
-                                        : std::string_view(tool.parameters);
+    const std::string_view source =
+        tool.parameters.empty()
+            ? std::string_view(R"({"type": "object", "properties": {}, "additionalProperties": false})")
+            : std::string_view(tool.parameters);
     SchemaLimits limits;
     limits.bytes_max = b_.budget().limits().source_bytes_max;
     limits.depth_max = static_cast<int>(b_.budget().limits().nesting_max);
@@ -108,9 +112,10 @@ class ToolWriter {
       return !r.pattern && r.value == kNothing && r.scope->patterns.empty();
     });
     if (!closed || !shape.names.empty() || !shape.some.empty() || shape.min > 0 || shape.max) {
-      return make_error(Code::kUnsupported,
-                        "the parameters of a strict tool must be an object with additionalProperties false and without rules on the "
-                        "number or the names of its members");
+      return make_error(
+          Code::kUnsupported,
+          "the parameters of a strict tool must be an object with additionalProperties false and without rules on the "
+          "number or the names of its members");
     }
     struct Slot {
       Expr parameter;
@@ -119,7 +124,8 @@ class ToolWriter {
     std::vector<Slot> slots;
     for (const ObjectShape::Member& m : shape.members) {
       if (m.presence == Presence::kForbidden) continue;
-      if (m.name.find_first_of("\"\n<>") != std::string_view::npos) return bad(fmt::format("'{}' cannot be the name of a parameter", m.name));
+      if (m.name.find_first_of("\"\n<>") != std::string_view::npos)
+        return bad(fmt::format("'{}' cannot be the name of a parameter", m.name));
       const JsonEmitter::Split value = emitter.split(m.value);
       slots.push_back({parameter(b_.literal(m.name), value.strings, value.others), m.presence == Presence::kRequired});
     }
@@ -152,7 +158,8 @@ Result<ToolSpec> parse_tool(const JsonValue& entry) {
   const JsonValue* name = v.find("name");
   if (name == nullptr || !name->is_string()) return bad("a tool has no name");
   tool.name = name->text();
-  if (const JsonValue* parameters = v.find("parameters"); parameters != nullptr && parameters->kind() != JsonKind::kNull) {
+  if (const JsonValue* parameters = v.find("parameters");
+      parameters != nullptr && parameters->kind() != JsonKind::kNull) {
     append_json(*parameters, tool.parameters);
   }
   if (const JsonValue* input = v.find("input"); input != nullptr) {

@@ -23,7 +23,9 @@ const std::vector<Category>& categories() {
       {"LC", "Cased_Letter", {UTF8PROC_CATEGORY_LU, UTF8PROC_CATEGORY_LL, UTF8PROC_CATEGORY_LT}},
       {"Lm", "Modifier_Letter", {UTF8PROC_CATEGORY_LM}},
       {"Lo", "Other_Letter", {UTF8PROC_CATEGORY_LO}},
-      {"L", "Letter", {UTF8PROC_CATEGORY_LU, UTF8PROC_CATEGORY_LL, UTF8PROC_CATEGORY_LT, UTF8PROC_CATEGORY_LM, UTF8PROC_CATEGORY_LO}},
+      {"L",
+       "Letter",
+       {UTF8PROC_CATEGORY_LU, UTF8PROC_CATEGORY_LL, UTF8PROC_CATEGORY_LT, UTF8PROC_CATEGORY_LM, UTF8PROC_CATEGORY_LO}},
       {"Mn", "Nonspacing_Mark", {UTF8PROC_CATEGORY_MN}},
       {"Mc", "Spacing_Mark", {UTF8PROC_CATEGORY_MC}},
       {"Me", "Enclosing_Mark", {UTF8PROC_CATEGORY_ME}},
@@ -39,7 +41,8 @@ const std::vector<Category>& categories() {
       {"Pi", "Initial_Punctuation", {UTF8PROC_CATEGORY_PI}},
       {"Pf", "Final_Punctuation", {UTF8PROC_CATEGORY_PF}},
       {"Po", "Other_Punctuation", {UTF8PROC_CATEGORY_PO}},
-      {"P", "Punctuation",
+      {"P",
+       "Punctuation",
        {UTF8PROC_CATEGORY_PC, UTF8PROC_CATEGORY_PD, UTF8PROC_CATEGORY_PS, UTF8PROC_CATEGORY_PE, UTF8PROC_CATEGORY_PI,
         UTF8PROC_CATEGORY_PF, UTF8PROC_CATEGORY_PO}},
       {"Sm", "Math_Symbol", {UTF8PROC_CATEGORY_SM}},
@@ -56,7 +59,8 @@ const std::vector<Category>& categories() {
       {"Cs", "Surrogate", {UTF8PROC_CATEGORY_CS}},
       {"Co", "Private_Use", {UTF8PROC_CATEGORY_CO}},
       {"Cn", "Unassigned", {UTF8PROC_CATEGORY_CN}},
-      {"C", "Other",
+      {"C",
+       "Other",
        {UTF8PROC_CATEGORY_CC, UTF8PROC_CATEGORY_CF, UTF8PROC_CATEGORY_CS, UTF8PROC_CATEGORY_CO, UTF8PROC_CATEGORY_CN}},
   };
   return list;
@@ -95,7 +99,8 @@ Result<CharSet> unicode_property(std::string_view name) {
     return set;
   }
   return make_error(Code::kUnsupported,
-                    "regular expression: the Unicode property \\p{{{}}} is not supported (general categories, Any, ASCII and Assigned are)",
+                    "regular expression: the Unicode property \\p{{{}}} is not supported (general categories, Any, "
+                    "ASCII and Assigned are)",
                     name);
 }
 

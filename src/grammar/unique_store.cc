@@ -28,7 +28,8 @@ UniqueStore::TextId UniqueStore::extend(TextId text, uint8_t byte) {
   if (id == 0) {
     id = static_cast<uint32_t>(texts_.size());
     const bool quote = byte == '"' && !before.escaped;
-    texts_.push_back({text, before.length + 1, byte, before.in_string != quote, before.in_string && !before.escaped && byte == '\\'});
+    texts_.push_back({text, before.length + 1, byte, before.in_string != quote,
+                      before.in_string && !before.escaped && byte == '\\'});
     memory_ += sizeof(TextNode) + 32;
   }
   return id;
@@ -36,7 +37,8 @@ UniqueStore::TextId UniqueStore::extend(TextId text, uint8_t byte) {
 
 std::string_view UniqueStore::spell(TextId text) {
   spelled_.resize(texts_[text].length);
-  for (size_t i = spelled_.size(); i-- > 0; text = texts_[text].parent) spelled_[i] = static_cast<char>(texts_[text].byte);
+  for (size_t i = spelled_.size(); i-- > 0; text = texts_[text].parent)
+    spelled_[i] = static_cast<char>(texts_[text].byte);
   return spelled_;
 }
 
@@ -66,7 +68,8 @@ UniqueStore::ValueId UniqueStore::value_of(TextId text) {
       const JsonValue& root = document.value().root();
       value.kind = root.kind();
       if (root.is_string() || root.is_number()) value.text = root.text();
-      if (root.is_array() || root.is_object()) value.container = std::make_unique<JsonDocument>(std::move(document).value());
+      if (root.is_array() || root.is_object())
+        value.container = std::make_unique<JsonDocument>(std::move(document).value());
     }
     memory_ += sizeof(Value) + 64 + 2 * spelled_.size() + (value.container ? 4096 + 3 * spelled_.size() : 0);
     values_.push_back(std::move(value));

@@ -1,5 +1,5 @@
-// What the positions inside arrays of unique items remember (machine.h): the text of the item so far, and the values before it. Both are
-// interned, so that equal memories have equal ids. Internal to the room.
+// What the positions inside arrays of unique items remember (machine.h): the text of the item so far, and the values
+// before it. Both are interned, so that equal memories have equal ids. Internal to the room.
 #pragma once
 
 #include <cstdint>
@@ -44,7 +44,9 @@ class UniqueStore {
   bool contains(SetId set, ValueId value) const;
   uint32_t size(SetId set) const { return sets_[set].size; }
   // Whether the array may soon have no further value to take: `more` more of them are no longer sure.
-  bool runs_short(SetId set, uint32_t more) const { return sets_[set].size + static_cast<uint64_t>(more) > sets_[set].at_least; }
+  bool runs_short(SetId set, uint32_t more) const {
+    return sets_[set].size + static_cast<uint64_t>(more) > sets_[set].at_least;
+  }
 
   // Whether the text may still become a value of the set; adds the bytes that keep it so.
   bool may_repeat(TextId text, SetId set, ByteSet* next = nullptr);

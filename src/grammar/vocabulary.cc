@@ -19,18 +19,24 @@ bool is_punctuation(uint8_t b) {
 
 void set_bit(std::vector<uint32_t>& words, uint32_t token) { words[token >> 5] |= 1u << (token & 31); }
 
-// The number of characters of plain text (whole UTF-8 characters, no quote, backslash or control character); -1 for other text.
+// The number of characters of plain text (whole UTF-8 characters, no quote, backslash or control character); -1 for
+// other text.
 int plain_length(std::string_view s) {
   int count = 0;
   for (size_t i = 0; i < s.size(); ++count) {
     const auto b = static_cast<unsigned char>(s[i]);
     if (b < 0x20 || b == '"' || b == '\\') return -1;
-    const size_t size = b < 0x80 ? 1 : b >= 0xc2 && b < 0xe0 ? 2 : b >= 0xe0 && b < 0xf0 ? 3 : b >= 0xf0 && b < 0xf5 ? 4 : 0;
+    const size_t size = b < 0x80                ? 1
+                        : b >= 0xc2 && b < 0xe0 ? 2
+                        : b >= 0xe0 && b < 0xf0 ? 3
+                        : b >= 0xf0 && b < 0xf5 ? 4
+                                                : 0;
     if (size == 0 || i + size > s.size()) return -1;
     for (size_t k = 1; k < size; ++k) {
       const auto c = static_cast<unsigned char>(s[i + k]);
       if ((c & 0xc0) != 0x80) return -1;
-      if (k == 1 && ((b == 0xe0 && c < 0xa0) || (b == 0xf0 && c < 0x90) || (b == 0xed && c >= 0xa0) || (b == 0xf4 && c >= 0x90))) {
+      if (k == 1 && ((b == 0xe0 && c < 0xa0) || (b == 0xf0 && c < 0x90) || (b == 0xed && c >= 0xa0) ||
+                     (b == 0xf4 && c >= 0x90))) {
         return -1;
       }
     }
@@ -40,7 +46,8 @@ int plain_length(std::string_view s) {
 }
 
 // `sorted`: token ids in the order of their bytes. Tokens with equal bytes are chained in next_same.
-Trie make_trie(const std::vector<Vocabulary::Entry>& entries, const std::vector<uint32_t>& sorted, std::vector<uint32_t>& next_same) {
+Trie make_trie(const std::vector<Vocabulary::Entry>& entries, const std::vector<uint32_t>& sorted,
+               std::vector<uint32_t>& next_same) {
   Trie trie;
   std::vector<uint32_t> path;  // open nodes
   const std::string* last = nullptr;
@@ -75,9 +82,11 @@ Trie make_trie(const std::vector<Vocabulary::Entry>& entries, const std::vector<
 Vocabulary::Vocabulary(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Vocabulary::~Vocabulary() = default;
 
-Result<std::shared_ptr<const Vocabulary>> Vocabulary::create(std::vector<Entry> entries, std::vector<uint32_t> end_tokens) {
+Result<std::shared_ptr<const Vocabulary>> Vocabulary::create(std::vector<Entry> entries,
+                                                             std::vector<uint32_t> end_tokens) {
   if (entries.empty() || entries.size() > kTokensMax) {
-    return make_error(Code::kInvalidArgument, "a vocabulary of {} tokens cannot be used for grammars (1 to {})", entries.size(), kTokensMax);
+    return make_error(Code::kInvalidArgument, "a vocabulary of {} tokens cannot be used for grammars (1 to {})",
+                      entries.size(), kTokensMax);
   }
   auto impl = std::make_unique<Impl>();
   Impl& v = *impl;
@@ -86,7 +95,8 @@ Result<std::shared_ptr<const Vocabulary>> Vocabulary::create(std::vector<Entry> 
   v.is_end.resize(v.entries.size());
   for (uint32_t t : v.end_tokens) {
     if (t >= v.entries.size()) {
-      return make_error(Code::kInvalidArgument, "end token {} is outside the vocabulary of {} tokens", t, v.entries.size());
+      return make_error(Code::kInvalidArgument, "end token {} is outside the vocabulary of {} tokens", t,
+                        v.entries.size());
     }
     v.is_end[t] = true;
   }
@@ -104,7 +114,8 @@ Result<std::shared_ptr<const Vocabulary>> Vocabulary::create(std::vector<Entry> 
     int part = 0;
     while (part < kParts && e.bytes.size() > kPartLength[part]) ++part;
     if (part == kParts) {
-      return make_error(Code::kUnsupported, "token {} has {} bytes; grammars take at most {}", t, e.bytes.size(), kPartLength[kParts - 1]);
+      return make_error(Code::kUnsupported, "token {} has {} bytes; grammars take at most {}", t, e.bytes.size(),
+                        kPartLength[kParts - 1]);
     }
     ids[part].push_back(t);
     if (const size_t last = e.bytes.rfind(','); last != std::string::npos) {
@@ -163,10 +174,12 @@ Result<std::shared_ptr<const Vocabulary>> Vocabulary::create(std::vector<Entry> 
   return std::shared_ptr<const Vocabulary>(new Vocabulary(std::move(impl)));
 }
 
-Result<std::shared_ptr<const Vocabulary>> Vocabulary::from_tokenizer(const text::Tokenizer& tokenizer, std::vector<uint32_t> end_tokens) {
+Result<std::shared_ptr<const Vocabulary>> Vocabulary::from_tokenizer(const text::Tokenizer& tokenizer,
+                                                                     std::vector<uint32_t> end_tokens) {
   if (end_tokens.empty()) {
     const std::optional<text::TokenId> end = tokenizer.find_added("<｜end▁of▁sentence｜>");
-    if (!end) return make_error(Code::kInvalidArgument, "the tokenizer has no token <｜end▁of▁sentence｜>; name the end token");
+    if (!end)
+      return make_error(Code::kInvalidArgument, "the tokenizer has no token <｜end▁of▁sentence｜>; name the end token");
     end_tokens.push_back(static_cast<uint32_t>(*end));
   }
   std::vector<Entry> entries(static_cast<size_t>(tokenizer.vocab_size()));

@@ -1,9 +1,12 @@
-// The tokens of a model as the grammar room sees them: byte strings in tries, with what can be worked out once per vocabulary.
+// The tokens of a model as the grammar room sees them: byte strings in tries, with what can be worked out once per
+// vocabulary.
 //
-//   DI_ASSIGN_OR_RETURN(auto vocabulary, Vocabulary::from_tokenizer(tokenizer, {eos_id}));   // once; share it between all grammars
+//   // once; share it between all grammars
+//   DI_ASSIGN_OR_RETURN(auto vocabulary, Vocabulary::from_tokenizer(tokenizer, {eos_id}));
 //
-// Ordinary tokens (bytes) are matched by their bytes. An added token never counts as text: it is allowed only where a grammar names it
-// (Spelling::kAddedTokens). Entries without bytes, special entries and the end tokens are never allowed as text.
+// Ordinary tokens (bytes) are matched by their bytes. An added token never counts as text: it is allowed only where a
+// grammar names it (Spelling::kAddedTokens). Entries without bytes, special entries and the end tokens are never
+// allowed as text.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +35,8 @@ class Vocabulary {
   // entries[i] is token i. At most 2^21 tokens, ordinary ones of at most 1,024 bytes.
   static Result<std::shared_ptr<const Vocabulary>> create(std::vector<Entry> entries, std::vector<uint32_t> end_tokens);
   // The tokens of a tokenizer; without end tokens, DeepSeek's <｜end▁of▁sentence｜>.
-  static Result<std::shared_ptr<const Vocabulary>> from_tokenizer(const text::Tokenizer& tokenizer, std::vector<uint32_t> end_tokens = {});
+  static Result<std::shared_ptr<const Vocabulary>> from_tokenizer(const text::Tokenizer& tokenizer,
+                                                                  std::vector<uint32_t> end_tokens = {});
   ~Vocabulary();
 
   uint32_t size() const;

@@ -23,7 +23,8 @@ struct Trie {
   std::vector<Node> nodes;
 };
 
-// The tokens that a state of a regular piece allows without leaving it, and where in the tries the piece may end inside a token.
+// The tokens that a state of a regular piece allows without leaving it, and where in the tries the piece may end inside
+// a token.
 struct LocalMask {
   RxId state = kRxNone;
   bool is_dense = false;
@@ -49,11 +50,12 @@ struct Vocabulary::Impl {
   std::vector<uint32_t> end_tokens;
   std::vector<bool> is_end;
   std::vector<AddedToken> added_tokens;
-  // Ordinary tokens by length (kPartLength), so that states which differ only in counts beyond a length share the masks of that part.
+  // Ordinary tokens by length (kPartLength), so that states which differ only in counts beyond a length share the masks
+  // of that part.
   Trie parts[kParts];
   uint32_t top_begin[256] = {}, top_end[256] = {};  // nodes of part 0 by first byte
-  // Of part 0: the tokens that are not plain JSON text (whole characters, no quote, backslash or control character), and the plain
-  // ones: plain[k] has a bit for those of at most k + 1 characters.
+  // Of part 0: the tokens that are not plain JSON text (whole characters, no quote, backslash or control character),
+  // and the plain ones: plain[k] has a bit for those of at most k + 1 characters.
   Trie not_plain;
   std::vector<std::vector<uint32_t>> plain;
   // The plain tokens that hold an ASCII punctuation character, by that character.
@@ -79,8 +81,8 @@ class LocalMasks {
   // Adds the exits for more bytes.
   void look_for(int part, const ByteSet& bytes, LocalMask& mask);
 
-  // Walks the nodes [begin, end) of a trie from `state`, which stands at `depth`. Calls token(node) where a token ends and exit(index,
-  // node) where the piece may end before the end of a token.
+  // Walks the nodes [begin, end) of a trie from `state`, which stands at `depth`. Calls token(node) where a token ends
+  // and exit(index, node) where the piece may end before the end of a token.
   template <class Token, class Exit>
   void walk(const Trie& trie, uint32_t begin, uint32_t end, uint32_t depth, RxId state, Token&& token, Exit&& exit) {
     if (stack_.size() < kStackSize) stack_.resize(kStackSize);

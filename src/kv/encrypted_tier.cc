@@ -13,7 +13,8 @@
 namespace deepinfer::kv {
 namespace {
 
-constexpr size_t kNonce = crypto_aead_xchacha20poly1305_ietf_NPUBBYTES, kTag = crypto_aead_xchacha20poly1305_ietf_ABYTES;
+constexpr size_t kNonce = crypto_aead_xchacha20poly1305_ietf_NPUBBYTES,
+                 kTag = crypto_aead_xchacha20poly1305_ietf_ABYTES;
 constexpr size_t kBuffersMax = 128;
 
 size_t sealed_bytes(size_t record) { return record_bytes(0, kNonce + record + kTag); }
@@ -44,7 +45,8 @@ Result<EncryptionKey> read_encryption_key(const std::string& path) {
   return key;
 }
 
-EncryptedTier::EncryptedTier(std::shared_ptr<Tier> below, const EncryptionKey& key) : below_(std::move(below)), key_(key) {
+EncryptedTier::EncryptedTier(std::shared_ptr<Tier> below, const EncryptionKey& key)
+    : below_(std::move(below)), key_(key) {
   if (sodium_init() < 0) std::abort();  // no source of randomness: nothing may be encrypted
 }
 
@@ -71,8 +73,8 @@ Tier::Ticket EncryptedTier::put(const BlockKey& key, std::span<const std::byte> 
   randombytes_buf(nonce.data(), nonce.size());
   unsigned long long written = 0;
   crypto_aead_xchacha20poly1305_ietf_encrypt(bytes_of(std::span(payload_).subspan(kNonce)), &written, bytes_of(record),
-                                             record.size(), key.bytes.data(), key.bytes.size(), nullptr, bytes_of(nonce),
-                                             key_.data());
+                                             record.size(), key.bytes.data(), key.bytes.size(), nullptr,
+                                             bytes_of(nonce), key_.data());
   sealed_.resize(record_bytes(0, payload_.size()));
   seal_record(key, {}, payload_, sealed_);
   return below_->put(key, sealed_, info);

@@ -4,9 +4,9 @@
 //   auto ssd = std::make_shared<EncryptedTier>(std::move(plain_ssd), key);
 //
 // XChaCha20-Poly1305 of libsodium with a random nonce a record; the block's key is authenticated along, so that records
-// cannot change places. What is stored is a record again (kv/record.h) under the same key, without tokens, whose payload
-// is nonce, ciphertext and tag: every store checks and recovers it as it does any other. Tokens and KV are secret;
-// sizes, keys (hashes), tenants' hashes and times are not. A record of another key, or a plain one, is a miss.
+// cannot change places. What is stored is a record again (kv/record.h) under the same key, without tokens, whose
+// payload is nonce, ciphertext and tag: every store checks and recovers it as it does any other. Tokens and KV are
+// secret; sizes, keys (hashes), tenants' hashes and times are not. A record of another key, or a plain one, is a miss.
 // Work is done in put() and poll(): about 2 GB/s of one core. Limits and errors as the tier below. One thread.
 #pragma once
 

@@ -445,7 +445,8 @@ Result<std::unique_ptr<PeerServer>> PeerServer::start(const PeerServerOptions& o
   auto impl = std::make_unique<Impl>();
   impl->options = options;
   DI_RETURN_IF_ERROR(impl->listen());
-  impl->host = std::make_unique<HostTier>(HostTierOptions{.bytes_max = options.host_bytes, .space_bytes_max = options.tenant_bytes});
+  impl->host = std::make_unique<HostTier>(
+      HostTierOptions{.bytes_max = options.host_bytes, .space_bytes_max = options.tenant_bytes});
   if (!options.ssd_dir.empty()) {
     SsdTierOptions ssd = options.ssd;
     ssd.on_completion = [fd = impl->wake_fd] {

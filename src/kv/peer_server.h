@@ -1,6 +1,7 @@
 // A KV server for peers: one machine's memory and SSD on TCP (`deepinfer kvstore`). Protocol: kv/peer_wire.h.
 //
-//   DI_ASSIGN_OR_RETURN(auto server, PeerServer::start({.port = 7711, .host_bytes = 64ull << 30, .ssd_dir = "/data/kv"}));
+//   DI_ASSIGN_OR_RETURN(auto server, PeerServer::start({.port = 7711, .host_bytes = 64ull << 30, .ssd_dir =
+//   "/data/kv"}));
 //   ... server->port() ...                     // stops when it is destroyed
 //
 // It needs no model: records are bytes under keys. Memory first, then SSD; what is read from the SSD goes into memory.

@@ -1,5 +1,5 @@
-// How kv/remote_store.cc reaches the store on Ceph RADOS, which is a shared object of its own (internal to kv/). Both are
-// built together, by one compiler.
+// How kv/remote_store.cc reaches the store on Ceph RADOS, which is a shared object of its own (internal to kv/). Both
+// are built together, by one compiler.
 #pragma once
 
 #include <memory>

@@ -28,10 +28,11 @@ Result<const RadosEntry*> rados_entry() {
       if (const auto* e = static_cast<const RadosEntry*>(::dlsym(library, kRadosSymbol)); e != nullptr) return e;
       why = "it is of another version";
     }
-    return make_error(Code::kUnsupported,
-                      "The store on Ceph is not there ({}): install librados-dev and build again, or librados2 where {} "
-                      "is beside the program.",
-                      why, kRadosLibrary);
+    return make_error(
+        Code::kUnsupported,
+        "The store on Ceph is not there ({}): install librados-dev and build again, or librados2 where {} "
+        "is beside the program.",
+        why, kRadosLibrary);
   }();
   return entry;
 }

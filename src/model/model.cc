@@ -148,7 +148,8 @@ void Model::Impl::step(const StepForm& form) {
   note(-1, Stage::kEmbedding, Rows::kEncoder);
   ops->engram_lookup(Rows::kEncoder);
   run_layers(0, d, Rows::kEncoder, false, form.feeds_drafter);
-  if (!form.all_rows_decode) {  // the decoder's global KV comes from all rows, everything else of it from the tail (15.3)
+  // the decoder's global KV comes from all rows, everything else of it from the tail (15.3)
+  if (!form.all_rows_decode) {
     const At at{d, Rows::kEncoder};
     ops->hc_collapse(at);
     ops->attention_project(at, ops::kProjectCompressor);
@@ -204,10 +205,11 @@ Result<std::unique_ptr<Model>> Model::create(std::shared_ptr<const checkpoint::C
                       limits.context_max, config.max_position_embeddings);
   }
   if (options.store != nullptr && !impl->ops->capabilities().offload) {
-    return make_error(Code::kUnsupported,
-                      "backend {} keeps all weights in its memory and cannot read them from the SSD (--ram); use the CPU "
-                      "backend \"fast\"",
-                      impl->ops->capabilities().backend);
+    return make_error(
+        Code::kUnsupported,
+        "backend {} keeps all weights in its memory and cannot read them from the SSD (--ram); use the CPU "
+        "backend \"fast\"",
+        impl->ops->capabilities().backend);
   }
   // A store checks what it reads. Larger mapped checkpoints are not read for this: `inspect --digest full` does it.
   constexpr uint64_t kCheckedBytes = 128 << 20;

@@ -36,7 +36,8 @@ struct Options {
   int pages = 64;  // KV pages of 128 tokens
   int slots = 1;   // state slots
   ops::KvRingSizes rings;
-  // Where the weights come from that are not in memory; null: all of them are used where the checkpoint has mapped them.
+  // Where the weights come from that are not in memory; null: all of them are used where the checkpoint has mapped
+  // them.
   std::shared_ptr<checkpoint::WeightStore> store;
   bool count_experts = false;  // expert_load(); only where the backend has host_memory
 };

@@ -15,7 +15,24 @@
 
 namespace deepinfer::numeric {
 
-enum class DType : uint8_t { kBool, kU8, kI8, kF8E4M3, kF8E5M2, kF8E8M0, kI16, kU16, kF16, kBF16, kI32, kU32, kF32, kF64, kI64, kU64 };
+enum class DType : uint8_t {
+  kBool,
+  kU8,
+  kI8,
+  kF8E4M3,
+  kF8E5M2,
+  kF8E8M0,
+  kI16,
+  kU16,
+  kF16,
+  kBF16,
+  kI32,
+  kU32,
+  kF32,
+  kF64,
+  kI64,
+  kU64
+};
 
 std::string_view dtype_name(DType t);                  // "F8_E4M3"
 size_t dtype_bytes(DType t);                           // bytes an element

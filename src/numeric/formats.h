@@ -5,13 +5,16 @@
 //   uint8_t n = float_to_e2m1(-1.75f);               float z = e2m1_to_float(n);   // -2
 //   uint8_t s = ue8m0_at_least(0.3f);                float w = ue8m0_to_float(s);  // 0.5
 //
-// Rules (spec/model.md 4.1, 19.4). Every encoder rounds to nearest, ties to the even code, in the default rounding mode.
+// Rules (spec/model.md 4.1, 19.4). Every encoder rounds to nearest, ties to the even code, in the default rounding
+// mode.
 // - BF16: overflow gives infinity, NaN stays a (quiet) NaN.
 // - E4M3FN: largest 448, smallest subnormal 2^-9, no infinity. Magnitudes above 448 and infinities give 448; NaN gives
 //   0x7f or 0xff; the sign of a zero, and of a value that rounds to zero, is kept (0x80).
-// - E2M1: bit 3 is the sign, set when x < 0 (so -0 gives 0 and -0.1 gives 8); saturates at 6. It has no NaN: NaN gives 0.
+// - E2M1: bit 3 is the sign, set when x < 0 (so -0 gives 0 and -0.1 gives 8); saturates at 6. It has no NaN: NaN
+//   gives 0.
 // - UE8M0: byte c is 2^(c - 127); 255 is NaN.
-// double arguments are rounded to float first (E4M3, BF16), as the reference does (4.10); E2M1 compares in the given type.
+// double arguments are rounded to float first (E4M3, BF16), as the reference does (4.10); E2M1 compares in the given
+// type.
 #pragma once
 
 #include <array>

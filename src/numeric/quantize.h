@@ -13,10 +13,10 @@
 //   FQ4K   16     e2m1   e4m3(min(max(amax, 6*2^-9) / 6, 448))                     compressed KV entries
 //   FQ4I   32     e2m1   2^ceil(log2(max(amax, 6*2^-126) / 6)), ue8m0              index keys and queries
 //
-// Sizes are multiples of the group (checked by assert). Every function exists for float and double; values that are bf16
-// give the same bytes in both. Dequantised values are exact in bf16. Infinities saturate; a NaN leaves the group's scale alone,
-// becomes e4m3's NaN in FQ8 and 0 in FP4.
-// FP4 codes are packed two to a byte, even channel in the low nibble: x.size() / 2 bytes.
+// Sizes are multiples of the group (checked by assert). Every function exists for float and double; values that are
+// bf16 give the same bytes in both. Dequantised values are exact in bf16. Infinities saturate; a NaN leaves the group's
+// scale alone, becomes e4m3's NaN in FQ8 and 0 in FP4. FP4 codes are packed two to a byte, even channel in the low
+// nibble: x.size() / 2 bytes.
 #pragma once
 
 #include <cstddef>

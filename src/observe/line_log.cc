@@ -56,7 +56,8 @@ struct LineLog::Impl {
         const ssize_t n = ::write(file, writing.data() + at, writing.size() - at);
         if (n < 0 && errno == EINTR) continue;
         if (n <= 0) {  // a full disk; the rest is lost
-          dropped += static_cast<uint64_t>(std::count(writing.begin() + static_cast<std::ptrdiff_t>(at), writing.end(), '\n'));
+          dropped +=
+              static_cast<uint64_t>(std::count(writing.begin() + static_cast<std::ptrdiff_t>(at), writing.end(), '\n'));
           break;
         }
         at += static_cast<size_t>(n);

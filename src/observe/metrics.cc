@@ -61,7 +61,8 @@ Histogram& Metrics::histogram(const std::string& name, const std::string& help, 
   auto& slot = impl_->histograms[{name, labels}];
   if (!slot) {
     auto& family = prometheus::BuildHistogram().Name(name).Help(help).Register(impl_->registry);
-    slot.reset(new Histogram(family.Add(labels, prometheus::Histogram::BucketBoundaries(bounds.begin(), bounds.end()))));
+    slot.reset(
+        new Histogram(family.Add(labels, prometheus::Histogram::BucketBoundaries(bounds.begin(), bounds.end()))));
   }
   return *slot;
 }

@@ -34,7 +34,8 @@ Result<std::unique_ptr<Ops>> open_cuda_ops(int device, const std::string& direct
   void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     return make_error(Code::kUnavailable,
-                      "The CUDA backend cannot be opened ({}); build it again, or use the CPU (--device cpu).", ::dlerror());
+                      "The CUDA backend cannot be opened ({}); build it again, or use the CPU (--device cpu).",
+                      ::dlerror());
   }
   using Make = void (*)(int, CudaBackend*);
   const auto make = reinterpret_cast<Make>(::dlsym(library, "deepinfer_make_cuda_ops"));

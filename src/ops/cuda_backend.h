@@ -1,11 +1,11 @@
-// Opens the CUDA backend, a shared object beside the program (libdeepinfer_cuda.so), at run time: the program itself needs no
-// CUDA library and starts on machines without a GPU.
+// Opens the CUDA backend, a shared object beside the program (libdeepinfer_cuda.so), at run time: the program itself
+// needs no CUDA library and starts on machines without a GPU.
 //
 //   Result<std::unique_ptr<Ops>> ops = open_cuda_ops(0, directory_of_the_program);
 //
-// kNotFound: no shared object, no driver or no GPU; kInvalidArgument: no GPU of that number; kUnsupported: a GPU of another
-// architecture; kUnavailable: a shared object of another program, a driver too old, or a GPU that does not answer. The message says
-// which, and what to do.
+// kNotFound: no shared object, no driver or no GPU; kInvalidArgument: no GPU of that number; kUnsupported: a GPU of
+// another architecture; kUnavailable: a shared object of another program, a driver too old, or a GPU that does not
+// answer. The message says which, and what to do.
 #pragma once
 
 #include <memory>

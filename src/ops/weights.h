@@ -2,8 +2,8 @@
 // copied: the addresses point into the mapped checkpoint, which outlives the backend. A backend may keep copies of its
 // own (device memory, another order inside a tile); formats stay as published.
 //
-// Tensors a layer does not have are empty (data == nullptr). So are the experts and tables that a WeightStore holds: their
-// formats and sizes are there, their bytes come through `store` when a step needs them.
+// Tensors a layer does not have are empty (data == nullptr). So are the experts and tables that a WeightStore holds:
+// their formats and sizes are there, their bytes come through `store` when a step needs them.
 #pragma once
 
 #include <cstddef>

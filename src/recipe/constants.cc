@@ -37,7 +37,8 @@ Explicitly write out your entire deliberation process, documenting every interme
 
 )text";
 
-constexpr std::string_view kV4EffortMax = R"text(Reasoning Effort: Beyond maximum — exhaustive, relentless, and uncompromising.
+constexpr std::string_view kV4EffortMax =
+    R"text(Reasoning Effort: Beyond maximum — exhaustive, relentless, and uncompromising.
 You MUST reason with the utmost depth and rigor, leaving absolutely nothing to chance: exhaustively decompose the problem into its most fundamental components, trace every causal chain to its root, and resolve the underlying cause rather than any surface symptom.
 Do not stop reasoning until you have independently verified the solution from multiple angles and are certain that no assumption remains unchecked and no error remains undiscovered.
 

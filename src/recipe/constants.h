@@ -13,8 +13,25 @@ namespace deepinfer::recipe {
 
 // Tokens that the template itself writes. Their ids are looked up by name in the model's tokenizer.
 enum class SpecialToken : uint8_t {
-  kBos, kEos, kSystem, kUser, kAssistant, kLatestReminder, kThink, kEndThink, kDsml, kImage, kFimBegin, kFimHole, kFimEnd,
-  kAction, kQuery, kAuthority, kDomain, kTitle, kReadUrl
+  kBos,
+  kEos,
+  kSystem,
+  kUser,
+  kAssistant,
+  kLatestReminder,
+  kThink,
+  kEndThink,
+  kDsml,
+  kImage,
+  kFimBegin,
+  kFimHole,
+  kFimEnd,
+  kAction,
+  kQuery,
+  kAuthority,
+  kDomain,
+  kTitle,
+  kReadUrl
 };
 inline constexpr size_t kSpecialTokens = 19;
 
@@ -37,7 +54,8 @@ inline constexpr std::string_view kResponseFormatHead =
 inline constexpr std::string_view kV4JsonObjectFormat =
     "You are a helpful assistant designed to output JSON.\n## Response Format:\n\nReply with JSON object ONLY.";
 inline constexpr std::string_view kEffortHead = "Reasoning Effort: ";
-inline constexpr std::string_view kEffortTail = " (range 1-100, the higher the value, the more thorough the reasoning)\n\n";
+inline constexpr std::string_view kEffortTail =
+    " (range 1-100, the higher the value, the more thorough the reasoning)\n\n";
 inline constexpr std::string_view kToolResultOpen = "<tool_result>";
 inline constexpr std::string_view kToolResultClose = "</tool_result>";
 inline constexpr std::string_view kSystemReminderOpen = "<system-reminder>\n";

@@ -23,7 +23,8 @@ enum class Protocol : uint8_t { kChat, kResponses, kMessages, kCompletions };
 enum class Role : uint8_t { kSystem, kUser, kAssistant, kTool, kLatestReminder };
 enum class ImageDetail : uint8_t { kLow, kHigh, kOriginal, kAuto };
 
-// Where an image comes from. `source` is an http(s) URL or a data URL; `path` names the part of the request it stood in.
+// Where an image comes from. `source` is an http(s) URL or a data URL; `path` names the part of the request it stood
+// in.
 struct Image {
   size_t offset = 0;  // byte offset in Content::text at which its placeholder stands
   std::string source;
@@ -106,8 +107,8 @@ struct OutputConstraint {
   std::string schema;
 };
 
-// What Chat and Completions take beyond the protocols, for the engine; the defaults change nothing. The engine checks the
-// ranges that are not checked here.
+// What Chat and Completions take beyond the protocols, for the engine; the defaults change nothing. The engine checks
+// the ranges that are not checked here.
 struct SamplerOptions {
   int64_t top_k = -1;
   double min_p = 0, repetition_penalty = 1, frequency_penalty = 0, presence_penalty = 0;

@@ -90,8 +90,10 @@ Result<Message> read_message(const Json& value) {
     if (!calls->is_array()) return wrong("tool_calls");
     for (const Json& c : calls->as_array()) {
       const Json *id = c.find("id"), *name = c.find("name"), *arguments = c.find("arguments");
-      if (name == nullptr || !name->is_string() || arguments == nullptr || !arguments->is_string()) return wrong("tool_calls[]");
-      m.tool_calls.push_back({is_set(id) && id->is_string() ? id->as_string() : "", name->as_string(), arguments->as_string()});
+      if (name == nullptr || !name->is_string() || arguments == nullptr || !arguments->is_string())
+        return wrong("tool_calls[]");
+      m.tool_calls.push_back(
+          {is_set(id) && id->is_string() ? id->as_string() : "", name->as_string(), arguments->as_string()});
     }
   }
   return m;
@@ -198,7 +200,8 @@ Result<Conversation> conversation_from_json(const Json& value) {
   if (!read_enum(value.find("tool_choice"), kChoices, c.tool_choice)) return wrong("tool_choice");
   if (!read_enum(value.find("response_format"), kFormats, c.response_format)) return wrong("response_format");
   if (const Json* schema = value.find("response_schema")) c.response_schema = *schema;
-  if (const Json* regex = value.find("response_regex"); is_set(regex) && regex->is_string()) c.response_regex = regex->as_string();
+  if (const Json* regex = value.find("response_regex"); is_set(regex) && regex->is_string())
+    c.response_regex = regex->as_string();
   if (const Json* h = value.find("history_reasoning"); is_set(h) && h->is_string() && h->as_string() == "keep") {
     c.history_reasoning = HistoryReasoning::kKeep;
   }

@@ -252,7 +252,9 @@ std::string to_python_json(const Json& value, bool exact_integers) {
   return out;
 }
 
-void append_compact_json(std::string& out, const Json& value) { append_value(out, value, Style{",", ":", -5, 1, false}); }
+void append_compact_json(std::string& out, const Json& value) {
+  append_value(out, value, Style{",", ":", -5, 1, false});
+}
 
 std::string to_compact_json(const Json& value) {
   std::string out;

@@ -84,7 +84,8 @@ class Json {
   // Same kind and value, members in the same order. 1 and 1.0 differ.
   bool operator==(const Json& other) const;
 
-  using Variant = std::variant<std::nullptr_t, bool, int64_t, uint64_t, double, std::string, BigInteger, JsonArray, JsonObject>;
+  using Variant =
+      std::variant<std::nullptr_t, bool, int64_t, uint64_t, double, std::string, BigInteger, JsonArray, JsonObject>;
   const Variant& variant() const { return value_; }
 
  private:

@@ -137,7 +137,8 @@ class Parser {
   bool parse_value(Json& out, int depth) {
     if (p_ == end_) return fail("the text ends where a value is expected");
     if (++values_ > limits_.values_max) {
-      return fail(fmt::format("more than {} JSON values (limit json_values_max)", limits_.values_max), Code::kResourceExhausted);
+      return fail(fmt::format("more than {} JSON values (limit json_values_max)", limits_.values_max),
+                  Code::kResourceExhausted);
     }
     switch (*p_) {
       case '{': return parse_object(out, depth + 1);
@@ -242,7 +243,8 @@ class Parser {
       const unsigned char c = static_cast<unsigned char>(*p_);
       if (c == '"' || c == '\\') return true;
       if (c < 0x20) return fail("a control character inside a string must be escaped");
-      const size_t length = utf8_length(reinterpret_cast<const unsigned char*>(p_), reinterpret_cast<const unsigned char*>(end_));
+      const size_t length =
+          utf8_length(reinterpret_cast<const unsigned char*>(p_), reinterpret_cast<const unsigned char*>(end_));
       if (length == 0) return fail("invalid UTF-8");
       p_ += length;
     }
@@ -365,8 +367,8 @@ class Parser {
 
 Result<Json> parse_json(std::string_view text, const JsonLimits& limits) {
   if (text.size() > limits.bytes_max) {
-    return make_error(Code::kResourceExhausted, "the JSON text has {} bytes, more than {} (limit json_bytes_max)", text.size(),
-                      limits.bytes_max);
+    return make_error(Code::kResourceExhausted, "the JSON text has {} bytes, more than {} (limit json_bytes_max)",
+                      text.size(), limits.bytes_max);
   }
   return Parser(text, limits).run();
 }

@@ -17,8 +17,8 @@ std::vector<PromptChunk> cut_into_messages(const Prompt& prompt) {
   };
   for (size_t i = 0; i < specials.size(); ++i) {
     const SpecialToken token = specials[i].token;
-    const bool opens = token == SpecialToken::kUser || token == SpecialToken::kSystem || token == SpecialToken::kAssistant ||
-                       token == SpecialToken::kLatestReminder;
+    const bool opens = token == SpecialToken::kUser || token == SpecialToken::kSystem ||
+                       token == SpecialToken::kAssistant || token == SpecialToken::kLatestReminder;
     if (opens) close(specials[i].begin, i);
   }
   close(text.size(), specials.size());
@@ -66,7 +66,8 @@ bool MessageCache::insert(NodeId& parent, const PromptChunk& chunk, std::span<co
   }
   Node node{.key = key, .parent = parent, .text = std::string(chunk.text), .ids = {ids.begin(), ids.end()}};
   node.specials.reserve(chunk.specials.size());
-  for (const TrustedSpan& s : chunk.specials) node.specials.push_back({static_cast<uint32_t>(s.begin - chunk.begin), s.token});
+  for (const TrustedSpan& s : chunk.specials)
+    node.specials.push_back({static_cast<uint32_t>(s.begin - chunk.begin), s.token});
   if (node.bytes() > bytes_max_ / 4) return false;
   bytes_ += node.bytes();
   nodes_.push_front(std::move(node));

@@ -59,7 +59,9 @@ class MessageCache {
     std::string text;
     std::vector<Special> specials;
     std::vector<text::TokenId> ids;
-    size_t bytes() const { return sizeof(Node) + 64 + text.size() + specials.size() * sizeof(Special) + ids.size() * sizeof(text::TokenId); }
+    size_t bytes() const {
+      return sizeof(Node) + 64 + text.size() + specials.size() * sizeof(Special) + ids.size() * sizeof(text::TokenId);
+    }
   };
   using Nodes = std::list<Node>;  // most recently used first
 

@@ -65,8 +65,8 @@ enum class FinishReason : uint8_t {
   kCancelled,  // the client asked to stop
 };
 
-// "stop", "tool_calls", "stop_sequence", "length", "context_full", "content_filter", "end_of_stream", "out_of_capacity",
-// "cancelled"
+// "stop", "tool_calls", "stop_sequence", "length", "context_full", "content_filter", "end_of_stream",
+// "out_of_capacity", "cancelled"
 std::string_view finish_reason_name(FinishReason reason);
 
 }  // namespace deepinfer::recipe

@@ -1,7 +1,7 @@
 // A rendered prompt: its text and which bytes of it the template wrote as special tokens.
 //
-// Only `specials` become special ids; every other byte is plain text, whatever it spells (spec/protocol.md 7.2). So text
-// from users, tools or schemas can never yield a control token: trust is a byte range, not a spelling.
+// Only `specials` become special ids; every other byte is plain text, whatever it spells (spec/protocol.md 7.2). So
+// text from users, tools or schemas can never yield a control token: trust is a byte range, not a spelling.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +23,19 @@ struct TrustedSpan {
 };
 
 // What a stretch of the prompt comes from, for `deepinfer encode --explain`.
-enum class PartKind : uint8_t { kTemplate, kEffort, kSystem, kTools, kFormat, kUser, kReminder, kReasoning, kAnswer, kCall, kToolResult };
+enum class PartKind : uint8_t {
+  kTemplate,
+  kEffort,
+  kSystem,
+  kTools,
+  kFormat,
+  kUser,
+  kReminder,
+  kReasoning,
+  kAnswer,
+  kCall,
+  kToolResult
+};
 std::string_view part_kind_name(PartKind kind);
 
 // The part goes on to the next part's begin, or to the end of the text.

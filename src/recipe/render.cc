@@ -23,7 +23,8 @@ std::string effort_text(const Conversation& c, Version version) {
 // Renders one conversation; see the steps in spec 3.2 to 3.4.
 class Renderer {
  public:
-  Renderer(const Conversation& c, Version version, Prompt& prompt) : c_(c), version_(version), prompt_(prompt), out_(prompt) {}
+  Renderer(const Conversation& c, Version version, Prompt& prompt)
+      : c_(c), version_(version), prompt_(prompt), out_(prompt) {}
 
   void run() {
     collect();
@@ -59,7 +60,8 @@ class Renderer {
   void sort_tool_results() {
     const Message* last_calls = nullptr;
     for (size_t begin = 0; begin < messages_.size(); ++begin) {
-      if (messages_[begin]->role == Role::kAssistant && !messages_[begin]->tool_calls.empty()) last_calls = messages_[begin];
+      if (messages_[begin]->role == Role::kAssistant && !messages_[begin]->tool_calls.empty())
+        last_calls = messages_[begin];
       if (!in_run(begin)) continue;
       size_t end = begin;
       while (end < messages_.size() && in_run(end)) ++end;

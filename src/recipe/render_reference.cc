@@ -47,7 +47,8 @@ class ReferenceRenderer {
   Status run(const std::vector<Json>& messages) {
     DI_RETURN_IF_ERROR(check(options_.context));
     DI_RETURN_IF_ERROR(check(messages));
-    if (options_.continue_final_message && (messages.empty() || string_member(messages.back(), "role") != "assistant")) {
+    if (options_.continue_final_message &&
+        (messages.empty() || string_member(messages.back(), "role") != "assistant")) {
       return Status(Code::kInvalidArgument, "continue_final_message needs an assistant message at the end");
     }
     std::vector<Turn> context = merge(options_.context);
@@ -62,7 +63,8 @@ class ReferenceRenderer {
     find_last_turn();
     for (size_t i = printed_from; i < turns_.size(); ++i) {
       if (is_known_role(turns_[i].role)) continue;
-      return make_error(Code::kInvalidArgument, "messages[{}].role is {}, which cannot be encoded", turns_[i].source, turns_[i].role);
+      return make_error(Code::kInvalidArgument, "messages[{}].role is {}, which cannot be encoded", turns_[i].source,
+                        turns_[i].role);
     }
     if (options_.bos && context.empty()) out_.special(SpecialToken::kBos);
     for (size_t i = printed_from; i < turns_.size(); ++i) turn(i);
@@ -79,7 +81,8 @@ class ReferenceRenderer {
       if (task == nullptr || task->is_null()) continue;
       const std::string_view name = string_member(messages[i], "task");
       if (std::none_of(std::begin(kTasks), std::end(kTasks), [&](const auto& t) { return t.first == name; })) {
-        return make_error(Code::kInvalidArgument, "messages[{}].task is not one of action, query, authority, domain, title, read_url", i);
+        return make_error(Code::kInvalidArgument,
+                          "messages[{}].task is not one of action, query, authority, domain, title, read_url", i);
       }
     }
     return {};
@@ -95,7 +98,8 @@ class ReferenceRenderer {
       const bool joins = !turns.empty() && turns.back().role == "user";
       if (result || role == "user") {
         if (!joins || (!result && !turns.back().task.empty())) {
-          turns.push_back({.message = &m, .role = "user", .task = result ? std::string_view() : string_member(m, "task")});
+          turns.push_back(
+              {.message = &m, .role = "user", .task = result ? std::string_view() : string_member(m, "task")});
           turns.back().source = static_cast<int32_t>(i);
         }
         turns.back().blocks.push_back(&m);
@@ -163,8 +167,8 @@ class ReferenceRenderer {
     size_t dropped = 0;
     for (size_t i = 0; i < turns_.size(); ++i) {
       const std::string_view role = turns_[i].role;
-      const bool keep = static_cast<int64_t>(i) >= last_turn_ || role == "user" || role == "system" || role == "assistant" ||
-                        role == "latest_reminder";
+      const bool keep = static_cast<int64_t>(i) >= last_turn_ || role == "user" || role == "system" ||
+                        role == "assistant" || role == "latest_reminder";
       if (keep) {
         kept.push_back(turns_[i]);
       } else if (i < context) {
@@ -177,7 +181,8 @@ class ReferenceRenderer {
 
   std::string effort_text() const {
     if (!options_.thinking) return {};
-    if (version_ == Version::kV4) return options_.effort ? std::string(v4_effort_text(*options_.effort)) : std::string();
+    if (version_ == Version::kV4)
+      return options_.effort ? std::string(v4_effort_text(*options_.effort)) : std::string();
     const Effort effort = options_.effort.value_or(Effort::kHigh);
     const int number = effort == Effort::kNumber ? options_.effort_number : effort_number(effort);
     return std::string(kEffortHead) + std::to_string(number) + std::string(kEffortTail);
@@ -351,7 +356,8 @@ class ReferenceRenderer {
       }
       return;
     }
-    const bool header = t.role == "user" || t.role == "developer" || (t.role == "system" && version_ == Version::kV41 && i > 0);
+    const bool header =
+        t.role == "user" || t.role == "developer" || (t.role == "system" && version_ == Version::kV41 && i > 0);
     if (!header) return;
     out_.special(SpecialToken::kAssistant);
     const bool think = options_.thinking && (!drop_ || static_cast<int64_t>(i) >= last_turn_);

@@ -56,7 +56,8 @@ std::string error_body(Protocol protocol, const ApiError& error, std::string_vie
 }
 
 const Tool* Request::find_tool(std::string_view name) const {
-  const auto found = std::find_if(conversation.tools.begin(), conversation.tools.end(), [&](const Tool& t) { return t.name == name; });
+  const auto found =
+      std::find_if(conversation.tools.begin(), conversation.tools.end(), [&](const Tool& t) { return t.name == name; });
   return found == conversation.tools.end() ? nullptr : &*found;
 }
 
@@ -75,14 +76,16 @@ bool has_empty_thought_id(const std::vector<ToolCall>& calls) {
   });
 }
 
-std::optional<ApiError> parse_request(Protocol protocol, std::string_view body, const RequestOptions& options, Request& out) {
+std::optional<ApiError> parse_request(Protocol protocol, std::string_view body, const RequestOptions& options,
+                                      Request& out) {
   out = Request();
   out.protocol = protocol;
   const RequestLimits& limits = options.limits;
   if (body.size() > limits.body_bytes_max) {
-    return ApiError{.status = 413,
-                    .message = fmt::format("The request body has {} bytes, more than body_bytes_max = {} of this server.", body.size(),
-                                           limits.body_bytes_max)};
+    return ApiError{
+        .status = 413,
+        .message = fmt::format("The request body has {} bytes, more than body_bytes_max = {} of this server.",
+                               body.size(), limits.body_bytes_max)};
   }
   Result<Json> json = parse_json(body, {.bytes_max = limits.body_bytes_max, .depth_max = limits.json_depth_max,
                                         .values_max = limits.json_values_max});
@@ -101,18 +104,21 @@ Prompt render_request(const Request& request) {
   return render(request.conversation, request.version);
 }
 
-std::optional<ApiError> resolve_max_tokens(const Request& request, int64_t prompt_tokens, int64_t context_limit, int64_t& out) {
+std::optional<ApiError> resolve_max_tokens(const Request& request, int64_t prompt_tokens, int64_t context_limit,
+                                           int64_t& out) {
   const std::optional<int64_t>& asked = request.inference.max_tokens;
   const int64_t completion = asked.value_or(0);
   if (prompt_tokens + completion > context_limit) {
-    return ApiError{.message = fmt::format("This model's maximum context length is {} tokens. However, you requested {} tokens ({} in the "
-                                           "messages, {} in the completion). Please reduce the length of the messages or completion.",
-                                           context_limit, prompt_tokens + completion, prompt_tokens, completion)};
+    return ApiError{.message = fmt::format(
+                        "This model's maximum context length is {} tokens. However, you requested {} tokens ({} in the "
+                        "messages, {} in the completion). Please reduce the length of the messages or completion.",
+                        context_limit, prompt_tokens + completion, prompt_tokens, completion)};
   }
   const Conversation& c = request.conversation;
   int64_t wanted = kMaxTokensDefaultOff;
   if (c.thinking) {
-    const bool max = c.effort && (*c.effort == Effort::kMax || (*c.effort == Effort::kNumber && c.effort_number >= 100));
+    const bool max =
+        c.effort && (*c.effort == Effort::kMax || (*c.effort == Effort::kNumber && c.effort_number >= 100));
     wanted = max ? kMaxTokensDefaultMaxEffort : kMaxTokensDefaultThinking;
   }
   out = std::max<int64_t>(1, std::min(asked.value_or(wanted), context_limit - prompt_tokens));

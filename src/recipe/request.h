@@ -129,12 +129,14 @@ struct Request {
 };
 
 // Parses and converts. On an error `out` is unspecified.
-std::optional<ApiError> parse_request(Protocol protocol, std::string_view body, const RequestOptions& options, Request& out);
+std::optional<ApiError> parse_request(Protocol protocol, std::string_view body, const RequestOptions& options,
+                                      Request& out);
 
 // The prompt of a parsed request.
 Prompt render_request(const Request& request);
 
 // max_tokens of a request once the prompt's length is known (spec 14.4); an error if the context is too small.
-std::optional<ApiError> resolve_max_tokens(const Request& request, int64_t prompt_tokens, int64_t context_limit, int64_t& out);
+std::optional<ApiError> resolve_max_tokens(const Request& request, int64_t prompt_tokens, int64_t context_limit,
+                                           int64_t& out);
 
 }  // namespace deepinfer::recipe

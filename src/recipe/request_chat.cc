@@ -16,15 +16,15 @@ class ChatReader : public RequestReader {
 
  private:
   bool convert(Json& body) override {
-    return read_model(body) && read_options(body) && read_effort(body, root_, "reasoning_effort") && read_thinking(body) &&
-           set_thinking() && read_format(body) && read_tools(body) && read_messages(body) && read_tool_choice(body) &&
-           finish_reasoning("reasoning_content", "messages") && check_whole();
+    return read_model(body) && read_options(body) && read_effort(body, root_, "reasoning_effort") &&
+           read_thinking(body) && set_thinking() && read_format(body) && read_tools(body) && read_messages(body) &&
+           read_tool_choice(body) && finish_reasoning("reasoning_content", "messages") && check_whole();
   }
 
   bool read_options(const Json& body) {
-    if (!read_sampling(body) || !read_max_tokens(body, "max_completion_tokens") || !read_max_tokens(body, "max_tokens") ||
-        !read_stops(body, "stop") || !read_user(body, root_, "user") || !read_user(body, root_, "user_id") ||
-        !read_sampler(body)) {
+    if (!read_sampling(body) || !read_max_tokens(body, "max_completion_tokens") ||
+        !read_max_tokens(body, "max_tokens") || !read_stops(body, "stop") || !read_user(body, root_, "user") ||
+        !read_user(body, root_, "user_id") || !read_sampler(body)) {
       return false;
     }
     std::optional<int64_t> n;
@@ -67,7 +67,8 @@ class ChatReader : public RequestReader {
     Json* value = body.find("tools");
     if (!is_set(value)) return true;
     const Path at = root_ / "tools";
-    if (!expect_array(*value, at) || !too_many(at, value->as_array().size(), options_.limits.tools_max, "tools_max")) return false;
+    if (!expect_array(*value, at) || !too_many(at, value->as_array().size(), options_.limits.tools_max, "tools_max"))
+      return false;
     for (size_t i = 0; i < value->as_array().size(); ++i) {
       const Path tool_at = at[i];
       Json& item = value->as_array()[i];
@@ -100,7 +101,8 @@ class ChatReader : public RequestReader {
     std::string type;
     if (!read_type(*value, at, type)) return false;
     if (type == "allowed_tools") return read_allowed_tools(*value, at);
-    if (type != "function" && type != "custom") return unknown_value(at / "type", type, "function, custom or allowed_tools");
+    if (type != "function" && type != "custom")
+      return unknown_value(at / "type", type, "function, custom or allowed_tools");
     std::string name;
     return read_choice_name(*value, at, type, name) && apply_tool_choice(ToolChoice::kRequired, name, at);
   }
@@ -131,8 +133,10 @@ class ChatReader : public RequestReader {
       if (type != "function" && type != "custom") return unknown_value(tool_at / "type", type, "function or custom");
       if (!read_choice_name(tools->as_array()[i], tool_at, type, name)) return false;
       if (out_.find_tool(name) == nullptr) {
-        return fail(tool_at, fmt::format("Invalid value for 'tool_call': no function named '{}' was specified in the 'tools' parameter.",
-                                         clip(name, 200)));
+        return fail(
+            tool_at,
+            fmt::format("Invalid value for 'tool_call': no function named '{}' was specified in the 'tools' parameter.",
+                        clip(name, 200)));
       }
       out_.allowed_tools.push_back(std::move(name));
     }
@@ -159,7 +163,8 @@ class ChatReader : public RequestReader {
   bool read_message(Json& value, const Path& at, size_t index, bool last) {
     std::string role;
     std::optional<std::string> name;
-    if (!expect_object(value, at) || !read(value, at, "role", role, true) || !read(value, at, "name", name)) return false;
+    if (!expect_object(value, at) || !read(value, at, "role", role, true) || !read(value, at, "name", name))
+      return false;
     if (role != "tool" && !check_answered(at)) return false;
     Message m;
     m.source = static_cast<int32_t>(index);
@@ -197,7 +202,8 @@ class ChatReader : public RequestReader {
       out.text = std::move(content->as_string());
       return true;
     }
-    if (!content->is_array()) return bad(content_at, fmt::format("expected a string or a list, got {}", content->kind_name()));
+    if (!content->is_array())
+      return bad(content_at, fmt::format("expected a string or a list, got {}", content->kind_name()));
     for (size_t i = 0; i < content->as_array().size(); ++i) {
       if (i > 0) out.text += "\n\n";
       if (!read_part(content->as_array()[i], content_at[i], out)) return false;
@@ -220,7 +226,8 @@ class ChatReader : public RequestReader {
       const Path image_at = at / "image_url";
       std::string url;
       std::optional<std::string> detail;
-      return expect_object(*image, image_at) && read(*image, image_at, "url", url, true) && read(*image, image_at, "detail", detail) &&
+      return expect_object(*image, image_at) && read(*image, image_at, "url", url, true) &&
+             read(*image, image_at, "detail", detail) &&
              add_image_url(out, std::move(url), detail, at, "image_url.url");
     }
     if (type == "file") {
@@ -234,10 +241,14 @@ class ChatReader : public RequestReader {
 
   bool read_file_part(const Json& file, const Path& at, Content& out) {
     std::optional<std::string> id, data, name;
-    if (!read(file, at, "file_id", id) || !read(file, at, "file_data", data) || !read(file, at, "filename", name)) return false;
-    if (id) return fail(at, fmt::format("{}: file_id is not supported. Pass the image as a base64 data url instead.", at.to_string()));
+    if (!read(file, at, "file_id", id) || !read(file, at, "file_data", data) || !read(file, at, "filename", name))
+      return false;
+    if (id)
+      return fail(at, fmt::format("{}: file_id is not supported. Pass the image as a base64 data url instead.",
+                                  at.to_string()));
     if (!data) return fail(at, fmt::format("{}: file must have a file_id or file_data", at.to_string()));
-    if (!data->starts_with("data:")) return fail(at, fmt::format("{}: file_data is not a valid base64 data url", at.to_string()));
+    if (!data->starts_with("data:"))
+      return fail(at, fmt::format("{}: file_data is not a valid base64 data url", at.to_string()));
     return add_image_url(out, std::move(*data), std::nullopt, at, "file_data");
   }
 
@@ -252,7 +263,8 @@ class ChatReader : public RequestReader {
     if (!read(value, at, "reasoning_content", reasoning) || !read(value, at, "prefix", m.prefix)) return false;
     if (m.prefix && !last) {
       return fail(at / "prefix",
-                  "Invalid completion message: prefix set true with message which is not final message or message role is not assistant");
+                  "Invalid completion message: prefix set true with message which is not final message or message role "
+                  "is not assistant");
     }
     if (has_calls && !read_calls(*calls, at / "tool_calls", index, m)) return false;
     m.reasoning = std::move(reasoning);
@@ -281,8 +293,10 @@ class ChatReader : public RequestReader {
   bool read_calls(Json& value, const Path& at, size_t index, Message& m) {
     if (!expect_array(value, at)) return false;
     if (value.as_array().empty()) {
-      return fail(at, fmt::format("Invalid '{}': empty array. Expected an array with minimum length 1, but got an empty array instead.",
-                                  at.to_string()));
+      return fail(
+          at, fmt::format(
+                  "Invalid '{}': empty array. Expected an array with minimum length 1, but got an empty array instead.",
+                  at.to_string()));
     }
     for (size_t i = 0; i < value.as_array().size(); ++i) {
       const Path call_at = at[i];
@@ -303,7 +317,8 @@ class ChatReader : public RequestReader {
         call.arguments = custom_arguments(input);
       }
       if (!open_calls_.insert(call.id).second) {
-        return fail(call_at / "id", fmt::format("Duplicate value for 'tool_call_id' of {} in message[{}]", call.id, index));
+        return fail(call_at / "id",
+                    fmt::format("Duplicate value for 'tool_call_id' of {} in message[{}]", call.id, index));
       }
       m.tool_calls.push_back(std::move(call));
     }
@@ -317,10 +332,14 @@ class ChatReader : public RequestReader {
       return fail(at, "Messages with role 'tool' must be a response to a preceding message with 'tool_calls'");
     }
     const Path id_at = at / "tool_call_id";
-    if (answered_.contains(id)) return fail(id_at, fmt::format("Duplicate value for 'tool_call_id' of {} in message[{}]", id, index));
+    if (answered_.contains(id))
+      return fail(id_at, fmt::format("Duplicate value for 'tool_call_id' of {} in message[{}]", id, index));
     if (!open_calls_.contains(id)) {
-      return fail(id_at, fmt::format("An assistant message with 'tool_calls' must be followed by tool messages responding to each "
-                                     "'tool_call_id', The following tool_call_ids did not have response messages: {}", id));
+      return fail(
+          id_at,
+          fmt::format("An assistant message with 'tool_calls' must be followed by tool messages responding to each "
+                      "'tool_call_id', The following tool_call_ids did not have response messages: {}",
+                      id));
     }
     open_calls_.erase(id);
     answered_.insert(id);
@@ -329,8 +348,10 @@ class ChatReader : public RequestReader {
 
   bool check_answered(const Path& at) {
     if (open_calls_.empty()) return true;
-    return fail(at, "An assistant message with 'tool_calls' must be followed by tool messages responding to each 'tool_call_id'. "
-                    "(insufficient tool messages following tool_calls message)");
+    return fail(
+        at,
+        "An assistant message with 'tool_calls' must be followed by tool messages responding to each 'tool_call_id'. "
+        "(insufficient tool messages following tool_calls message)");
   }
 
   // Rules over the whole request.
@@ -340,12 +361,14 @@ class ChatReader : public RequestReader {
     if (!c.messages.empty() && c.messages.back().prefix) {
       const Path at = root_ / "messages";
       const size_t index = static_cast<size_t>(c.messages.back().source);
-      const bool called = std::any_of(c.messages.begin(), c.messages.end(), [](const Message& m) { return !m.tool_calls.empty(); });
+      const bool called =
+          std::any_of(c.messages.begin(), c.messages.end(), [](const Message& m) { return !m.tool_calls.empty(); });
       if (c.has_tools() || called) return fail(at[index], "Function call should not be used with prefix");
       if (json_object) return fail(at[index], "response_format json_object should not be used with prefix");
     }
     if (json_object && !mentions_json()) {
-      return fail(root_ / "messages", "Prompt must contain the word 'json' in some form to use 'response_format' of type 'json_object'.");
+      return fail(root_ / "messages",
+                  "Prompt must contain the word 'json' in some form to use 'response_format' of type 'json_object'.");
     }
     return true;
   }

@@ -13,8 +13,9 @@ class CompletionsReader : public RequestReader {
   bool convert(Json& body) override {
     out_.conversation.thinking = false;
     out_.conversation.effort.reset();
-    if (!read_model(body) || !read_sampling(body) || !read_max_tokens(body, "max_tokens") || !read_stops(body, "stop") ||
-        !read_seed(body) || !read_user(body, root_, "user") || !read_sampler(body) || !read_stream_options(body)) {
+    if (!read_model(body) || !read_sampling(body) || !read_max_tokens(body, "max_tokens") ||
+        !read_stops(body, "stop") || !read_seed(body) || !read_user(body, root_, "user") || !read_sampler(body) ||
+        !read_stream_options(body)) {
       return false;
     }
     // Several clients send one text as a list.
@@ -28,14 +29,15 @@ class CompletionsReader : public RequestReader {
     }
     Completion c;
     std::optional<int64_t> logprobs;
-    if (!read(body, root_, "prompt", c.prompt, true) || !read(body, root_, "suffix", c.suffix) || !read(body, root_, "echo", c.echo) ||
-        !read(body, root_, "logprobs", logprobs)) {
+    if (!read(body, root_, "prompt", c.prompt, true) || !read(body, root_, "suffix", c.suffix) ||
+        !read(body, root_, "echo", c.echo) || !read(body, root_, "logprobs", logprobs)) {
       return false;
     }
     if (logprobs && (*logprobs < 0 || *logprobs > 20)) {
       return fail(root_ / "logprobs", "Invalid logprobs value, the valid range of logprobs is [0, 20].");
     }
-    if (c.echo && (c.suffix || logprobs)) return fail(root_ / "echo", "echo cannot be used together with suffix or logprobs");
+    if (c.echo && (c.suffix || logprobs))
+      return fail(root_ / "echo", "echo cannot be used together with suffix or logprobs");
     out_.inference.logprobs = logprobs.has_value();
     if (logprobs) out_.inference.top_logprobs = static_cast<int>(*logprobs);
     out_.completion = std::move(c);

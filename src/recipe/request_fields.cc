@@ -15,7 +15,8 @@ constexpr RequestField kFields[] = {
     {C, "messages", kHonoured, "roles system, developer (read as user), user, assistant, tool, latest_reminder"},
     {C, "messages[].content", kHonoured, "a string or parts; parts are joined by a blank line"},
     {C, "messages[].content[].image_url", kHonoured,
-     "http, https or data URL; detail low, high, original, auto; not in assistant messages; the service fetches and checks images, then "
+     "http, https or data URL; detail low, high, original, auto; not in assistant messages; the service fetches and "
+     "checks images, then "
      "refuses the request: no model here can see"},
     {C, "messages[].content[].file", kHonoured, "image as file_data (flat or nested); as image_url"},
     {C, "messages[].content[].file.file_id", kRefused, "there is no file store"},
@@ -43,7 +44,8 @@ constexpr RequestField kFields[] = {
     {C, "stream_options", kHonoured, "only together with stream"},
     {C, "response_format", kHonoured, "text, json_object, json_schema, regex"},
     {C, "tools", kHonoured, "function and custom tools; strict is enforced"},
-    {C, "tool_choice", kHonoured, "none, auto, required, a tool, allowed_tools; a forced choice needs thinking off unless the server allows it"},
+    {C, "tool_choice", kHonoured,
+     "none, auto, required, a tool, allowed_tools; a forced choice needs thinking off unless the server allows it"},
     {C, "parallel_tool_calls", kHonoured, ""},
     {C, "logprobs", kHonoured, ""},
     {C, "top_logprobs", kHonoured, "needs logprobs"},
@@ -71,7 +73,8 @@ constexpr RequestField kFields[] = {
 
     {R, "model", kHonoured, "compared exactly with the served names"},
     {R, "input", kHonoured, "a string or items"},
-    {R, "input[].content", kHonoured, "input_text, output_text, input_image (as Chat's image_url); input_file becomes [Unsupported Document]"},
+    {R, "input[].content", kHonoured,
+     "input_text, output_text, input_image (as Chat's image_url); input_file becomes [Unsupported Document]"},
     {R, "input[].content[].file_id", kRefused, "there is no file store"},
     {R, "input[].encrypted_content", kHonoured, "reasoning sealed by this service; used where the item has no text"},
     {R, "input[].summary", kHonoured, "used where a reasoning item has neither text nor encrypted content"},
@@ -89,8 +92,10 @@ constexpr RequestField kFields[] = {
     {R, "stream", kHonoured, ""},
     {R, "text", kHonoured, "format text, json_object, json_schema"},
     {R, "text.verbosity", kChecked, ""},
-    {R, "tools", kHonoured, "function, namespace, custom, tool_search (client); web_search by policy; other kinds are dropped"},
-    {R, "tools[].format", kHonoured, "custom tools: text or grammar (lark, regex); apply_patch has a built-in definition"},
+    {R, "tools", kHonoured,
+     "function, namespace, custom, tool_search (client); web_search by policy; other kinds are dropped"},
+    {R, "tools[].format", kHonoured,
+     "custom tools: text or grammar (lark, regex); apply_patch has a built-in definition"},
     {R, "tool_choice", kHonoured, "none, auto, required, a tool, allowed_tools, web_search (as auto)"},
     {R, "parallel_tool_calls", kHonoured, ""},
     {R, "top_logprobs", kHonoured, "turns logprobs on"},
@@ -115,7 +120,9 @@ constexpr RequestField kFields[] = {
 
     {M, "model", kHonoured, "served names; claude-* is mapped to a served model"},
     {M, "messages", kHonoured, "roles user, assistant, system"},
-    {M, "messages[].content", kHonoured, "a string or blocks: text, image (as Chat's image_url), document, search_result, tool_use, tool_result, tool_reference, thinking"},
+    {M, "messages[].content", kHonoured,
+     "a string or blocks: text, image (as Chat's image_url), document, search_result, tool_use, tool_result, "
+     "tool_reference, thinking"},
     {M, "messages[].content[].source.file_id", kRefused, "there is no file store"},
     {M, "messages[].content[].data", kHonoured, "redacted_thinking: read if this service sealed it, else left out"},
     {M, "messages[].content[].signature", kIgnored, ""},
@@ -129,8 +136,10 @@ constexpr RequestField kFields[] = {
     {M, "top_k", kIgnored, ""},
     {M, "stop_sequences", kHonoured, "up to 16"},
     {M, "stream", kHonoured, ""},
-    {M, "tools", kHonoured, "custom tools with strict and defer_loading; web_search by policy; other server tools are refused"},
-    {M, "tool_choice", kHonoured, "auto, any, tool, none; disable_parallel_tool_use; any is auto while thinking unless the server allows forcing"},
+    {M, "tools", kHonoured,
+     "custom tools with strict and defer_loading; web_search by policy; other server tools are refused"},
+    {M, "tool_choice", kHonoured,
+     "auto, any, tool, none; disable_parallel_tool_use; any is auto while thinking unless the server allows forcing"},
     {M, "thinking", kHonoured, "enabled, adaptive (as enabled), disabled"},
     {M, "thinking.budget_tokens", kChecked, ""},
     {M, "output_config", kHonoured, "effort and format json_schema"},
@@ -194,9 +203,12 @@ std::span<const RequestField> request_fields() { return kFields; }
 std::string api_compatibility_markdown() {
   std::string out =
       "# API compatibility\n\n"
-      "What becomes of each field of a request. This page is printed from the table in `src/recipe/request_fields.cc` by\n"
-      "`build/release/tools/api_compatibility > docs/api-compatibility.md`; a test keeps the two equal. Fields that are not listed\n"
-      "are ignored. A wrong value of a field that is not ignored is refused with status 400 and the JSON path of the fault.\n";
+      "What becomes of each field of a request. This page is printed from the table in `src/recipe/request_fields.cc` "
+      "by\n"
+      "`build/release/tools/api_compatibility > docs/api-compatibility.md`; a test keeps the two equal. Fields that "
+      "are not listed\n"
+      "are ignored. A wrong value of a field that is not ignored is refused with status 400 and the JSON path of the "
+      "fault.\n";
   const RequestField* previous = nullptr;
   for (const RequestField& field : kFields) {
     if (previous == nullptr || previous->protocol != field.protocol) {
@@ -220,7 +232,8 @@ std::string api_compatibility_markdown() {
       "tools announced by references and searches, all together, bytes");
   row("images_max", static_cast<int64_t>(limits.images_max), "images of a request");
   row("image_bytes_max", static_cast<int64_t>(limits.image_bytes_max), "one inline image, decoded bytes");
-  row("inline_image_bytes_max", static_cast<int64_t>(limits.inline_image_bytes_max), "all inline images, decoded bytes");
+  row("inline_image_bytes_max", static_cast<int64_t>(limits.inline_image_bytes_max),
+      "all inline images, decoded bytes");
   row("image_url_bytes_max", static_cast<int64_t>(limits.image_url_bytes_max), "one image URL, bytes");
   row("stop_sequences_max", static_cast<int64_t>(limits.stop_sequences_max), "stop sequences");
   row("stop_sequence_bytes_max", static_cast<int64_t>(limits.stop_sequence_bytes_max), "one stop sequence, bytes");

@@ -13,7 +13,8 @@ namespace {
 bool is_web_search(std::string_view type) { return type.starts_with("web_search"); }
 
 bool is_media_type(std::string_view type) {
-  return type == "image/jpeg" || type == "image/jpg" || type == "image/png" || type == "image/gif" || type == "image/webp";
+  return type == "image/jpeg" || type == "image/jpg" || type == "image/png" || type == "image/gif" ||
+         type == "image/webp";
 }
 
 constexpr std::string_view kBillingLine = "x-anthropic-billing-header:";
@@ -24,10 +25,10 @@ class MessagesReader : public RequestReader {
 
  private:
   bool convert(Json& body) override {
-    return read_model(body) && read_sampling(body) && read_max_tokens(body, "max_tokens", true) && read_stops(body, "stop_sequences") &&
-           read_metadata(body) && read_thinking(body) && read_output_config(body) && set_thinking() && read_tools(body) &&
-           read_choice(body) && read_system(body) && read_messages(body) && apply_choice() &&
-           finish_reasoning("content[].thinking", "messages");
+    return read_model(body) && read_sampling(body) && read_max_tokens(body, "max_tokens", true) &&
+           read_stops(body, "stop_sequences") && read_metadata(body) && read_thinking(body) &&
+           read_output_config(body) && set_thinking() && read_tools(body) && read_choice(body) && read_system(body) &&
+           read_messages(body) && apply_choice() && finish_reasoning("content[].thinking", "messages");
   }
 
   bool read_metadata(const Json& body) {
@@ -57,7 +58,8 @@ class MessagesReader : public RequestReader {
     Json* value = body.find("tools");
     if (!is_set(value)) return true;
     const Path at = root_ / "tools";
-    if (!expect_array(*value, at) || !too_many(at, value->as_array().size(), options_.limits.tools_max, "tools_max")) return false;
+    if (!expect_array(*value, at) || !too_many(at, value->as_array().size(), options_.limits.tools_max, "tools_max"))
+      return false;
     bool all_deferred = true;
     for (size_t i = 0; i < value->as_array().size(); ++i) {
       const Path tool_at = at[i];
@@ -144,7 +146,8 @@ class MessagesReader : public RequestReader {
       out = std::move(value.as_string());
       return true;
     }
-    if (!value.is_array()) return bad(at, fmt::format("expected a string or a list of blocks, got {}", value.kind_name()));
+    if (!value.is_array())
+      return bad(at, fmt::format("expected a string or a list of blocks, got {}", value.kind_name()));
     for (size_t i = 0; i < value.as_array().size(); ++i) {
       const Path block_at = at[i];
       std::string type, text;
@@ -182,8 +185,11 @@ class MessagesReader : public RequestReader {
     for (const std::string& id : turn_ids_) {
       if (open_.contains(id)) ids += (ids.empty() ? "" : ", ") + id;
     }
-    return fail(at, fmt::format("messages.{}: `tool_use` ids were found without `tool_result` blocks immediately after: {}. Each "
-                                "`tool_use` block must have a corresponding `tool_result` block in the next message.", where, ids));
+    return fail(
+        at,
+        fmt::format("messages.{}: `tool_use` ids were found without `tool_result` blocks immediately after: {}. Each "
+                    "`tool_use` block must have a corresponding `tool_result` block in the next message.",
+                    where, ids));
   }
 
   Message& add(Role role) {
@@ -194,7 +200,8 @@ class MessagesReader : public RequestReader {
   bool read_message(Json& value, const Path& at) {
     std::string role;
     if (!expect_object(value, at) || !read(value, at, "role", role, true)) return false;
-    if (role != "user" && role != "assistant" && role != "system") return unknown_value(at / "role", role, "user, assistant or system");
+    if (role != "user" && role != "assistant" && role != "system")
+      return unknown_value(at / "role", role, "user, assistant or system");
     Json* content = value.find("content");
     if (content == nullptr) return missing(at, "content");
     const Path content_at = at / "content";
@@ -241,14 +248,17 @@ class MessagesReader : public RequestReader {
         continue;
       }
       if (type == "tool_use") {
-        return fail(block_at, fmt::format("messages.{}: `tool_use` blocks can only be in `assistant` messages", index_));
+        return fail(block_at,
+                    fmt::format("messages.{}: `tool_use` blocks can only be in `assistant` messages", index_));
       }
       if (type == "thinking" || type == "redacted_thinking") {
-        return fail(block_at, fmt::format("messages.{}.content: thinking blocks may only be in `assistant` messages", index_));
+        return fail(block_at,
+                    fmt::format("messages.{}.content: thinking blocks may only be in `assistant` messages", index_));
       }
       if (!open_.empty()) return unanswered(index_, at);
       if ((type == "server_tool_use" || is_web_search(type)) && options_.messages_web_search == WebSearch::kDrop) {
-        return fail(block_at, fmt::format("messages.{}: `{}` blocks can only be in `assistant` messages", index_, type));
+        return fail(block_at,
+                    fmt::format("messages.{}: `{}` blocks can only be in `assistant` messages", index_, type));
       }
       Content part;
       if (!read_block(blocks[j], block_at, type, part)) return false;
@@ -287,9 +297,11 @@ class MessagesReader : public RequestReader {
     if (!read_type(*source, source_at, type)) return false;
     if (type == "base64") {
       std::string media_type, data;
-      if (!read(*source, source_at, "media_type", media_type, true) || !read(*source, source_at, "data", data, true)) return false;
+      if (!read(*source, source_at, "media_type", media_type, true) || !read(*source, source_at, "data", data, true))
+        return false;
       if (!is_media_type(media_type)) {
-        return unknown_value(source_at / "media_type", media_type, "image/jpeg, image/jpg, image/png, image/gif or image/webp");
+        return unknown_value(source_at / "media_type", media_type,
+                             "image/jpeg, image/jpg, image/png, image/gif or image/webp");
       }
       return add_image_data(out, media_type, data, source_at);
     }
@@ -302,7 +314,8 @@ class MessagesReader : public RequestReader {
       return add_image_url(out, std::move(url), std::nullopt, source_at, "source.url");
     }
     if (type == "file") {
-      return fail(source_at, fmt::format("{}: file_id is not supported. Pass the image as a base64 data url instead.", at.to_string()));
+      return fail(source_at, fmt::format("{}: file_id is not supported. Pass the image as a base64 data url instead.",
+                                         at.to_string()));
     }
     return unknown_value(source_at / "type", type, "base64, url or file");
   }
@@ -335,7 +348,8 @@ class MessagesReader : public RequestReader {
       out.text += value.as_string();
       return true;
     }
-    if (!value.is_array()) return bad(at, fmt::format("expected a string or a list of blocks, got {}", value.kind_name()));
+    if (!value.is_array())
+      return bad(at, fmt::format("expected a string or a list of blocks, got {}", value.kind_name()));
     for (size_t i = 0; i < value.as_array().size(); ++i) {
       const Path block_at = at[i];
       std::string type;
@@ -353,8 +367,9 @@ class MessagesReader : public RequestReader {
     if (!read(block, at, "tool_name", name, true)) return false;
     const auto tool = std::find_if(known_.begin(), known_.end(), [&](const Tool& t) { return t.name == name; });
     if (tool == known_.end()) {
-      return fail(at / "tool_name", fmt::format("messages.{}.content.{}: tool reference '{}' not found in available tools", index_,
-                                                result_ < 0 ? index : static_cast<size_t>(result_), clip(name, 200)));
+      return fail(at / "tool_name",
+                  fmt::format("messages.{}.content.{}: tool reference '{}' not found in available tools", index_,
+                              result_ < 0 ? index : static_cast<size_t>(result_), clip(name, 200)));
     }
     if (!count_announced(*tool, at)) return false;
     announced_.push_back(*tool);
@@ -378,18 +393,27 @@ class MessagesReader : public RequestReader {
     if (!read(block, at, "tool_use_id", id, true)) return false;
     const Path id_at = at / "tool_use_id";
     if (answered_.contains(id)) {
-      return fail(id_at, fmt::format("messages.{}.content.{}: each tool_use must have a single result. Found multiple `tool_result` blocks "
-                                     "with id: {}", index_, j, id));
+      return fail(
+          id_at,
+          fmt::format(
+              "messages.{}.content.{}: each tool_use must have a single result. Found multiple `tool_result` blocks "
+              "with id: {}",
+              index_, j, id));
     }
     if (!open_.contains(id)) {
-      return fail(id_at, fmt::format("unexpected `messages.{}.content.{}: tool_use_id` found in `tool_result` blocks: {}. Each `tool_result` "
-                                     "block must have a corresponding `tool_use` block in the previous message.", index_, j, id));
+      return fail(
+          id_at,
+          fmt::format(
+              "unexpected `messages.{}.content.{}: tool_use_id` found in `tool_result` blocks: {}. Each `tool_result` "
+              "block must have a corresponding `tool_use` block in the previous message.",
+              index_, j, id));
     }
     open_.erase(id);
     answered_.insert(id);
     Content content;
     result_ = static_cast<int64_t>(j);
-    if (Json* value = block.find("content"); is_set(value) && !read_blocks(*value, at / "content", content)) return false;
+    if (Json* value = block.find("content"); is_set(value) && !read_blocks(*value, at / "content", content))
+      return false;
     result_ = -1;
     Message& m = add(Role::kTool);
     m.tool_call_id = std::move(id);

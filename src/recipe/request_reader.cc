@@ -46,7 +46,8 @@ bool RequestReader::fail(const Path& at, std::string message) {
 
 bool RequestReader::bad(const Path& at, std::string_view what) {
   const std::string path = at.to_string();
-  return fail(at, path.empty() ? fmt::format("invalid request body: {}", what) : fmt::format("invalid request body: `{}`: {}", path, what));
+  return fail(at, path.empty() ? fmt::format("invalid request body: {}", what)
+                               : fmt::format("invalid request body: `{}`: {}", path, what));
 }
 
 bool RequestReader::over_limit(const Path& at, std::string_view limit, size_t limit_value) {
@@ -137,7 +138,8 @@ bool RequestReader::read_model(const Json& body) {
   }
   std::string names;
   for (const ServedModel& m : options_.models) names += (names.empty() ? "" : ", ") + m.name;
-  return fail(root_ / "model", fmt::format("The supported API model names are {}, but you passed {}.", names, clip(out_.model, 200)));
+  return fail(root_ / "model",
+              fmt::format("The supported API model names are {}, but you passed {}.", names, clip(out_.model, 200)));
 }
 
 // A model that answers for a name nobody serves, or null.
@@ -195,7 +197,8 @@ bool RequestReader::read_seed(const Json& body) {
   if (!read(body, root_, "seed", seed)) return false;
   const Json* value = body.find("seed");
   const bool too_large = is_set(value) && !value->to_int64();
-  if (seed && (*seed < 0 || too_large)) return fail(root_ / "seed", "Invalid seed value, the valid range of seed is [0, 2^63)");
+  if (seed && (*seed < 0 || too_large))
+    return fail(root_ / "seed", "Invalid seed value, the valid range of seed is [0, 2^63)");
   out_.inference.seed = seed;
   return true;
 }
@@ -225,8 +228,11 @@ bool RequestReader::read_stops(const Json& body, std::string_view key) {
   const auto add = [&](const Json& stop, const Path& path, std::string_view index) {
     if (!stop.is_string()) return bad(path, fmt::format("expected a string, got {}", stop.kind_name()));
     if (stop.as_string().empty()) {
-      return fail(path, fmt::format("Invalid 'stop{}': empty string. Expected a string with minimum length 1, but got an empty string "
-                                    "instead.", index));
+      return fail(
+          path, fmt::format(
+                    "Invalid 'stop{}': empty string. Expected a string with minimum length 1, but got an empty string "
+                    "instead.",
+                    index));
     }
     if (stop.as_string().size() > options_.limits.stop_sequence_bytes_max) {
       return over_limit(path, "stop_sequence_bytes_max", options_.limits.stop_sequence_bytes_max);
@@ -235,7 +241,8 @@ bool RequestReader::read_stops(const Json& body, std::string_view key) {
     return true;
   };
   if (value->is_string() && key == "stop") return add(*value, at, {});
-  if (!value->is_array()) return bad(at, fmt::format("expected a string or a list of strings, got {}", value->kind_name()));
+  if (!value->is_array())
+    return bad(at, fmt::format("expected a string or a list of strings, got {}", value->kind_name()));
   const JsonArray& list = value->as_array();
   if (list.size() > options_.limits.stop_sequences_max) {
     return fail(at, fmt::format("Stop string array too long: {}", list.size()));
@@ -266,10 +273,12 @@ bool RequestReader::read_effort(const Json& object, const Path& at, std::string_
     effort_number_ = number;
     return true;
   }
-  if (!value->is_string()) return bad(at / key, fmt::format("expected a string or an integer, got {}", value->kind_name()));
+  if (!value->is_string())
+    return bad(at / key, fmt::format("expected a string or an integer, got {}", value->kind_name()));
   static constexpr std::string_view kNames[] = {"none", "minimal", "low", "medium", "high", "xhigh", "ultra", "max"};
   if (std::find(std::begin(kNames), std::end(kNames), value->as_string()) == std::end(kNames)) {
-    return unknown_value(at / key, value->as_string(), "none, minimal, low, medium, high, xhigh, ultra, max or an integer 1..100");
+    return unknown_value(at / key, value->as_string(),
+                         "none, minimal, low, medium, high, xhigh, ultra, max or an integer 1..100");
   }
   effort_ = value->as_string();
   return true;
@@ -332,14 +341,16 @@ bool RequestReader::read_schema_format(const Json& format, const Path& at) {
   out_.conversation.response_schema = *schema;
   constraint_schema_ = *schema;
   if (!strict.value_or(false)) return true;
-  if (const auto fault = complete_strict(constraint_schema_, SchemaUse::kResponseFormat)) return fail(schema_at, *fault);
+  if (const auto fault = complete_strict(constraint_schema_, SchemaUse::kResponseFormat))
+    return fail(schema_at, *fault);
   return true;
 }
 
 bool RequestReader::mentions_json() const {
   const auto mentions = [](std::string_view text) {
     for (size_t i = 0; i + 4 <= text.size(); ++i) {
-      if ((text[i] | 32) == 'j' && (text[i + 1] | 32) == 's' && (text[i + 2] | 32) == 'o' && (text[i + 3] | 32) == 'n') return true;
+      if ((text[i] | 32) == 'j' && (text[i + 1] | 32) == 's' && (text[i + 2] | 32) == 'o' && (text[i + 3] | 32) == 'n')
+        return true;
     }
     return false;
   };
@@ -398,7 +409,8 @@ bool RequestReader::finish_reasoning(std::string_view name, std::string_view lis
       m.reasoning.reset();
       continue;
     }
-    const bool needed = after_last_user[i] && (!m.tool_calls.empty() || tools_declared_) && !has_empty_thought_id(m.tool_calls);
+    const bool needed =
+        after_last_user[i] && (!m.tool_calls.empty() || tools_declared_) && !has_empty_thought_id(m.tool_calls);
     if (!m.reasoning && needed && options_.reasoning_behavior == ReasoningBehavior::kReject) {
       const Path at = root_ / list;
       return fail(m.source < 0 ? at : at[static_cast<size_t>(m.source)],

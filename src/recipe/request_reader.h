@@ -105,8 +105,8 @@ class RequestReader {
   bool too_many(const Path& at, size_t count, size_t limit, std::string_view name);
 
   // Thinking off: history has no reasoning. On: what is missing becomes empty, or is refused where the policy says so
-  // (spec 5.3): in the turns after the last user message, if they made calls or the request declares tools. `name` is the
-  // member that the API calls it, `list` the member that messages stand in.
+  // (spec 5.3): in the turns after the last user message, if they made calls or the request declares tools. `name` is
+  // the member that the API calls it, `list` the member that messages stand in.
   bool finish_reasoning(std::string_view name, std::string_view list);
 
   // Derives parsing options, constraint and sampling from the conversation.

@@ -10,17 +10,34 @@ namespace {
 bool is_web_search(std::string_view type) { return type == "web_search" || type == "web_search_2025_08_26"; }
 
 // Members of the request that the response object repeats (spec 10.4).
-constexpr std::string_view kEchoed[] = {
-    "background", "instructions", "max_output_tokens", "max_tool_calls", "metadata", "parallel_tool_calls", "previous_response_id",
-    "prompt_cache_key", "prompt_cache_retention", "reasoning", "safety_identifier", "service_tier", "store", "temperature", "text",
-    "tool_choice", "tools", "top_logprobs", "top_p", "truncation", "user"};
+constexpr std::string_view kEchoed[] = {"background",
+                                        "instructions",
+                                        "max_output_tokens",
+                                        "max_tool_calls",
+                                        "metadata",
+                                        "parallel_tool_calls",
+                                        "previous_response_id",
+                                        "prompt_cache_key",
+                                        "prompt_cache_retention",
+                                        "reasoning",
+                                        "safety_identifier",
+                                        "service_tier",
+                                        "store",
+                                        "temperature",
+                                        "text",
+                                        "tool_choice",
+                                        "tools",
+                                        "top_logprobs",
+                                        "top_p",
+                                        "truncation",
+                                        "user"};
 
 }  // namespace
 
 bool ResponsesReader::convert(Json& body) {
-  return read_model(body) && echo(body) && read_options(body) && read_reasoning(body) && set_thinking() && read_text(body) &&
-         read_tools(body) && read_choice(body) && read_previous(body) && read_input(body) && finish_tools() &&
-         finish_reasoning("reasoning_text", "input") && check_whole();
+  return read_model(body) && echo(body) && read_options(body) && read_reasoning(body) && set_thinking() &&
+         read_text(body) && read_tools(body) && read_choice(body) && read_previous(body) && read_input(body) &&
+         finish_tools() && finish_reasoning("reasoning_text", "input") && check_whole();
 }
 
 bool ResponsesReader::echo(const Json& body) {
@@ -32,7 +49,8 @@ bool ResponsesReader::echo(const Json& body) {
 
 bool ResponsesReader::read_options(const Json& body) {
   if (!read_sampling(body) || !read_max_tokens(body, "max_output_tokens") || !read_top_logprobs(body) ||
-      !read_user(body, root_, "user") || !read(body, root_, "parallel_tool_calls", out_.inference.parallel_tool_calls)) {
+      !read_user(body, root_, "user") ||
+      !read(body, root_, "parallel_tool_calls", out_.inference.parallel_tool_calls)) {
     return false;
   }
   out_.inference.logprobs = out_.inference.top_logprobs.has_value();
@@ -122,7 +140,8 @@ bool ResponsesReader::read_tool_list(JsonArray& list, const Path& at, std::vecto
 bool ResponsesReader::read_tool_search(Json& item, const Path& at, std::vector<Tool>& out) {
   std::optional<std::string> execution;
   if (!read(item, at, "execution", execution)) return false;
-  if (execution && *execution != "client" && *execution != "server") return unknown_value(at / "execution", *execution, "client or server");
+  if (execution && *execution != "client" && *execution != "server")
+    return unknown_value(at / "execution", *execution, "client or server");
   if (!execution || *execution != "client") return true;
   Tool tool;
   tool.name = "tool_search";
@@ -136,7 +155,8 @@ bool ResponsesReader::read_tool_search(Json& item, const Path& at, std::vector<T
 
 bool ResponsesReader::read_namespace(Json& item, const Path& at, std::vector<Tool>& out) {
   std::string name, description;
-  if (!read(item, at, "name", name, true) || !check_tool_name(name, at / "name") || !read(item, at, "description", description)) {
+  if (!read(item, at, "name", name, true) || !check_tool_name(name, at / "name") ||
+      !read(item, at, "description", description)) {
     return false;
   }
   Json* tools = item.find("tools");
@@ -152,8 +172,10 @@ bool ResponsesReader::read_namespace(Json& item, const Path& at, std::vector<Too
     if (type == "custom") {
       std::string custom_name;
       if (!read(inner, tool_at, "name", custom_name, true)) return false;
-      return fail(tool_at, fmt::format("Currently custom tools are not allowed inside a namespace. Found custom tool '{}' in {}.",
-                                       custom_name, tool_at.to_string()));
+      return fail(
+          tool_at,
+          fmt::format("Currently custom tools are not allowed inside a namespace. Found custom tool '{}' in {}.",
+                      custom_name, tool_at.to_string()));
     }
     if (type != "function") return unknown_value(tool_at / "type", type, "function");
     Tool tool;
@@ -161,7 +183,8 @@ bool ResponsesReader::read_namespace(Json& item, const Path& at, std::vector<Too
     tool.defer_loading = false;
     if (!names.insert(tool.name).second) return fail(tools_at, "Tool names within a namespace must be unique.");
     // V4 writes no description of the namespace.
-    if (!description.empty() && out_.version == Version::kV41) tool.description = description + "\n" + tool.description.value_or("");
+    if (!description.empty() && out_.version == Version::kV41)
+      tool.description = description + "\n" + tool.description.value_or("");
     tool.name_space = name;
     tool.local_name = tool.name;
     tool.name = name + separator() + tool.name;
@@ -189,7 +212,8 @@ bool ResponsesReader::read_choice(const Json& body) {
   const Path at = root_ / "tool_choice";
   if (value->is_string()) {
     const std::string& word = value->as_string();
-    if (word != "none" && word != "auto" && word != "required") return unknown_value(at, word, "none, auto, required or a tool");
+    if (word != "none" && word != "auto" && word != "required")
+      return unknown_value(at, word, "none, auto, required or a tool");
     choice_ = word == "none" ? ToolChoice::kNone : word == "auto" ? ToolChoice::kAuto : ToolChoice::kRequired;
     return true;
   }
@@ -228,8 +252,10 @@ bool ResponsesReader::finish_tools() {
   if (out_.conversation.tools.empty()) out_.allowed_tools.clear();
   for (const std::string& name : out_.allowed_tools) {
     if (out_.find_tool(name) == nullptr) {
-      return fail(choice_at, fmt::format("Invalid value for 'tool_call': no function named '{}' was specified in the 'tools' parameter.",
-                                         clip(name, 200)));
+      return fail(
+          choice_at,
+          fmt::format("Invalid value for 'tool_call': no function named '{}' was specified in the 'tools' parameter.",
+                      clip(name, 200)));
     }
   }
   return true;
@@ -238,7 +264,8 @@ bool ResponsesReader::finish_tools() {
 bool ResponsesReader::check_whole() {
   if (out_.conversation.response_format == ResponseFormat::kJsonObject && !mentions_json()) {
     return fail(root_ / "input",
-                "Response input messages must contain the word 'json' in some form to use 'text.format' of type 'json_object'.");
+                "Response input messages must contain the word 'json' in some form to use 'text.format' of type "
+                "'json_object'.");
   }
   return true;
 }

@@ -11,11 +11,13 @@ namespace {
 
 constexpr size_t kToolNameMax = 128;
 constexpr std::string_view kUnsupportedFormat =
-    "You have uploaded an unsupported image. Please make sure your image is valid and has one of the following formats: webp, "
+    "You have uploaded an unsupported image. Please make sure your image is valid and has one of the following "
+    "formats: webp, "
     "png, jpeg, and gif.";
 
 bool is_image_type(std::string_view type) {
-  return type == "image/png" || type == "image/jpeg" || type == "image/jpg" || type == "image/gif" || type == "image/webp";
+  return type == "image/png" || type == "image/jpeg" || type == "image/jpg" || type == "image/gif" ||
+         type == "image/webp";
 }
 
 std::string lower(std::string_view text) {
@@ -31,17 +33,22 @@ std::string lower(std::string_view text) {
 bool RequestReader::check_tool_name(std::string_view name, const Path& name_at) {
   const std::string head = fmt::format("Invalid '{}': ", name_at.to_string());
   if (name.empty()) {
-    return fail(name_at, head + "empty string. Expected a string with minimum length 1, but got an empty string instead.");
+    return fail(name_at,
+                head + "empty string. Expected a string with minimum length 1, but got an empty string instead.");
   }
   const bool fits = std::all_of(name.begin(), name.end(), [](unsigned char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
   });
   if (!fits) {
-    return fail(name_at, head + "string does not match pattern. Expected a string that matches the pattern '^[a-zA-Z0-9_-]+$'.");
+    return fail(name_at,
+                head + "string does not match pattern. Expected a string that matches the pattern '^[a-zA-Z0-9_-]+$'.");
   }
   if (name.size() > kToolNameMax) {
-    return fail(name_at, head + fmt::format("string too long. Expected a string with maximum length {}, but got a string with length {} "
-                                            "instead.", kToolNameMax, name.size()));
+    return fail(
+        name_at,
+        head + fmt::format("string too long. Expected a string with maximum length {}, but got a string with length {} "
+                           "instead.",
+                           kToolNameMax, name.size()));
   }
   return true;
 }
@@ -64,7 +71,8 @@ bool RequestReader::finish_parameters(Tool& tool, bool given, const Path& at) {
     const std::string head = fmt::format("Invalid schema for function '{}': ", tool.name);
     const Json* type = tool.parameters.find("type");
     if (!tool.parameters.is_object() && !tool.parameters.is_bool()) {
-      return fail(at, head + fmt::format("schema must be a JSON Schema of 'type: \"object\"', got {}.", tool.parameters.kind_name()));
+      return fail(at, head + fmt::format("schema must be a JSON Schema of 'type: \"object\"', got {}.",
+                                         tool.parameters.kind_name()));
     }
     // Strict tools have their own wording for this.
     const bool object = type != nullptr && type->is_string() && type->as_string() == "object";
@@ -88,7 +96,9 @@ bool RequestReader::finish_parameters(Tool& tool, bool given, const Path& at) {
 
 // A custom tool is a function with the one string `input` (spec 9.8). Chat nests the grammar, Responses does not.
 bool RequestReader::read_custom(Json& custom, const Path& at, bool nested_grammar, Tool& out) {
-  if (!expect_object(custom, at) || !read(custom, at, "name", out.name, true) || !check_tool_name(out.name, at / "name")) return false;
+  if (!expect_object(custom, at) || !read(custom, at, "name", out.name, true) ||
+      !check_tool_name(out.name, at / "name"))
+    return false;
   out.custom = true;
   if (!nested_grammar && out.name == "apply_patch") {
     std::string text(kApplyPatchDescription);
@@ -127,12 +137,14 @@ bool RequestReader::read_custom(Json& custom, const Path& at, bool nested_gramma
     return over_limit(grammar_at / "definition", "schema_bytes_max", options_.limits.schema_bytes_max);
   }
   out.syntax = syntax == "lark" ? CustomSyntax::kLark : CustomSyntax::kRegex;
-  out.description = fmt::format("{}\n\nThe input must match this {} grammar:\n{}", out.description.value_or(""), syntax, out.definition);
+  out.description = fmt::format("{}\n\nThe input must match this {} grammar:\n{}", out.description.value_or(""), syntax,
+                                out.definition);
   return true;
 }
 
 bool RequestReader::check_unique_tools(const Path& at) {
-  if (out_.conversation.tools.size() > options_.limits.tools_max) return over_limit(at, "tools_max", options_.limits.tools_max);
+  if (out_.conversation.tools.size() > options_.limits.tools_max)
+    return over_limit(at, "tools_max", options_.limits.tools_max);
   std::set<std::string_view> names;
   for (const Tool& tool : out_.conversation.tools) {
     if (!names.insert(tool.name).second) return fail(at, "Tool names must be unique.");
@@ -153,8 +165,10 @@ bool RequestReader::apply_tool_choice(ToolChoice choice, std::string_view named,
   if (!named.empty()) {
     const auto found = std::find_if(c.tools.begin(), c.tools.end(), [&](const Tool& t) { return t.name == named; });
     if (found == c.tools.end()) {
-      return fail(at, fmt::format("Invalid value for 'tool_call': no function named '{}' was specified in the 'tools' parameter.",
-                                  clip(named, 200)));
+      return fail(
+          at,
+          fmt::format("Invalid value for 'tool_call': no function named '{}' was specified in the 'tools' parameter.",
+                      clip(named, 200)));
     }
     std::vector<Tool> only;
     only.push_back(std::move(*found));
@@ -197,10 +211,12 @@ bool RequestReader::check_base64(std::string_view data, size_t& decoded_bytes) c
   return fine;
 }
 
-bool RequestReader::add_image_data(Content& content, std::string_view media_type, std::string_view data, const Path& at) {
+bool RequestReader::add_image_data(Content& content, std::string_view media_type, std::string_view data,
+                                   const Path& at) {
   size_t bytes = 0;
   if (!check_base64(data, bytes)) return fail(at, at.to_string() + ": base64 decode error");
-  if (bytes > options_.limits.image_bytes_max) return over_limit(at, "image_bytes_max", options_.limits.image_bytes_max);
+  if (bytes > options_.limits.image_bytes_max)
+    return over_limit(at, "image_bytes_max", options_.limits.image_bytes_max);
   inline_image_bytes_ += bytes;
   if (inline_image_bytes_ > options_.limits.inline_image_bytes_max) {
     return over_limit(at, "inline_image_bytes_max", options_.limits.inline_image_bytes_max);
@@ -208,8 +224,8 @@ bool RequestReader::add_image_data(Content& content, std::string_view media_type
   return add_image(content, {.source = fmt::format("data:{};base64,{}", media_type, data), .is_data_url = true}, at);
 }
 
-bool RequestReader::add_image_url(Content& content, std::string url, const std::optional<std::string>& detail, const Path& at,
-                                  std::string_view field) {
+bool RequestReader::add_image_url(Content& content, std::string url, const std::optional<std::string>& detail,
+                                  const Path& at, std::string_view field) {
   Image image;
   if (detail) {
     static constexpr std::string_view kDetails[] = {"low", "high", "original", "auto"};
@@ -221,13 +237,15 @@ bool RequestReader::add_image_url(Content& content, std::string url, const std::
   if (scheme.starts_with("data:")) {
     const size_t comma = url.find(',');
     const size_t type_end = url.find_first_of(";,");
-    const std::string type = lower(std::string_view(url).substr(5, type_end == std::string::npos ? type_end : type_end - 5));
+    const std::string type =
+        lower(std::string_view(url).substr(5, type_end == std::string::npos ? type_end : type_end - 5));
     if (!is_image_type(type)) return fail(at, fmt::format("{}: {}", at.to_string(), kUnsupportedFormat));
     if (comma == std::string::npos || !std::string_view(url).substr(0, comma).ends_with(";base64")) {
       return fail(at, fmt::format("{}: Unsupported image_url format", at.to_string()));
     }
     const size_t bytes = (url.size() - comma) * 3 / 4;
-    if (bytes > options_.limits.image_bytes_max) return over_limit(at, "image_bytes_max", options_.limits.image_bytes_max);
+    if (bytes > options_.limits.image_bytes_max)
+      return over_limit(at, "image_bytes_max", options_.limits.image_bytes_max);
     inline_image_bytes_ += bytes;
     if (inline_image_bytes_ > options_.limits.inline_image_bytes_max) {
       return over_limit(at, "inline_image_bytes_max", options_.limits.inline_image_bytes_max);
@@ -235,9 +253,11 @@ bool RequestReader::add_image_url(Content& content, std::string url, const std::
     image.is_data_url = true;
   } else if (scheme.starts_with("http://") || scheme.starts_with("https://")) {
     if (url.size() > options_.limits.image_url_bytes_max) {
-      return fail(at, fmt::format("{}: {} external link length {} too long, max link length {}. Consider passing file data directly "
-                                  "with base64 data url instead.",
-                                  at.to_string(), field, url.size(), options_.limits.image_url_bytes_max));
+      return fail(
+          at, fmt::format(
+                  "{}: {} external link length {} too long, max link length {}. Consider passing file data directly "
+                  "with base64 data url instead.",
+                  at.to_string(), field, url.size(), options_.limits.image_url_bytes_max));
     }
   } else {
     return fail(at, fmt::format("{}: Unsupported image_url format", at.to_string()));

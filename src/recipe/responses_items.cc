@@ -32,7 +32,8 @@ std::string found_tools_text(const JsonArray& tools) {
     const Json *type = tool.find("type"), *inner = tool.find("tools");
     if (type == nullptr || !type->is_string()) continue;  // refused when the tools are read
     if (type->as_string() == "function") function(tool, nullptr);
-    if (type->as_string() != "namespace" || inner == nullptr || !inner->is_array() || tool.find("name") == nullptr) continue;
+    if (type->as_string() != "namespace" || inner == nullptr || !inner->is_array() || tool.find("name") == nullptr)
+      continue;
     for (const Json& t : inner->as_array()) function(t, &tool);
   }
   return out + "]";
@@ -53,7 +54,8 @@ bool ResponsesReader::read_previous(const Json& body) {
   if (!items.ok()) {
     const bool unknown = items.status().code() == Code::kNotFound;
     error_.code = unknown ? "previous_response_not_found" : "invalid_request_error";
-    return fail(at, unknown ? fmt::format("Previous response with id '{}' not found.", clip(*id, 200)) : items.status().message());
+    return fail(at, unknown ? fmt::format("Previous response with id '{}' not found.", clip(*id, 200))
+                            : items.status().message());
   }
   out_.previous_response_id = *id;
   previous_ = std::move(items).value();
@@ -64,7 +66,8 @@ bool ResponsesReader::read_input(Json& body) {
   std::optional<std::string> instructions;
   if (!read(body, root_, "instructions", instructions)) return false;
   Json* input = body.find("input");
-  if (!is_set(input) && instructions.value_or("").empty() && previous_.empty()) return fail(root_ / "input", "Either input or instructions must be provided");
+  if (!is_set(input) && instructions.value_or("").empty() && previous_.empty())
+    return fail(root_ / "input", "Either input or instructions must be provided");
   if (instructions && !instructions->empty()) {
     out_.conversation.messages.push_back({.role = Role::kSystem, .content = {.text = std::move(*instructions)}});
   }
@@ -83,10 +86,12 @@ bool ResponsesReader::read_input(Json& body) {
       out_.input_items.push_back(std::move(item));
     }
     if (!check_answered(at)) return false;
-    out_.conversation.messages.push_back({.role = Role::kUser, .content = {.text = std::move(input->as_string())}, .source = 0});
+    out_.conversation.messages.push_back(
+        {.role = Role::kUser, .content = {.text = std::move(input->as_string())}, .source = 0});
     return true;
   }
-  if (!input->is_array()) return bad(at, fmt::format("expected a string or a list of items, got {}", input->kind_name()));
+  if (!input->is_array())
+    return bad(at, fmt::format("expected a string or a list of items, got {}", input->kind_name()));
   JsonArray& items = input->as_array();
   if (items.empty()) return fail(at, "Input items array must not be empty");
   if (!too_many(at, items.size(), options_.limits.messages_max, "messages_max")) return false;
@@ -188,12 +193,15 @@ bool ResponsesReader::read_part(Json& part, const Path& at, Parts parts, Content
     return true;
   }
   if (type != "input_image") {
-    return unknown_value(at / "type", type, parts == Parts::kOutput ? "input_text, input_image or input_file"
-                                                                    : "input_text, output_text, input_image or input_file");
+    return unknown_value(at / "type", type,
+                         parts == Parts::kOutput ? "input_text, input_image or input_file"
+                                                 : "input_text, output_text, input_image or input_file");
   }
-  if (parts == Parts::kAssistant) return fail(at, fmt::format("{}: Image in assistant message is unsupported", at.to_string()));
+  if (parts == Parts::kAssistant)
+    return fail(at, fmt::format("{}: Image in assistant message is unsupported", at.to_string()));
   std::optional<std::string> url, file_id, detail;
-  if (!read(part, at, "image_url", url) || !read(part, at, "file_id", file_id) || !read(part, at, "detail", detail)) return false;
+  if (!read(part, at, "image_url", url) || !read(part, at, "file_id", file_id) || !read(part, at, "detail", detail))
+    return false;
   const std::string where = at.to_string();
   if (url && file_id) return fail(at, where + ": input_image cannot have both image_url and file_id");
   if (file_id) return fail(at, where + ": file_id is not supported. Pass the image as a base64 data url instead.");
@@ -220,12 +228,14 @@ bool ResponsesReader::read_reasoning_text(Json& item, const Path& at, std::optio
   if (!read(item, at, "encrypted_content", sealed)) return false;
   if (!sealed || sealed->empty()) return read_texts(item, at, "summary", text);
   const Path sealed_at = at / "encrypted_content";
-  Result<std::string> opened = options_.sealer != nullptr
-                                   ? options_.sealer->open(*sealed)
-                                   : Result<std::string>(Status(Code::kInvalidArgument, "this server has no key for encrypted content"));
+  Result<std::string> opened =
+      options_.sealer != nullptr
+          ? options_.sealer->open(*sealed)
+          : Result<std::string>(Status(Code::kInvalidArgument, "this server has no key for encrypted content"));
   if (!opened.ok()) {
     error_.code = "invalid_encrypted_content";
-    return fail(sealed_at, fmt::format("The encrypted content of {} could not be verified: {}.", at.to_string(), opened.status().message()));
+    return fail(sealed_at, fmt::format("The encrypted content of {} could not be verified: {}.", at.to_string(),
+                                       opened.status().message()));
   }
   text = std::move(opened).value();
   return true;
@@ -240,7 +250,8 @@ bool ResponsesReader::read_texts(Json& item, const Path& at, std::string_view ke
   for (size_t i = 0; i < list->as_array().size(); ++i) {
     const Path part_at = list_at[i];
     std::string text;
-    if (!expect_object(list->as_array()[i], part_at) || !read(list->as_array()[i], part_at, "text", text, true)) return false;
+    if (!expect_object(list->as_array()[i], part_at) || !read(list->as_array()[i], part_at, "text", text, true))
+      return false;
     out = out ? *out + "\n" + text : std::move(text);
   }
   return true;
@@ -249,8 +260,11 @@ bool ResponsesReader::read_texts(Json& item, const Path& at, std::string_view ke
 bool ResponsesReader::read_call_id(const Json& item, const Path& at, std::string& id) {
   if (!read(item, at, "call_id", id, true)) return false;
   const Path id_at = at / "call_id";
-  return !id.empty() || fail(id_at, fmt::format("Invalid '{}': empty string. Expected a string with minimum length 1, but got an empty "
-                                                "string instead.", id_at.to_string()));
+  return !id.empty() ||
+         fail(id_at,
+              fmt::format("Invalid '{}': empty string. Expected a string with minimum length 1, but got an empty "
+                          "string instead.",
+                          id_at.to_string()));
 }
 
 bool ResponsesReader::open_call(Json& item, const Path& at, ToolCall& call) {
@@ -269,7 +283,9 @@ bool ResponsesReader::read_call_name(Json& item, const Path& at, ToolCall& call)
 
 bool ResponsesReader::read_call(Json& item, const Path& at) {
   ToolCall call;
-  if (!open_call(item, at, call) || !read_call_name(item, at, call) || !read(item, at, "arguments", call.arguments, true)) return false;
+  if (!open_call(item, at, call) || !read_call_name(item, at, call) ||
+      !read(item, at, "arguments", call.arguments, true))
+    return false;
   calls_.push_back(std::move(call));
   return true;
 }
@@ -277,7 +293,8 @@ bool ResponsesReader::read_call(Json& item, const Path& at) {
 bool ResponsesReader::read_custom_call(Json& item, const Path& at) {
   ToolCall call;
   std::string input;
-  if (!open_call(item, at, call) || !read_call_name(item, at, call) || !read(item, at, "input", input, true)) return false;
+  if (!open_call(item, at, call) || !read_call_name(item, at, call) || !read(item, at, "input", input, true))
+    return false;
   call.arguments = custom_arguments(input);
   calls_.push_back(std::move(call));
   return true;
@@ -301,7 +318,8 @@ bool ResponsesReader::read_output(Json& item, const Path& at) {
   Json* output = item.find("output");
   if (!is_set(output)) return missing(at, "output");
   Content content;
-  return read_content(*output, at / "output", Parts::kOutput, content) && answer(std::move(id), std::move(content), {}, at);
+  return read_content(*output, at / "output", Parts::kOutput, content) &&
+         answer(std::move(id), std::move(content), {}, at);
 }
 
 bool ResponsesReader::read_search_output(Json& item, const Path& at) {
@@ -314,7 +332,8 @@ bool ResponsesReader::read_search_output(Json& item, const Path& at) {
   Content content{.text = found_tools_text(tools->as_array())};
   std::vector<Tool> found;
   if (!read_tool_list(tools->as_array(), tools_at, found, true)) return false;
-  if (!too_many(at, out_.conversation.tools.size() + found.size(), options_.limits.tools_max, "tools_max")) return false;
+  if (!too_many(at, out_.conversation.tools.size() + found.size(), options_.limits.tools_max, "tools_max"))
+    return false;
   number_namespaced(found);
   for (Tool& tool : found) {
     tool.defer_loading = true;
@@ -326,7 +345,8 @@ bool ResponsesReader::read_search_output(Json& item, const Path& at) {
 bool ResponsesReader::answer(std::string id, Content content, std::vector<Tool> found, const Path& at) {
   const Path id_at = at / "call_id";
   if (answered_.contains(id)) return fail(id_at, fmt::format("Duplicate tool output for call_id: {}.", id));
-  if (!all_calls_.contains(id)) return fail(id_at, fmt::format("No tool call found for tool output with call_id {}.", id));
+  if (!all_calls_.contains(id))
+    return fail(id_at, fmt::format("No tool call found for tool output with call_id {}.", id));
   answered_.insert(id);
   if (!found.empty()) searches_.push_back(id);
   outputs_[std::move(id)] = {std::move(content), std::move(found), source_};

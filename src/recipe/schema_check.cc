@@ -78,8 +78,8 @@ class Checker {
     if (dialect != nullptr && dialect->is_string()) {
       const std::string& name = dialect->as_string();
       draft4_ = name.find("draft-04") != std::string::npos;
-      item_lists_ = draft4_ || name.find("draft-06") != std::string::npos || name.find("draft-07") != std::string::npos ||
-                    name.find("2019-09") != std::string::npos;
+      item_lists_ = draft4_ || name.find("draft-06") != std::string::npos ||
+                    name.find("draft-07") != std::string::npos || name.find("2019-09") != std::string::npos;
       if (!item_lists_ && name.find("2020-12") == std::string::npos) return "Unknown meta-schema: '" + name + "'";
     }
     return check(root_);
@@ -143,15 +143,19 @@ class Checker {
       const bool fine = value.is_number() || (draft4_ && key.starts_with("exclusive") && value.is_bool());
       return fine ? Fault() : wrong(key, "a number");
     }
-    if (key == "multipleOf") return value.is_number() && value.as_double() > 0 ? Fault() : wrong(key, "a number above 0");
+    if (key == "multipleOf")
+      return value.is_number() && value.as_double() > 0 ? Fault() : wrong(key, "a number above 0");
     if (contains({"minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties", "minContains",
                   "maxContains"},
                  key)) {
-      const bool fine = value.is_number() && value.as_double() >= 0 && value.as_double() == std::floor(value.as_double());
+      const bool fine =
+          value.is_number() && value.as_double() >= 0 && value.as_double() == std::floor(value.as_double());
       return fine ? Fault() : wrong(key, "a non-negative integer");
     }
-    if (contains({"uniqueItems", "deprecated", "readOnly", "writeOnly"}, key)) return value.is_bool() ? Fault() : wrong(key, "a boolean");
-    if (contains({"pattern", "format", "$id", "$schema", "$anchor", "$comment", "title", "description", "contentEncoding", "contentMediaType"},
+    if (contains({"uniqueItems", "deprecated", "readOnly", "writeOnly"}, key))
+      return value.is_bool() ? Fault() : wrong(key, "a boolean");
+    if (contains({"pattern", "format", "$id", "$schema", "$anchor", "$comment", "title", "description",
+                  "contentEncoding", "contentMediaType"},
                  key)) {
       if (!value.is_string()) return wrong(key, "a string");
       return key != "pattern" || is_closed_pattern(value.as_string()) ? Fault() : wrong(key, "a regular expression");
@@ -206,7 +210,8 @@ class Checker {
       if (at->is_array()) {
         size_t index = 0;
         const auto parsed = std::from_chars(token.data(), token.data() + token.size(), index);
-        if (parsed.ptr != token.data() + token.size() || token.empty() || index >= at->as_array().size()) return nullptr;
+        if (parsed.ptr != token.data() + token.size() || token.empty() || index >= at->as_array().size())
+          return nullptr;
         at = &at->as_array()[index];
       } else {
         at = member(*at, token);
@@ -279,7 +284,8 @@ class Completer {
   }
 
   std::string invalid(std::string_view what) const {
-    return fmt::format("{}{}", use_ == SchemaUse::kTool ? "Invalid tool parameters schema : " : "Invalid json schema: ", what);
+    return fmt::format("{}{}",
+                       use_ == SchemaUse::kTool ? "Invalid tool parameters schema : " : "Invalid json schema: ", what);
   }
 
   Fault complete_members(Json* container) {
@@ -326,7 +332,8 @@ class Completer {
       std::set<std::string_view> listed, all;
       for (const Json& name : names) all.insert(name.as_string());
       for (const Json& name : required->as_array()) {
-        if (!all.contains(name.as_string())) return fmt::format("Required property '{}' not found in object", name.as_string());
+        if (!all.contains(name.as_string()))
+          return fmt::format("Required property '{}' not found in object", name.as_string());
         listed.insert(name.as_string());
       }
       if (listed != all) return "Required properties must match all properties in the object";

@@ -20,8 +20,8 @@ std::optional<std::string> check_schema(const Json& schema);
 
 enum class SchemaUse : uint8_t { kTool, kResponseFormat };
 
-// Every object gets additionalProperties: false and required = all its properties, in property order. New keys go to the
-// end of their object. Returns the API's wording for what strict mode refuses.
+// Every object gets additionalProperties: false and required = all its properties, in property order. New keys go to
+// the end of their object. Returns the API's wording for what strict mode refuses.
 std::optional<std::string> complete_strict(Json& schema, SchemaUse use);
 
 }  // namespace deepinfer::recipe

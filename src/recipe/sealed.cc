@@ -52,7 +52,8 @@ using Context = std::unique_ptr<EVP_CIPHER_CTX, ContextDeleter>;
 const unsigned char* bytes_of(std::string_view text) { return reinterpret_cast<const unsigned char*>(text.data()); }
 
 Status bad_blob() {
-  return Status(Code::kInvalidArgument, "the encrypted content was not made by this service for this model, or was changed");
+  return Status(Code::kInvalidArgument,
+                "the encrypted content was not made by this service for this model, or was changed");
 }
 
 }  // namespace
@@ -85,7 +86,8 @@ std::string Sealer::seal(std::string_view text) const {
       RAND_bytes(out + 5, kNonceBytes) == 1 && context != nullptr &&
       EVP_EncryptInit_ex(context.get(), EVP_aes_256_gcm(), nullptr, key.key.data(), out + 5) == 1 &&
       EVP_EncryptUpdate(context.get(), nullptr, &n, out, 5) == 1 &&
-      EVP_EncryptUpdate(context.get(), nullptr, &n, bytes_of(model_family_), static_cast<int>(model_family_.size())) == 1 &&
+      EVP_EncryptUpdate(context.get(), nullptr, &n, bytes_of(model_family_), static_cast<int>(model_family_.size())) ==
+          1 &&
       EVP_EncryptUpdate(context.get(), out + kHeaderBytes, &n, bytes_of(text), static_cast<int>(text.size())) == 1 &&
       EVP_EncryptFinal_ex(context.get(), out + kHeaderBytes + text.size(), &n) == 1 &&
       EVP_CIPHER_CTX_ctrl(context.get(), EVP_CTRL_GCM_GET_TAG, kTagBytes, out + kHeaderBytes + text.size()) == 1;
@@ -95,7 +97,8 @@ std::string Sealer::seal(std::string_view text) const {
 
 Result<std::string> Sealer::open(std::string_view blob) const {
   std::string raw;
-  if (blob.size() > kBlobBytesMax || !decode_base64url(blob, raw) || raw.size() < kHeaderBytes + kTagBytes) return bad_blob();
+  if (blob.size() > kBlobBytesMax || !decode_base64url(blob, raw) || raw.size() < kHeaderBytes + kTagBytes)
+    return bad_blob();
   const unsigned char* in = bytes_of(raw);
   if (in[0] != kVersion) return bad_blob();
   const size_t size = raw.size() - kHeaderBytes - kTagBytes;
@@ -104,15 +107,16 @@ Result<std::string> Sealer::open(std::string_view blob) const {
     std::string text(size, '\0');
     const Context context(EVP_CIPHER_CTX_new());
     int n = 0;
-    const bool opened =
-        context != nullptr && EVP_DecryptInit_ex(context.get(), EVP_aes_256_gcm(), nullptr, key.key.data(), in + 5) == 1 &&
-        EVP_DecryptUpdate(context.get(), nullptr, &n, in, 5) == 1 &&
-        EVP_DecryptUpdate(context.get(), nullptr, &n, bytes_of(model_family_), static_cast<int>(model_family_.size())) == 1 &&
-        EVP_DecryptUpdate(context.get(), reinterpret_cast<unsigned char*>(text.data()), &n, in + kHeaderBytes,
-                          static_cast<int>(size)) == 1 &&
-        EVP_CIPHER_CTX_ctrl(context.get(), EVP_CTRL_GCM_SET_TAG, kTagBytes,
-                            const_cast<unsigned char*>(in + kHeaderBytes + size)) == 1 &&
-        EVP_DecryptFinal_ex(context.get(), nullptr, &n) == 1;
+    const bool opened = context != nullptr &&
+                        EVP_DecryptInit_ex(context.get(), EVP_aes_256_gcm(), nullptr, key.key.data(), in + 5) == 1 &&
+                        EVP_DecryptUpdate(context.get(), nullptr, &n, in, 5) == 1 &&
+                        EVP_DecryptUpdate(context.get(), nullptr, &n, bytes_of(model_family_),
+                                          static_cast<int>(model_family_.size())) == 1 &&
+                        EVP_DecryptUpdate(context.get(), reinterpret_cast<unsigned char*>(text.data()), &n,
+                                          in + kHeaderBytes, static_cast<int>(size)) == 1 &&
+                        EVP_CIPHER_CTX_ctrl(context.get(), EVP_CTRL_GCM_SET_TAG, kTagBytes,
+                                            const_cast<unsigned char*>(in + kHeaderBytes + size)) == 1 &&
+                        EVP_DecryptFinal_ex(context.get(), nullptr, &n) == 1;
     if (opened) return text;
   }
   return bad_blob();

@@ -19,7 +19,8 @@ constexpr size_t kPieceBytes = 8 << 10;
 constexpr std::string_view kImageNames[] = {"<｜deepseek_image｜>", "<｜image｜>", "<｜image2｜>"};
 
 Status no_token(SpecialToken token) {
-  return make_error(Code::kFailedPrecondition, "the tokenizer has no token {}, which this prompt needs", special_text(token));
+  return make_error(Code::kFailedPrecondition, "the tokenizer has no token {}, which this prompt needs",
+                    special_text(token));
 }
 
 // A stretch of plain text or one special token, in prompt order.
@@ -59,8 +60,8 @@ Result<SpecialIds> SpecialIds::find(const text::Tokenizer& tokenizer, Version ve
     if (version == Version::kV4 && name == kImageNames[0]) continue;
     if (image < 0) image = tokenizer.find_added(name).value_or(-1);
   }
-  for (SpecialToken token : {SpecialToken::kBos, SpecialToken::kEos, SpecialToken::kUser, SpecialToken::kAssistant, SpecialToken::kThink,
-                             SpecialToken::kEndThink, SpecialToken::kSystem}) {
+  for (SpecialToken token : {SpecialToken::kBos, SpecialToken::kEos, SpecialToken::kUser, SpecialToken::kAssistant,
+                             SpecialToken::kThink, SpecialToken::kEndThink, SpecialToken::kSystem}) {
     const bool optional = token == SpecialToken::kSystem && version == Version::kV4;
     if (out[token] < 0 && !optional) return no_token(token);
   }
@@ -68,7 +69,8 @@ Result<SpecialIds> SpecialIds::find(const text::Tokenizer& tokenizer, Version ve
 }
 
 struct PromptEncoder::Impl {
-  Impl(text::Tokenizer t, SpecialIds s, Options o) : tokenizer(std::move(t)), specials(s), options(o), cache(o.cache_bytes_max), pool(o.threads) {}
+  Impl(text::Tokenizer t, SpecialIds s, Options o)
+      : tokenizer(std::move(t)), specials(s), options(o), cache(o.cache_bytes_max), pool(o.threads) {}
 
   // Ids of the chunks, one vector each.
   Result<std::vector<std::vector<TokenId>>> tokenize(std::span<const PromptChunk> chunks) {
@@ -173,7 +175,8 @@ PromptEncoder::Stats PromptEncoder::stats() const {
 
 const text::Tokenizer& PromptEncoder::tokenizer() const { return impl_->tokenizer; }
 
-Result<std::vector<TokenSpan>> encode_with_spans(const Prompt& prompt, const text::Tokenizer& tokenizer, const SpecialIds& specials) {
+Result<std::vector<TokenSpan>> encode_with_spans(const Prompt& prompt, const text::Tokenizer& tokenizer,
+                                                 const SpecialIds& specials) {
   std::vector<TokenSpan> out;
   const std::string_view all = prompt.text;
   size_t at = 0;

@@ -72,6 +72,7 @@ struct TokenSpan {
   text::TokenId id;
   size_t begin, end;
 };
-Result<std::vector<TokenSpan>> encode_with_spans(const Prompt& prompt, const text::Tokenizer& tokenizer, const SpecialIds& specials);
+Result<std::vector<TokenSpan>> encode_with_spans(const Prompt& prompt, const text::Tokenizer& tokenizer,
+                                                 const SpecialIds& specials);
 
 }  // namespace deepinfer::recipe

@@ -36,7 +36,8 @@ Status check(const SchedulerConfig& c) {
   }
   if (c.drafts_max < 0 || c.waiting_max < 1 || c.tenants_max < 1 || c.samples_max < 1 || c.prefill_rows_min < 1)
     return bad("a limit is out of range");
-  if (c.tier_gets_max < 0 || c.tier_puts_max < 0 || !(c.tier_wait_s >= 0)) return bad("a limit of lower tiers is negative");
+  if (c.tier_gets_max < 0 || c.tier_puts_max < 0 || !(c.tier_wait_s >= 0))
+    return bad("a limit of lower tiers is negative");
   if (c.skip_ahead_max < 0 || c.skips_max < 0 || c.preemptions_max < 0) return bad("a policy value is negative");
   return {};
 }

@@ -38,7 +38,8 @@ double cross_entropy(std::span<const Sample> samples, double temperature) {
 // The cross entropy is convex in 1/T, so a search by golden section in log T finds the minimum.
 double fit(std::span<const Sample> samples) {
   const double ratio = (std::sqrt(5.0) - 1) / 2;
-  double low = std::log(static_cast<double>(kDraftTemperatureMin)), high = std::log(static_cast<double>(kDraftTemperatureMax));
+  double low = std::log(static_cast<double>(kDraftTemperatureMin)),
+         high = std::log(static_cast<double>(kDraftTemperatureMax));
   double a = high - ratio * (high - low), b = low + ratio * (high - low);
   double at_a = cross_entropy(samples, std::exp(a)), at_b = cross_entropy(samples, std::exp(b));
   while (high - low > 1e-4) {

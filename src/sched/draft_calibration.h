@@ -1,12 +1,12 @@
-// From the confidence head's logits to the chance that a draft survives (spec/model.md 11.3, 11.5), and the temperatures
-// that make these chances true (spec/deepinfer.md C15).
+// From the confidence head's logits to the chance that a draft survives (spec/model.md 11.3, 11.5), and the
+// temperatures that make these chances true (spec/deepinfer.md C15).
 //
 //   DraftTemperatures t = fit_draft_temperatures(outcomes);        // one a draft position, first to last
 //   draft_survival(confidence_logits, t, survival);                // survival[j]: drafts 0 .. j all accepted
 //
-// acceptance of draft j given that those before it were accepted: sigma(clamp(logit / T[j], -60, 60)). T[j] minimises the
-// cross entropy over the rounds whose drafts before j were accepted; the target is "the draft equals the token".
-// A position with fewer than kOutcomesMin such rounds keeps the temperature of the one before it (1 at first).
+// acceptance of draft j given that those before it were accepted: sigma(clamp(logit / T[j], -60, 60)). T[j] minimises
+// the cross entropy over the rounds whose drafts before j were accepted; the target is "the draft equals the token". A
+// position with fewer than kOutcomesMin such rounds keeps the temperature of the one before it (1 at first).
 #pragma once
 
 #include <cstdint>

@@ -20,8 +20,8 @@ constexpr double kHopeful = 0.95;      // a draft of a drafter that nobody knows
 constexpr int kProbeShows = 3;         // steps in which a probe must show something
 constexpr int kProbeWaits = 128;       // steps that a probe waits for a new request
 
-// The measured points below which none lies: what others on the machine held up is left out, and the cost of another row
-// never falls.
+// The measured points below which none lies: what others on the machine held up is left out, and the cost of another
+// row never falls.
 std::vector<StepTime::Point> lower_hull(const std::vector<StepTime::Point>& points) {
   std::vector<StepTime::Point> hull;
   const auto slope = [](const StepTime::Point& a, const StepTime::Point& b) {
@@ -87,7 +87,8 @@ const DraftGovernor::Batch& DraftGovernor::batch_of(int requests) const {
 double DraftGovernor::forward_s(int rows) const {
   if (curve_.empty()) return 0;
   const size_t r = std::min(static_cast<size_t>(std::max(rows, 0)), curve_.size() - 1);
-  if (measured_[r].count() >= kMeasured && steps_ - measured_at_[r] < kMeasuredFor) return scale_.value() * measured_[r].value();
+  if (measured_[r].count() >= kMeasured && steps_ - measured_at_[r] < kMeasuredFor)
+    return scale_.value() * measured_[r].value();
   return scale_.value() * (curve_[r] + std::max(0.0, time_.slope()) * static_cast<double>(r));
 }
 

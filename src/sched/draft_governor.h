@@ -12,13 +12,13 @@
 // only when the step before it is committed, so its gap is longer, and it takes forward(n + m) and the drafter's round.
 // forward() is a curve measured at start, with the machine's speed followed live; the rest is measured live.
 // Gains. The caller brings survivals: text drafts are judged in the shadow (they cost nothing to make), the drafter's
-// by what came true for the request so far, else by prior(), which is learnt from the first rounds of the requests of its kind.
-// With them the best number of rows is found, and plain steps are left only for a gain of kMargin.
-// Probes. Requests differ, so the drafter is asked once for a new request beside its first plain steps (nothing is
-// verified): if it would pay with acceptance as good as it may be, and while the probes that found nothing stay within
-// kProbeShare of the time; each of those also makes the time to the next longer. Where no new request comes, a running one is
-// probed. The drafter's rings are fed only while it is used or probed.
-// Safety. While drafts run, what they bring is compared with plain steps; a loss ends them for a time that doubles.
+// by what came true for the request so far, else by prior(), which is learnt from the first rounds of the requests of
+// its kind. With them the best number of rows is found, and plain steps are left only for a gain of kMargin. Probes.
+// Requests differ, so the drafter is asked once for a new request beside its first plain steps (nothing is verified):
+// if it would pay with acceptance as good as it may be, and while the probes that found nothing stay within kProbeShare
+// of the time; each of those also makes the time to the next longer. Where no new request comes, a running one is
+// probed. The drafter's rings are fed only while it is used or probed. Safety. While drafts run, what they bring is
+// compared with plain steps; a loss ends them for a time that doubles.
 #pragma once
 
 #include <array>

@@ -8,12 +8,12 @@
 //
 // Survival a[j] is the product of the confidences of a request's first j + 1 drafts, so it falls with j.
 // Step 1, the budget: rows B = requests + m that maximise (requests + sum of the m largest survivals of round N - 2) /
-// time(B). Step 2, the split: the m largest survivals of round N - 1 win; since they fall, each request verifies a prefix
-// of its drafts. A draft is judged by confidences up to its own place only, and the budget by none of its round.
+// time(B). Step 2, the split: the m largest survivals of round N - 1 win; since they fall, each request verifies a
+// prefix of its drafts. A draft is judged by confidences up to its own place only, and the budget by none of its round.
 // Asynchronous planning: choose() with round N - 2 for both while step N - 1 runs, which says how many rows to keep;
-// split() with round N - 1 once it is drawn, which says whose they are.
-// A missing list counts as certain (1) for a request with drafts, as hopeless (0) for one without.
-// Ties: more tokens first, then the order of add(). At most kDraftsMax drafts a request. No allocation once grown.
+// split() with round N - 1 once it is drawn, which says whose they are. A missing list counts as certain (1) for a
+// request with drafts, as hopeless (0) for one without. Ties: more tokens first, then the order of add(). At most
+// kDraftsMax drafts a request. No allocation once grown.
 #pragma once
 
 #include <cstdint>

@@ -29,8 +29,8 @@ bool Scheduler::Impl::choose_blocks(Sequence& s) {
   const auto known = std::span<const kv::BlockKey>(s.keys).first(static_cast<size_t>(end));
   const int first = index.match(known, s.state.tokens, now_s, s.request.ttl_s).blocks;
   const uint64_t room = std::max(config.host_bytes_max / 2, fetch_bytes) - fetch_bytes;
-  end = static_cast<int>(std::min<uint64_t>(static_cast<uint64_t>(end), static_cast<uint64_t>(first) +
-                                                                            room / std::max<size_t>(config.block_bytes, 1)));
+  end = static_cast<int>(std::min<uint64_t>(
+      static_cast<uint64_t>(end), static_cast<uint64_t>(first) + room / std::max<size_t>(config.block_bytes, 1)));
   if (first >= end) return false;
   const int saved = start_with(s, end) - start_with(s, first);
   if (saved <= 0) return false;

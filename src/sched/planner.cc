@@ -20,8 +20,8 @@ bool Scheduler::Impl::wants_prefill(const Sequence& s) const {
   return s.phase == Phase::kRunning && !s.paused && (need > 1 || s.planned < s.state.prompt_tokens);
 }
 
-// With drafts in an open plan `planned` is beyond the one token that is sure to come: nothing is wanted until its commit,
-// or, with drafts_ahead, all the drafts are counted as if they had come true.
+// With drafts in an open plan `planned` is beyond the one token that is sure to come: nothing is wanted until its
+// commit, or, with drafts_ahead, all the drafts are counted as if they had come true.
 bool Scheduler::Impl::wants_decode(const Sequence& s) const {
   if (s.phase != Phase::kRunning || s.paused || s.planned < s.state.prompt_tokens ||
       s.in_plan == current().plan.step.step)

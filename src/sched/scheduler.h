@@ -13,10 +13,10 @@
 // the token "drawn by samples[i] of the previous plan"; a sequence that turns out to have stopped has one row too many,
 // whose result is dropped. Blocks and slots of an ended sequence go back when no plan with its rows is open.
 //
-// A sequence: (fetching from a lower tier ->) waiting -> running (prefill in chunks, then decode) -> ended, with preemption back to waiting. Its
-// decoder_begin is fixed from the original prompt. n answers to one prompt are one sequence until the prompt is
-// computed; then they fork (blocks shared, slot copied, the partial block copied by who writes it first) and have ids
-// id, id + 1, ..
+// A sequence: (fetching from a lower tier ->) waiting -> running (prefill in chunks, then decode) -> ended, with
+// preemption back to waiting. Its decoder_begin is fixed from the original prompt. n answers to one prompt are one
+// sequence until the prompt is computed; then they fork (blocks shared, slot copied, the partial block copied by who
+// writes it first) and have ids id, id + 1, ..
 //
 // Order. Waiting requests are served by weighted fair shares: a flow is a tenant at a priority, its weight the tenant's
 // times 2^priority, its price the rows it uses; within a flow first come, first served. In a step decode rows come
@@ -140,7 +140,8 @@ class Scheduler {
   // Tokens to verify behind the sequence's last token in the next plan; ids or device references. Dropped if they do
   // not fit.
   Status set_drafts(int64_t id, std::span<const int32_t> drafts);
-  // With drafts_ahead: the next plan keeps so many rows for drafts of this sequence, if the plan before it draws for it.
+  // With drafts_ahead: the next plan keeps so many rows for drafts of this sequence, if the plan before it draws for
+  // it.
   void set_draft_rows(int64_t id, int rows);
   // Of the newest plan: rows kept for drafts, in all; and drafts that this sequence may be given, out of those.
   int draft_rows_kept() const;

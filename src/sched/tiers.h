@@ -8,14 +8,15 @@
 //                                            s->host().unpin(put.host);
 //
 // Policy. A request whose prompt goes on behind what the device's prefix index holds asks for its first missing block;
-// if that comes, for all up to where cached KV saves rows (kv/hit_plan.h). It does not ask if loading them takes longer,
-// by what loads have taken lately and what is in flight already, than computing the rows that they save (StepCost);
-// loads of a quarter of a second are never too slow. Meanwhile it is not in the queue, so that it holds nobody up, and
-// it gives up waiting after tier_wait_s or as long as computing takes, whichever is less. What has come by its admission is used, the rest is computed. Requests with the same prefix wait
-// for the first of them instead of asking again. Pages lie in host memory, at most half of host_bytes_max, until the
-// request is admitted; a lost race (the blocks before them were evicted) throws them away, counted.
-// Every block that was computed here and entered the prefix index is written, once its bytes are in host memory; beyond
-// tier_puts_max, or without host memory, it is not, counted.
+// if that comes, for all up to where cached KV saves rows (kv/hit_plan.h). It does not ask if loading them takes
+// longer, by what loads have taken lately and what is in flight already, than computing the rows that they save
+// (StepCost); loads of a quarter of a second are never too slow. Meanwhile it is not in the queue, so that it holds
+// nobody up, and it gives up waiting after tier_wait_s or as long as computing takes, whichever is less. What has come
+// by its admission is used, the rest is computed. Requests with the same prefix wait for the first of them instead of
+// asking again. Pages lie in host memory, at most half of host_bytes_max, until the request is admitted; a lost race
+// (the blocks before them were evicted) throws them away, counted. Every block that was computed here and entered the
+// prefix index is written, once its bytes are in host memory; beyond tier_puts_max, or without host memory, it is not,
+// counted.
 #pragma once
 
 #include <cstdint>

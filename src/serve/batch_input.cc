@@ -17,24 +17,29 @@ struct LineFault {
   std::string message;
 };
 
-bool is_text(const Json* value, std::string_view text) { return value != nullptr && value->is_string() && value->as_string() == text; }
+bool is_text(const Json* value, std::string_view text) {
+  return value != nullptr && value->is_string() && value->as_string() == text;
+}
 
 // Fills custom_id and body; a fault has no code if there is none.
 LineFault read_line(std::string_view text, std::string_view endpoint, const BatchLimits& limits, BatchLine& line) {
   if (text.size() > limits.batch_line_bytes_max) {
-    return {"line_too_long", fmt::format("The line has {} bytes; batch_line_bytes_max is {}.", text.size(), limits.batch_line_bytes_max)};
+    return {"line_too_long", fmt::format("The line has {} bytes; batch_line_bytes_max is {}.", text.size(),
+                                         limits.batch_line_bytes_max)};
   }
   const Result<Json> parsed = recipe::parse_json(text);
   if (!parsed.ok()) return {"invalid_json_line", "The line is no JSON: " + parsed.status().message()};
   const Json& all = parsed.value();
   if (!all.is_object()) return {"invalid_json_line", "The line is no JSON object."};
   const Json* custom_id = all.find("custom_id");
-  if (custom_id == nullptr || !custom_id->is_string() || custom_id->as_string().empty() || custom_id->as_string().size() > kCustomIdBytesMax) {
+  if (custom_id == nullptr || !custom_id->is_string() || custom_id->as_string().empty() ||
+      custom_id->as_string().size() > kCustomIdBytesMax) {
     return {"invalid_custom_id", fmt::format("custom_id must be a text of 1 to {} bytes.", kCustomIdBytesMax)};
   }
   line.custom_id = custom_id->as_string();
   if (!is_text(all.find("method"), "POST")) return {"invalid_method", "method must be \"POST\"."};
-  if (!is_text(all.find("url"), endpoint)) return {"invalid_url", fmt::format("url must be the batch's endpoint, \"{}\".", endpoint)};
+  if (!is_text(all.find("url"), endpoint))
+    return {"invalid_url", fmt::format("url must be the batch's endpoint, \"{}\".", endpoint)};
   const Json* body = all.find("body");
   if (body == nullptr || !body->is_object()) return {"invalid_body", "body must be an object, the request."};
   if (const Json* stream = body->find("stream"); stream != nullptr && stream->is_bool() && stream->as_bool()) {
@@ -52,7 +57,8 @@ std::string_view trimmed(std::string_view text) {
 
 }  // namespace
 
-std::string failed_line(std::string_view id, std::string_view custom_id, std::string_view code, std::string_view message) {
+std::string failed_line(std::string_view id, std::string_view custom_id, std::string_view code,
+                        std::string_view message) {
   Json error = Json::object(), line = Json::object();
   error.set("code", code);
   error.set("message", message);
@@ -72,8 +78,8 @@ std::string batch_errors(std::string_view code, std::string_view message, std::s
   return recipe::to_compact_json(recipe::JsonArray{std::move(error)});
 }
 
-std::string read_batch_input(std::string_view content, std::string_view endpoint, const BatchLimits& limits, IdSource& ids,
-                             std::vector<BatchLine>& lines) {
+std::string read_batch_input(std::string_view content, std::string_view endpoint, const BatchLimits& limits,
+                             IdSource& ids, std::vector<BatchLine>& lines) {
   std::unordered_set<std::string> seen;
   int64_t number = 0;
   for (size_t at = 0; at < content.size();) {
@@ -83,7 +89,9 @@ std::string read_batch_input(std::string_view content, std::string_view endpoint
     ++number;
     if (text.empty()) continue;
     if (static_cast<int64_t>(lines.size()) == limits.batch_lines_max) {
-      return batch_errors("too_many_lines", fmt::format("The input has more lines than batch_lines_max, {}.", limits.batch_lines_max), "input_file_id");
+      return batch_errors("too_many_lines",
+                          fmt::format("The input has more lines than batch_lines_max, {}.", limits.batch_lines_max),
+                          "input_file_id");
     }
     BatchLine line;
     line.number = number;
@@ -94,7 +102,8 @@ std::string read_batch_input(std::string_view content, std::string_view endpoint
     if (!fault.code.empty()) {
       line.state = LineState::kFailed;
       line.body.clear();
-      line.result = failed_line(ids.next("batch_req_"), line.custom_id, fault.code, fmt::format("Line {}: {}", number, fault.message));
+      line.result = failed_line(ids.next("batch_req_"), line.custom_id, fault.code,
+                                fmt::format("Line {}: {}", number, fault.message));
     }
     lines.push_back(std::move(line));
   }

@@ -103,7 +103,8 @@ void BatchRunner::Impl::tick() {
 Status BatchRunner::Impl::validate(StoredBatch& batch) {
   Result<std::string> content = store.content(batch.input_file, batch.owner);
   if (content.status().code() == Code::kNotFound) {
-    return store.fail_batch(batch.id, batch_errors("file_not_found", "The input file was deleted.", "input_file_id"), service.now());
+    return store.fail_batch(batch.id, batch_errors("file_not_found", "The input file was deleted.", "input_file_id"),
+                            service.now());
   }
   DI_RETURN_IF_ERROR(content.status());
   std::vector<BatchLine> lines;
@@ -196,9 +197,9 @@ bool BatchRunner::Impl::begin_line(Active& a) {
 
 void BatchRunner::Impl::run(Active& a, BatchLine line) {
   const int64_t number = line.number;
-  auto x = std::make_shared<BatchExchange>(loop, a.batch.endpoint, line.body, [this, id = a.batch.id, number](BatchAnswer answer) {
-    done(id, number, std::move(answer));
-  });
+  auto x = std::make_shared<BatchExchange>(
+      loop, a.batch.endpoint, line.body,
+      [this, id = a.batch.id, number](BatchAnswer answer) { done(id, number, std::move(answer)); });
   const RouteMatch match = router->find("POST", a.batch.endpoint);
   x->request_id = service.ids.next("req_");
   x->key_name = a.batch.owner;
@@ -239,7 +240,9 @@ void BatchRunner::Impl::done(const std::string& batch, int64_t number, BatchAnsw
   const int64_t bytes_max = store.limits().batch_output_bytes_max;
   if (a->batch.result_bytes + static_cast<int64_t>(line.result.size()) > bytes_max) {
     line.state = LineState::kFailed;
-    line.result = failed_line(id, line.custom_id, "output_too_large", fmt::format("The results of the batch have more than batch_output_bytes_max, {} bytes.", bytes_max));
+    line.result = failed_line(
+        id, line.custom_id, "output_too_large",
+        fmt::format("The results of the batch have more than batch_output_bytes_max, {} bytes.", bytes_max));
   }
   save(*a, work);
   pump();
@@ -266,7 +269,8 @@ void BatchRunner::Impl::pump() {
   while (!paused && idle < active.size() && in_work() < store.limits().batch_lines_in_work_max) {
     idle = begin_line(*active[turn++ % active.size()]) ? 0 : idle + 1;
   }
-  const bool more = std::ranges::any_of(active, [](const auto& a) { return a->all_begun && a->in_work.empty() && a->again.empty(); });
+  const bool more =
+      std::ranges::any_of(active, [](const auto& a) { return a->all_begun && a->in_work.empty() && a->again.empty(); });
   if (ended > 0 || more) loop.post([this] { pump(); });
 }
 

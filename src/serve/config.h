@@ -90,7 +90,8 @@ struct ServeConfig {
   bool store_responses = true;                     // previous_response_id and GET /v1/responses
   ResponseStore::Options responses;
   ResponseArchive::Options response_archive;             // with state_dir
-  std::string state_dir;                           // folder of files, batches and stored responses; empty: no files and batches
+  // folder of files, batches and stored responses; empty: no files and batches
+  std::string state_dir;
   BatchLimits batches;
   ImageOptions images;                                   // what may be read for a request, and from where
   bool page = true;                                // the chat page at /
@@ -98,7 +99,8 @@ struct ServeConfig {
   std::string access_log;                          // file, "-" for standard error, empty for none
   LiveLimits limits;
   ServePolicies policies;
-  std::string seal_keys_file;  // keys of encrypted reasoning, 64 hexadecimal digits a line, the first seals; empty: random
+  // keys of encrypted reasoning, 64 hexadecimal digits a line, the first seals; empty: random
+  std::string seal_keys_file;
 
   std::vector<std::string> kv_tiers;  // names of the tiers below device memory, for metrics
 

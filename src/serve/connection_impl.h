@@ -42,9 +42,10 @@ class Connection final : public Swept, public Wire, public std::enable_shared_fr
   }
 
   void start() {
-    asio::co_spawn(loop_.context().get_executor(), run(), [self = this->shared_from_this()](std::exception_ptr failure) {
-      if (failure) self->close();  // out of memory
-    });
+    asio::co_spawn(loop_.context().get_executor(), run(),
+                   [self = this->shared_from_this()](std::exception_ptr failure) {
+                     if (failure) self->close();  // out of memory
+                   });
   }
 
   void sweep(int64_t now_ms) override {
@@ -214,7 +215,8 @@ class Connection final : public Swept, public Wire, public std::enable_shared_fr
       return true;
     }
     if (match.route == nullptr && !match.allowed.empty()) {
-      respond_error(x, 405, std::string(x.method()) + " is not possible at this path. What it takes: " + match.allowed + ".",
+      respond_error(x, 405,
+                    std::string(x.method()) + " is not possible at this path. What it takes: " + match.allowed + ".",
                     "invalid_request_error", "method_not_allowed", {}, {{"Allow", match.allowed}});
       return true;
     }
@@ -224,9 +226,11 @@ class Connection final : public Swept, public Wire, public std::enable_shared_fr
                     "invalid_request_error", "not_found");
       return true;
     }
-    if (const std::string_view coding = x.header("content-encoding"); has_body_ && !coding.empty() && coding != "identity") {
-      respond_error(x, 415, "The request body is encoded (Content-Encoding: " + recipe::printable(coding.substr(0, 50)) +
-                                "); this server takes bodies as they are.",
+    if (const std::string_view coding = x.header("content-encoding");
+        has_body_ && !coding.empty() && coding != "identity") {
+      respond_error(x, 415,
+                    "The request body is encoded (Content-Encoding: " + recipe::printable(coding.substr(0, 50)) +
+                        "); this server takes bodies as they are.",
                     "invalid_request_error", "unsupported_content_encoding", {}, {{"Accept-Encoding", "identity"}});
       return true;
     }
@@ -312,7 +316,8 @@ class Connection final : public Swept, public Wire, public std::enable_shared_fr
       respond_error(*x, 500, std::string("The service failed: ") + e.what() + ".", "internal_error");
     }
     // Nobody is left who could answer.
-    if (!x->ended() && x.use_count() == 2) respond_error(*x, 500, "The service has no answer to this request.", "internal_error");
+    if (!x->ended() && x.use_count() == 2)
+      respond_error(*x, 500, "The service has no answer to this request.", "internal_error");
   }
 
   // Until the response is over and written, or the client is gone.
@@ -391,8 +396,9 @@ class Connection final : public Swept, public Wire, public std::enable_shared_fr
 
   void write_some() {
     write_deadline_ms_ = loop_.now_ms() + ms(limits().write_timeout_s);
-    stream_.async_write_some(asio::buffer(in_flight_.data() + sent_, in_flight_.size() - sent_),
-                             [self = this->shared_from_this()](const error_code& ec, size_t n) { self->on_write(ec, n); });
+    stream_.async_write_some(
+        asio::buffer(in_flight_.data() + sent_, in_flight_.size() - sent_),
+        [self = this->shared_from_this()](const error_code& ec, size_t n) { self->on_write(ec, n); });
   }
 
   void on_write(const error_code& ec, size_t n) {

@@ -70,7 +70,9 @@ void add_balance(Exchange& x, const KeyUse::Balance& b) {
 
 bool is_traceparent(std::string_view t) {
   if (t.size() != 55 || !t.starts_with("00-") || t[35] != '-' || t[52] != '-') return false;
-  const auto hexadecimal = [](std::string_view part) { return part.find_first_not_of("0123456789abcdef") == std::string_view::npos; };
+  const auto hexadecimal = [](std::string_view part) {
+    return part.find_first_not_of("0123456789abcdef") == std::string_view::npos;
+  };
   const auto zero = [](std::string_view part) { return part.find_first_not_of('0') == std::string_view::npos; };
   const std::string_view trace = t.substr(3, 32), span = t.substr(36, 16);
   return hexadecimal(trace) && hexadecimal(span) && hexadecimal(t.substr(53)) && !zero(trace) && !zero(span);
@@ -107,24 +109,27 @@ bool Gate::admit_open(Exchange& x) {
   const std::string_view origin = x.header("origin"), host = x.header("host");
   const bool allowed = origin.empty() || std::ranges::find(config_.cors_origins, "*") != config_.cors_origins.end() ||
                        std::ranges::find(config_.cors_origins, origin) != config_.cors_origins.end();
-  const bool same = !origin.empty() && origin.substr(origin.find("://") == std::string_view::npos ? 0 : origin.find("://") + 3) == host;
+  const bool same = !origin.empty() &&
+                    origin.substr(origin.find("://") == std::string_view::npos ? 0 : origin.find("://") + 3) == host;
   if ((allowed || same) && (host.empty() || is_local_name(host_name(host)))) return true;
-  respond_error(x, 403, "This service has no API keys and answers only to this machine's own pages and programs. Add keys "
-                        "(deepinfer keys), or allow the page's origin (--cors-origin).", "permission_error", "forbidden_origin");
+  respond_error(x, 403,
+                "This service has no API keys and answers only to this machine's own pages and programs. Add keys "
+                "(deepinfer keys), or allow the page's origin (--cors-origin).",
+                "permission_error", "forbidden_origin");
   return false;
 }
 
 bool Gate::admit_key(Exchange& x, const Route& route) {
   const std::string_view secret = bearer(x);
   if (secret.empty()) {
-    respond_error(x, 401, "This service needs an API key, as Authorization: Bearer KEY or x-api-key: KEY.", "authentication_error",
-                  "invalid_request_error", {}, {{"WWW-Authenticate", "Bearer"}});
+    respond_error(x, 401, "This service needs an API key, as Authorization: Bearer KEY or x-api-key: KEY.",
+                  "authentication_error", "invalid_request_error", {}, {{"WWW-Authenticate", "Bearer"}});
     return false;
   }
   const std::shared_ptr<KeyUse> key = keys_->find(secret);
   if (!key) {
-    respond_error(x, 401, "Authentication Fails, Your api key: " + masked(secret) + " is invalid", "authentication_error",
-                  "invalid_request_error", {}, {{"WWW-Authenticate", "Bearer"}});
+    respond_error(x, 401, "Authentication Fails, Your api key: " + masked(secret) + " is invalid",
+                  "authentication_error", "invalid_request_error", {}, {{"WWW-Authenticate", "Bearer"}});
     return false;
   }
   x.key_name = key->name();
@@ -154,18 +159,21 @@ void Gate::write_line(const Finished& f) {
   const Exchange& x = f.exchange;
   const ExchangeFigures& figures = x.figures;
   const auto now = std::chrono::system_clock::now().time_since_epoch();
-  std::string line = fmt::format("{{\"time\":{:.3f},\"id\":\"{}\",\"peer\":\"{}\",\"method\":", std::chrono::duration<double>(now).count(), x.request_id, f.peer);
+  std::string line = fmt::format("{{\"time\":{:.3f},\"id\":\"{}\",\"peer\":\"{}\",\"method\":",
+                                 std::chrono::duration<double>(now).count(), x.request_id, f.peer);
   recipe::append_json_string(line, recipe::printable(x.method()));
   line += ",\"path\":";
   recipe::append_json_string(line, recipe::printable(x.path().substr(0, 512)));
-  fmt::format_to(std::back_inserter(line), ",\"status\":{},\"bytes\":{},\"ms\":{:.3f},\"complete\":{}", f.status, f.body_bytes, 1e3 * f.seconds, f.complete);
+  fmt::format_to(std::back_inserter(line), ",\"status\":{},\"bytes\":{},\"ms\":{:.3f},\"complete\":{}", f.status,
+                 f.body_bytes, 1e3 * f.seconds, f.complete);
   if (!x.key_name.empty()) {
     line += ",\"key\":";
     recipe::append_json_string(line, x.key_name);
   }
   if (!x.traceparent.empty()) fmt::format_to(std::back_inserter(line), ",\"trace\":\"{}\"", x.traceparent);
   if (figures.prompt_tokens > 0) {
-    fmt::format_to(std::back_inserter(line), ",\"prompt_tokens\":{},\"cached_tokens\":{},\"output_tokens\":{},\"first_ms\":{:.3f}",
+    fmt::format_to(std::back_inserter(line),
+                   ",\"prompt_tokens\":{},\"cached_tokens\":{},\"output_tokens\":{},\"first_ms\":{:.3f}",
                    figures.prompt_tokens, figures.cached_tokens, figures.output_tokens, 1e3 * figures.first_token_s);
   }
   if (!figures.rule.empty()) fmt::format_to(std::back_inserter(line), ",\"rule\":\"{}\"", figures.rule);

@@ -4,8 +4,8 @@
 //   server hooks: gate.admit(exchange, route), gate.finished(finished)
 //
 // Without a keys file everybody who can reach the service may use it: it listens on this machine only, and pages of
-// other sites are kept out (their requests carry a foreign Origin or Host). With keys, routes with Access::kKey need one
-// in Authorization: Bearer or x-api-key. Seam for tenancy: replace KeyRing by accounts; the rest only sees KeyUse.
+// other sites are kept out (their requests carry a foreign Origin or Host). With keys, routes with Access::kKey need
+// one in Authorization: Bearer or x-api-key. Seam for tenancy: replace KeyRing by accounts; the rest only sees KeyUse.
 #pragma once
 
 #include <memory>

@@ -41,11 +41,12 @@ class Generation final : public GenerationControl, public std::enable_shared_fro
     };
     if (service_.generations > service_.config.limits->requests_max) {
       service_.metrics.limit_hit("requests_max");
-      return fail({.status = 503,
-                   .message = fmt::format("{} generations are in work or waiting, which is requests_max. Try again later.",
-                                          service_.config.limits->requests_max),
-                   .type = "server_error",
-                   .code = "overloaded"});
+      return fail(
+          {.status = 503,
+           .message = fmt::format("{} generations are in work or waiting, which is requests_max. Try again later.",
+                                  service_.config.limits->requests_max),
+           .type = "server_error",
+           .code = "overloaded"});
     }
     if (exchange_->body().size() <= kInlineBodyBytes && !may_read_disk()) {
       prepare_error_ = prepare(service_, options_.protocol, exchange_->body(), exchange_->key_name, prepared_);
@@ -53,12 +54,16 @@ class Generation final : public GenerationControl, public std::enable_shared_fro
     }
     const bool queued = service_.workers.submit([self = shared_from_this()] {
       self->guard_worker([&] {
-        self->prepare_error_ =
-            prepare(self->service_, self->options_.protocol, self->exchange_->body(), self->exchange_->key_name, self->prepared_);
+        self->prepare_error_ = prepare(self->service_, self->options_.protocol, self->exchange_->body(),
+                                       self->exchange_->key_name, self->prepared_);
       });
       self->exchange_->loop().post([self] { self->guard([&] { self->prepared(); }); });
     });
-    if (!queued) fail({.status = 503, .message = "Too many large requests are waiting. Try again later.", .type = "server_error", .code = "overloaded"});
+    if (!queued)
+      fail({.status = 503,
+            .message = "Too many large requests are waiting. Try again later.",
+            .type = "server_error",
+            .code = "overloaded"});
   }
 
   void stop() override {
@@ -95,7 +100,8 @@ class Generation final : public GenerationControl, public std::enable_shared_fro
 
   void notify_finished(bool has_body) {
     if (begun_) exchange_->figures.output_s = std::chrono::duration<double>(last_token_ - first_token_).count();
-    if (std::exchange(started_, false) && options_.finished) options_.finished(prepared_, has_body ? answer_.get() : nullptr);
+    if (std::exchange(started_, false) && options_.finished)
+      options_.finished(prepared_, has_body ? answer_.get() : nullptr);
   }
 
   // A failure in here ends this generation only.
@@ -104,7 +110,10 @@ class Generation final : public GenerationControl, public std::enable_shared_fro
     try {
       f();
     } catch (const std::exception& e) {
-      fail({.status = 500, .message = fmt::format("The service failed: {}.", e.what()), .type = "internal_error", .code = "internal_error"});
+      fail({.status = 500,
+            .message = fmt::format("The service failed: {}.", e.what()),
+            .type = "internal_error",
+            .code = "internal_error"});
     }
   }
   template <class F>
@@ -112,7 +121,10 @@ class Generation final : public GenerationControl, public std::enable_shared_fro
     try {
       f();
     } catch (const std::exception& e) {
-      prepare_error_ = recipe::ApiError{.status = 500, .message = fmt::format("The service failed: {}.", e.what()), .type = "internal_error", .code = "internal_error"};
+      prepare_error_ = recipe::ApiError{.status = 500,
+                                        .message = fmt::format("The service failed: {}.", e.what()),
+                                        .type = "internal_error",
+                                        .code = "internal_error"};
     }
   }
 
@@ -121,7 +133,8 @@ class Generation final : public GenerationControl, public std::enable_shared_fro
     if (prepare_error_) return fail(*prepare_error_);
     exchange_->body() = std::string();
     exchange_->figures.rule = prepared_.request.rule;
-    if (!prepared_.request.rule.empty()) exchange_->extra_headers.emplace_back("x-deepinfer-rule", prepared_.request.rule);
+    if (!prepared_.request.rule.empty())
+      exchange_->extra_headers.emplace_back("x-deepinfer-rule", prepared_.request.rule);
     if (!prepared_.images.empty()) return check_images();
     const auto tenant = service_.find_tenant(prepared_.scope);
     if (tenant) {
@@ -135,13 +148,17 @@ class Generation final : public GenerationControl, public std::enable_shared_fro
       self->prepared_.engine.tenant = added.ok() ? added.value() : 0;
       self->exchange_->loop().post([self] { self->guard([&] { self->compile(); }); });
     });
-    if (!queued) fail({.status = 503, .message = "Too many requests are waiting. Try again later.", .type = "server_error", .code = "overloaded"});
+    if (!queued)
+      fail({.status = 503,
+            .message = "Too many requests are waiting. Try again later.",
+            .type = "server_error",
+            .code = "overloaded"});
   }
 
   void check_images() {
-    images_ = serve::check_images(service_, exchange_->loop(), std::move(prepared_.images), [self = shared_from_this()](const recipe::ApiError& error) {
-      self->guard([&] { self->fail(error); });
-    });
+    images_ = serve::check_images(
+        service_, exchange_->loop(), std::move(prepared_.images),
+        [self = shared_from_this()](const recipe::ApiError& error) { self->guard([&] { self->fail(error); }); });
     if (!images_) fail(too_many_images());
   }
 
@@ -176,7 +193,8 @@ class Generation final : public GenerationControl, public std::enable_shared_fro
     prepared_.answer.id = service_.ids.next(options_.id_prefix);
     choices_open_ = prepared_.engine.n;
     ended_.assign(static_cast<size_t>(prepared_.engine.n), 0);
-    Result<std::unique_ptr<recipe::ApiStream>> answer = recipe::ApiStream::create(prepared_.answer, &service_.vocabulary);
+    Result<std::unique_ptr<recipe::ApiStream>> answer =
+        recipe::ApiStream::create(prepared_.answer, &service_.vocabulary);
     if (!answer.ok()) return fail(api_error(answer.status()));
     answer_ = std::move(answer).value();
     started_ = true;
@@ -283,7 +301,8 @@ class Generation final : public GenerationControl, public std::enable_shared_fro
     if (prepared_.request.stream) return exchange_->end_stream();
     std::string body = answer_->body();
     if (!exchange_->begun()) {
-      return exchange_->respond({.status = answer_->http_status(), .body = std::move(body), .headers = {{"Server-Timing", timing(true)}}});
+      return exchange_->respond(
+          {.status = answer_->http_status(), .body = std::move(body), .headers = {{"Server-Timing", timing(true)}}});
     }
     exchange_->stream_out() += body;
     exchange_->end_stream();

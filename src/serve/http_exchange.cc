@@ -172,7 +172,8 @@ void HttpExchange::flush() {
     if (chunked_ && bytes == 0) {
       out.resize(chunk_at_);
     } else if (chunked_) {
-      for (size_t digit = 8, rest = bytes; digit-- > 0; rest >>= 4) out[chunk_at_ + digit] = "0123456789abcdef"[rest & 15];
+      for (size_t digit = 8, rest = bytes; digit-- > 0; rest >>= 4)
+        out[chunk_at_ + digit] = "0123456789abcdef"[rest & 15];
       out += "\r\n";
     }
     chunk_at_ = std::string::npos;
@@ -201,7 +202,8 @@ void HttpExchange::finish(bool complete) {
   ended_ = true;
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
   if (host_.finished) {
-    host_.finished({*this, route_, status_ == 0 ? 499 : status_, body_bytes_, seconds, complete && wire_ != nullptr, peer_});
+    host_.finished(
+        {*this, route_, status_ == 0 ? 499 : status_, body_bytes_, seconds, complete && wire_ != nullptr, peer_});
   }
   // The callbacks may hold what holds this.
   on_writable = nullptr;

@@ -71,7 +71,8 @@ class HttpExchange final : public Exchange {
   const Route* route_ = nullptr;
   Head head_;
   std::string method_, path_, query_, body_, nothing_;
-  bool asked_keep_alive_ = false, keep_alive_ = false, chunked_ = false, head_only_ = false, ended_ = false, full_ = false;
+  bool asked_keep_alive_ = false, keep_alive_ = false, chunked_ = false, head_only_ = false, ended_ = false,
+       full_ = false;
   int status_ = 0;
   size_t body_bytes_ = 0;
   size_t chunk_at_ = std::string::npos;  // of the open chunk's size in the output

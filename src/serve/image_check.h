@@ -1,7 +1,8 @@
 // The images of a request, checked before it is refused for having them: so a bad image gets its own error (internal to
 // serve/).
 //
-//   check_ = check_images(service, exchange->loop(), std::move(prepared.images), [](const recipe::ApiError& e) { ... });
+//   check_ = check_images(service, exchange->loop(), std::move(prepared.images), [](const recipe::ApiError& e) { ...
+//   });
 //   if (!check_) respond(too_many_images());
 //   check_.reset();                                  // the client is gone: what is being fetched for it ends
 #pragma once

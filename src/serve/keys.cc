@@ -35,10 +35,12 @@ Result<KeyRecord> parse_record(const Json& json) {
     return n && *n >= 0;
   };
   if (!text("name", &r.name) || r.name.empty()) return Status(Code::kInvalidArgument, "\"name\" must be a text");
-  if (!text("hash", &r.hash) || r.hash.size() != 64 || r.hash.find_first_not_of("0123456789abcdef") != std::string::npos) {
+  if (!text("hash", &r.hash) || r.hash.size() != 64 ||
+      r.hash.find_first_not_of("0123456789abcdef") != std::string::npos) {
     return Status(Code::kInvalidArgument, "\"hash\" must be 64 hexadecimal digits");
   }
-  for (const auto& [name, out] : {std::pair{"created", &r.created}, {"concurrent", &r.concurrent}, {"tokens_per_minute", &r.tokens_per_minute}}) {
+  for (const auto& [name, out] :
+       {std::pair{"created", &r.created}, {"concurrent", &r.concurrent}, {"tokens_per_minute", &r.tokens_per_minute}}) {
     if (!number(name, out)) return make_error(Code::kInvalidArgument, "\"{}\" must be a whole number, 0 or more", name);
   }
   return r;
@@ -84,12 +86,15 @@ Result<std::vector<KeyRecord>> read_keys(const std::string& path) {
     Result<Json> json = recipe::parse_json(line);
     Result<KeyRecord> record = json.ok() ? parse_record(json.value()) : Result<KeyRecord>(json.status());
     if (!record.ok()) {
-      return make_error(Code::kInvalidArgument, "Line {} of {} is no key: {}.", line_number, path, record.status().message());
+      return make_error(Code::kInvalidArgument, "Line {} of {} is no key: {}.", line_number, path,
+                        record.status().message());
     }
     if (!names.insert(record->name).second) {
-      return make_error(Code::kInvalidArgument, "Line {} of {} has the name \"{}\" again.", line_number, path, record->name);
+      return make_error(Code::kInvalidArgument, "Line {} of {} has the name \"{}\" again.", line_number, path,
+                        record->name);
     }
-    if (keys.size() >= kKeysMax) return make_error(Code::kResourceExhausted, "{} has more than {} keys.", path, kKeysMax);
+    if (keys.size() >= kKeysMax)
+      return make_error(Code::kResourceExhausted, "{} has more than {} keys.", path, kKeysMax);
     keys.push_back(std::move(record).value());
   }
   return keys;
@@ -128,12 +133,18 @@ void KeyUse::refill(Clock::time_point now) const {
 KeyUse::Refusal KeyUse::begin(Clock::time_point now) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (concurrent_ > 0 && running_ >= concurrent_) {
-    return {429, fmt::format("This API key has {} requests in work, which is its limit. Wait until one has ended.", running_), 1};
+    return {
+        429,
+        fmt::format("This API key has {} requests in work, which is its limit. Wait until one has ended.", running_),
+        1};
   }
   refill(now);
   if (tokens_per_minute_ > 0 && tokens_ <= 0) {
     const double wait_s = (1 - tokens_) * 60 / static_cast<double>(tokens_per_minute_);
-    return {429, fmt::format("This API key has used its {} tokens a minute. Try again in {:.0f} s.", tokens_per_minute_, std::ceil(wait_s)), wait_s};
+    return {429,
+            fmt::format("This API key has used its {} tokens a minute. Try again in {:.0f} s.", tokens_per_minute_,
+                        std::ceil(wait_s)),
+            wait_s};
   }
   ++running_;
   return {};

@@ -5,12 +5,12 @@
 //   KeyUse::Refusal r = use->begin();                                  // r.status 429 when a limit is reached
 //   use->end(tokens);
 //
-// The file has one JSON object a line: {"name", "hash", "created", "concurrent"?, "tokens_per_minute"?}. Only SHA-256 of
-// a key is kept: keys are 256 random bits, so nothing can be guessed from it. `deepinfer keys` writes the file. reload()
-// keeps what has been counted. Thread-safe.
+// The file has one JSON object a line: {"name", "hash", "created", "concurrent"?, "tokens_per_minute"?}. Only SHA-256
+// of a key is kept: keys are 256 random bits, so nothing can be guessed from it. `deepinfer keys` writes the file.
+// reload() keeps what has been counted. Thread-safe.
 //
-// Tokens are charged when a response has ended, prompt and answer together: a key may overdraw its minute once, and then
-// waits until the balance is above zero again.
+// Tokens are charged when a response has ended, prompt and answer together: a key may overdraw its minute once, and
+// then waits until the balance is above zero again.
 #pragma once
 
 #include <chrono>

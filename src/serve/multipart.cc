@@ -52,7 +52,9 @@ std::string parameter(std::string_view header, std::string_view name) {
   return {};
 }
 
-Status malformed(std::string_view what) { return make_error(Code::kInvalidArgument, "The form cannot be read: {}.", what); }
+Status malformed(std::string_view what) {
+  return make_error(Code::kInvalidArgument, "The form cannot be read: {}.", what);
+}
 
 Result<FormPart> read_part(std::string_view text) {
   const size_t split = text.starts_with("\r\n") ? 0 : text.find("\r\n\r\n");
@@ -64,7 +66,8 @@ Result<FormPart> read_part(std::string_view text) {
     const std::string_view line = headers.substr(0, headers.find("\r\n"));
     headers.remove_prefix(std::min(headers.size(), line.size() + 2));
     const size_t colon = line.find(':');
-    if (colon == std::string_view::npos || !same_letters(trimmed(line.substr(0, colon)), "content-disposition")) continue;
+    if (colon == std::string_view::npos || !same_letters(trimmed(line.substr(0, colon)), "content-disposition"))
+      continue;
     part.name = parameter(line.substr(colon + 1), "name");
     part.filename = parameter(line.substr(colon + 1), "filename");
   }
@@ -79,7 +82,8 @@ Result<std::vector<FormPart>> parse_multipart(std::string_view content_type, std
     return Status(Code::kInvalidArgument, "Send the file as multipart/form-data, with the fields purpose and file.");
   }
   const std::string boundary = parameter(content_type, "boundary");
-  if (boundary.empty() || boundary.size() > kBoundaryBytesMax) return malformed("its content type needs a boundary of 1 to 70 bytes");
+  if (boundary.empty() || boundary.size() > kBoundaryBytesMax)
+    return malformed("its content type needs a boundary of 1 to 70 bytes");
   const std::string first = "--" + boundary, next = "\r\n" + first;
   if (!body.starts_with(first)) return malformed("it does not begin with its boundary");
   std::vector<FormPart> parts;
@@ -88,7 +92,8 @@ Result<std::vector<FormPart>> parse_multipart(std::string_view content_type, std
     rest.remove_prefix(2);
     const size_t end = rest.find(next);
     if (end == std::string_view::npos) return malformed("it ends before its last boundary");
-    if (parts.size() == kFormPartsMax) return make_error(Code::kResourceExhausted, "The form has more than {} parts.", kFormPartsMax);
+    if (parts.size() == kFormPartsMax)
+      return make_error(Code::kResourceExhausted, "The form has more than {} parts.", kFormPartsMax);
     DI_ASSIGN_OR_RETURN(FormPart part, read_part(rest.substr(0, end)));
     parts.push_back(std::move(part));
     rest.remove_prefix(end + next.size());

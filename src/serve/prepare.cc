@@ -26,7 +26,9 @@ std::optional<ApiError> parse_api_request(const Service& service, recipe::Protoc
     return recipe::parse_request(protocol, body, service.request_options, out);
   }
   recipe::RequestOptions options = service.request_options;
-  options.load_previous = [&service, owner](std::string_view id) { return service.responses.chain(id, owner, service.now()); };
+  options.load_previous = [&service, owner](std::string_view id) {
+    return service.responses.chain(id, owner, service.now());
+  };
   return recipe::parse_request(protocol, body, options, out);
 }
 
@@ -51,7 +53,8 @@ std::optional<ApiError> prepare(const Service& service, recipe::Protocol protoco
   if (!p.images.empty()) return std::nullopt;
   int64_t max_tokens = 0;
   const auto prompt_tokens = static_cast<int64_t>(p.engine.prompt.size());
-  if (auto error = recipe::resolve_max_tokens(p.request, prompt_tokens, service.backend->limits().context_max, max_tokens)) {
+  if (auto error =
+          recipe::resolve_max_tokens(p.request, prompt_tokens, service.backend->limits().context_max, max_tokens)) {
     return error;
   }
   p.engine.max_tokens = static_cast<int32_t>(max_tokens);

@@ -25,18 +25,19 @@ struct Prepared {
   std::string scope;  // of the caches; empty: the common one
   engine::Request engine;
   recipe::ApiStreamOptions answer;
-  std::vector<recipe::Image> images;              // in the prompt's order; where there are any, nothing below `scope` is set
+  // in the prompt's order; where there are any, nothing below `scope` is set
+  std::vector<recipe::Image> images;
   std::optional<grammar::Constraint> constraint;  // to be compiled into engine.grammar
 };
 
-// A request with images is prepared as far as them: they are to be checked (serve/image_check.h), and then refused while
-// no model here can see. `owner` keeps the caches of different API keys apart where it is not empty.
+// A request with images is prepared as far as them: they are to be checked (serve/image_check.h), and then refused
+// while no model here can see. `owner` keeps the caches of different API keys apart where it is not empty.
 std::optional<recipe::ApiError> prepare(const Service& service, recipe::Protocol protocol, std::string_view body,
                                         std::string_view owner, Prepared& out);
 
 // The request of a body; Responses may continue stored ones, of their owner only.
-std::optional<recipe::ApiError> parse_api_request(const Service& service, recipe::Protocol protocol, std::string_view body,
-                                                  std::string_view owner, recipe::Request& out);
+std::optional<recipe::ApiError> parse_api_request(const Service& service, recipe::Protocol protocol,
+                                                  std::string_view body, std::string_view owner, recipe::Request& out);
 
 // The prompt's ids alone, for count_tokens.
 std::optional<recipe::ApiError> prepare_prompt(const Service& service, std::string_view owner, Prepared& out);

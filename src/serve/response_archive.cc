@@ -24,14 +24,17 @@ PRAGMA user_version = 1;
 constexpr int64_t kRowBytes = 512;   // beside the texts
 constexpr int kPurgeMax = 64;        // rows that one call removes, so that it stays short
 
-std::string json_text(const std::vector<Json>& items) { return recipe::to_compact_json(Json(recipe::JsonArray(items.begin(), items.end()))); }
+std::string json_text(const std::vector<Json>& items) {
+  return recipe::to_compact_json(Json(recipe::JsonArray(items.begin(), items.end())));
+}
 
 Result<std::vector<Json>> json_items(std::string_view text) {
   recipe::JsonLimits limits;
   limits.bytes_max = std::numeric_limits<size_t>::max();
   DI_ASSIGN_OR_RETURN(Json list, recipe::parse_json(text, limits));
   if (!list.is_array()) return Status(Code::kDataLoss, "The file of stored responses is damaged.");
-  return std::vector<Json>(std::make_move_iterator(list.as_array().begin()), std::make_move_iterator(list.as_array().end()));
+  return std::vector<Json>(std::make_move_iterator(list.as_array().begin()),
+                           std::make_move_iterator(list.as_array().end()));
 }
 
 }  // namespace
@@ -77,7 +80,8 @@ Status ResponseArchive::Impl::purge(int64_t now) {
   DI_RETURN_IF_ERROR(old.bind(now - options.age_max_s).run());
   for (int i = 0; i < kPurgeMax; ++i) {
     Statement leaf(db,
-                   "SELECT seq, bytes FROM responses AS r WHERE removed = 1 AND NOT EXISTS (SELECT 1 FROM responses WHERE previous = r.id) LIMIT 1");
+                   "SELECT seq, bytes FROM responses AS r WHERE removed = 1 AND NOT EXISTS (SELECT 1 FROM responses "
+                   "WHERE previous = r.id) LIMIT 1");
     const bool row = leaf.step();
     DI_RETURN_IF_ERROR(leaf.status());
     if (!row) return Status();
@@ -117,8 +121,17 @@ Status ResponseArchive::add(const ArchivedResponse& r, int64_t now) {
   const std::lock_guard<std::mutex> lock(impl_->mutex);
   Transaction t(impl_->db);
   DI_RETURN_IF_ERROR(t.status());
-  Statement s(impl_->db, "INSERT INTO responses(id, owner, previous, created, bytes, body, input, output, before) VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?)");
-  s.bind(r.id).bind(r.owner).bind(r.previous).bind(r.created).bind(size).bind_blob(r.body).bind_blob(input).bind_blob(output);
+  Statement s(impl_->db,
+              "INSERT INTO responses(id, owner, previous, created, bytes, body, input, output, before) VALUES(?, ?, ?, "
+              "?, ?, ?, ?, ?, ?)");
+  s.bind(r.id)
+      .bind(r.owner)
+      .bind(r.previous)
+      .bind(r.created)
+      .bind(size)
+      .bind_blob(r.body)
+      .bind_blob(input)
+      .bind_blob(output);
   DI_RETURN_IF_ERROR(s.bind_blob(before).run());
   DI_RETURN_IF_ERROR(t.commit());
   {
@@ -138,9 +151,12 @@ Result<bool> ResponseArchive::holds(std::string_view id, std::string_view owner)
   return row;
 }
 
-Result<std::optional<ArchivedResponse>> ResponseArchive::find(std::string_view id, std::string_view owner, int64_t now) {
+Result<std::optional<ArchivedResponse>> ResponseArchive::find(std::string_view id, std::string_view owner,
+                                                              int64_t now) {
   const std::lock_guard<std::mutex> lock(impl_->mutex);
-  Statement s(impl_->db, "SELECT previous, created, body, input FROM responses WHERE id = ? AND owner = ? AND removed = 0 AND created >= ?");
+  Statement s(impl_->db,
+              "SELECT previous, created, body, input FROM responses WHERE id = ? AND owner = ? AND removed = 0 AND "
+              "created >= ?");
   const bool row = s.bind(id).bind(owner).bind(now - impl_->options.age_max_s).step();
   DI_RETURN_IF_ERROR(s.status());
   if (!row) return std::optional<ArchivedResponse>();
@@ -152,17 +168,21 @@ Result<std::optional<ArchivedResponse>> ResponseArchive::find(std::string_view i
 
 Result<bool> ResponseArchive::remove(std::string_view id, std::string_view owner, int64_t now) {
   const std::lock_guard<std::mutex> lock(impl_->mutex);
-  Statement s(impl_->db, "UPDATE responses SET removed = 1 WHERE id = ? AND owner = ? AND removed = 0 AND created >= ?");
+  Statement s(impl_->db,
+              "UPDATE responses SET removed = 1 WHERE id = ? AND owner = ? AND removed = 0 AND created >= ?");
   DI_RETURN_IF_ERROR(s.bind(id).bind(owner).bind(now - impl_->options.age_max_s).run());
   const bool removed = sqlite3_changes(impl_->db) > 0;
   DI_RETURN_IF_ERROR(impl_->purge(now));
   return removed;
 }
 
-Result<std::vector<Json>> ResponseArchive::chain(std::string_view id, std::string_view owner, int64_t now, bool as_parent) {
+Result<std::vector<Json>> ResponseArchive::chain(std::string_view id, std::string_view owner, int64_t now,
+                                                 bool as_parent) {
   std::vector<std::vector<Json>> turns;  // newest first
   const std::lock_guard<std::mutex> lock(impl_->mutex);
-  Statement s(impl_->db, "SELECT previous, input, output, removed OR created < ?, before FROM responses WHERE id = ? AND owner = ?");
+  Statement s(
+      impl_->db,
+      "SELECT previous, input, output, removed OR created < ?, before FROM responses WHERE id = ? AND owner = ?");
   for (std::string at(id); !at.empty();) {
     const bool row = s.bind(now - impl_->options.age_max_s).bind(at).bind(owner).step();
     DI_RETURN_IF_ERROR(s.status());

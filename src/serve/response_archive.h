@@ -5,9 +5,9 @@
 //   DI_ASSIGN_OR_RETURN(auto found, archive->find(id, owner, now));          // nothing: there is none of this owner
 //   DI_ASSIGN_OR_RETURN(std::vector<Json> items, archive->chain(id, owner, now));
 //
-// One that was removed, or is older than age_max_s, can no longer be found, but stays as long as others continue it. Above
-// bytes_max the oldest go for good, and a chain that lacks one is kNotFound. Thread-safe; calls wait for the disk, so they
-// are not for I/O threads. Errors as of StateStore.
+// One that was removed, or is older than age_max_s, can no longer be found, but stays as long as others continue it.
+// Above bytes_max the oldest go for good, and a chain that lacks one is kNotFound. Thread-safe; calls wait for the
+// disk, so they are not for I/O threads. Errors as of StateStore.
 #pragma once
 
 #include <cstdint>
@@ -51,7 +51,8 @@ class ResponseArchive {
   Result<std::optional<ArchivedResponse>> find(std::string_view id, std::string_view owner, int64_t now);
   Result<bool> remove(std::string_view id, std::string_view owner, int64_t now);
   // Input and output of all ancestors and of this one, oldest first. `as_parent`: one that was removed will do.
-  Result<std::vector<recipe::Json>> chain(std::string_view id, std::string_view owner, int64_t now, bool as_parent = false);
+  Result<std::vector<recipe::Json>> chain(std::string_view id, std::string_view owner, int64_t now,
+                                          bool as_parent = false);
   Figures figures() const;
 
  private:

@@ -15,7 +15,8 @@ size_t bytes_of(const std::vector<recipe::Json>& items) {
 
 }  // namespace
 
-ResponseStore::ResponseStore(Options options, std::unique_ptr<ResponseArchive> archive) : options_(options), archive_(std::move(archive)) {
+ResponseStore::ResponseStore(Options options, std::unique_ptr<ResponseArchive> archive)
+    : options_(options), archive_(std::move(archive)) {
   if (archive_) writer_ = std::thread([this] { write(); });
 }
 
@@ -30,7 +31,8 @@ void ResponseStore::stop() {
   if (writer_.joinable()) writer_.join();
 }
 
-ResponseStore::Entries::const_iterator ResponseStore::at(std::string_view id, std::string_view owner, int64_t now) const {
+ResponseStore::Entries::const_iterator ResponseStore::at(std::string_view id, std::string_view owner,
+                                                         int64_t now) const {
   const auto it = entries_.find(std::string(id));
   if (it == entries_.end()) return it;
   const StoredResponse& r = it->second.response;
@@ -65,7 +67,8 @@ void ResponseStore::add(StoredResponse response) {
   const int64_t now = response.created;
   const std::string id = response.id;
   Entry e;
-  if (const auto parent = at(response.previous, response.owner, now); parent != entries_.end()) e.parent = parent->second.turn;
+  if (const auto parent = at(response.previous, response.owner, now); parent != entries_.end())
+    e.parent = parent->second.turn;
   e.response = std::move(response);
   e.place = order_.insert(order_.end(), id);
   recount(entries_.insert_or_assign(id, std::move(e)).first->second);
@@ -134,7 +137,8 @@ void ResponseStore::write() {
     lock.lock();
     pending_bytes_ -= p->bytes;
     if (!status.ok()) ++unsaved_;
-    if (const auto it = entries_.find(p->response.id); it != entries_.end() && it->second.pending == p) it->second.pending = nullptr;
+    if (const auto it = entries_.find(p->response.id); it != entries_.end() && it->second.pending == p)
+      it->second.pending = nullptr;
     shrink(p->now);
   }
 }
@@ -158,7 +162,8 @@ void ResponseStore::drop(std::string_view id) {
   if (const auto it = entries_.find(std::string(id)); it != entries_.end()) erase(it);
 }
 
-Result<std::optional<StoredResponse>> ResponseStore::find(std::string_view id, std::string_view owner, int64_t now) const {
+Result<std::optional<StoredResponse>> ResponseStore::find(std::string_view id, std::string_view owner,
+                                                          int64_t now) const {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (const auto it = at(id, owner, now); it != entries_.end()) return std::optional(it->second.response);
@@ -202,23 +207,26 @@ Result<std::vector<recipe::Json>> ResponseStore::chain(std::string_view id, std:
     const std::lock_guard<std::mutex> lock(mutex_);
     if (const auto it = at(id, owner, now); it != entries_.end()) {
       if (it->second.response.running) {
-        return make_error(Code::kFailedPrecondition, "Response '{}' is still in progress and cannot be continued yet.", id);
+        return make_error(Code::kFailedPrecondition, "Response '{}' is still in progress and cannot be continued yet.",
+                          id);
       }
       for (auto turn = it->second.turn; turn; turn = turn->previous) turns.push_back(turn);
     }
   }
-  if (turns.empty()) return archive_ ? archive_->chain(id, owner, now) : Status(Code::kNotFound, "There is no such response.");
+  if (turns.empty())
+    return archive_ ? archive_->chain(id, owner, now) : Status(Code::kNotFound, "There is no such response.");
   return items_of(turns, owner, now);
 }
 
 // `turns` stand newest first.
-Result<std::vector<recipe::Json>> ResponseStore::items_of(const std::vector<std::shared_ptr<const Turn>>& turns, std::string_view owner,
-                                                          int64_t now) const {
+Result<std::vector<recipe::Json>> ResponseStore::items_of(const std::vector<std::shared_ptr<const Turn>>& turns,
+                                                          std::string_view owner, int64_t now) const {
   std::vector<recipe::Json> items;
   if (const std::string& before = turns.back()->before; archive_ && !before.empty()) {
     DI_ASSIGN_OR_RETURN(items, archive_->chain(before, owner, now, true));
   }
-  for (auto turn = turns.rbegin(); turn != turns.rend(); ++turn) items.insert(items.end(), (*turn)->items.begin(), (*turn)->items.end());
+  for (auto turn = turns.rbegin(); turn != turns.rend(); ++turn)
+    items.insert(items.end(), (*turn)->items.begin(), (*turn)->items.end());
   return items;
 }
 

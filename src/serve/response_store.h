@@ -7,9 +7,9 @@
 //   Result<std::vector<Json>> items = store.chain(parent, owner, now);       // input and output of all ancestors
 //
 // A response of another owner does not exist. Thread-safe. add, finish and drop never wait; the others may wait for the
-// disk where there is an archive, so they are then not for I/O threads. What ends is written by a thread of the store; what
-// cannot be written (a full disk) stays in memory only and is counted. An entry counts with its whole chain, so that memory
-// stays below the bound whatever is deleted.
+// disk where there is an archive, so they are then not for I/O threads. What ends is written by a thread of the store;
+// what cannot be written (a full disk) stays in memory only and is counted. An entry counts with its whole chain, so
+// that memory stays below the bound whatever is deleted.
 #pragma once
 
 #include <cstdint>
@@ -102,7 +102,8 @@ class ResponseStore {
   void save_later(Entry& entry, std::vector<recipe::Json> output_items, int64_t now);
   void write();
   Status write_one(Pending& p);
-  Result<std::vector<recipe::Json>> items_of(const std::vector<std::shared_ptr<const Turn>>& turns, std::string_view owner, int64_t now) const;
+  Result<std::vector<recipe::Json>> items_of(const std::vector<std::shared_ptr<const Turn>>& turns,
+                                             std::string_view owner, int64_t now) const;
   void erase(Entries::iterator it);
   void recount(Entry& entry);
   void shrink(int64_t now);

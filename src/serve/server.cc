@@ -58,7 +58,8 @@ Result<Address> parse_address(const std::string& text) {
     a.unix_path = text.substr(5);
     a.loopback = true;
     if (a.unix_path.empty() || a.unix_path.size() > 100) {
-      return make_error(Code::kInvalidArgument, "\"{}\" is no address: the path of a Unix socket has 1 to 100 bytes.", text);
+      return make_error(Code::kInvalidArgument, "\"{}\" is no address: the path of a Unix socket has 1 to 100 bytes.",
+                        text);
     }
     return a;
   }
@@ -75,7 +76,8 @@ Result<Address> parse_address(const std::string& text) {
   error_code ec;
   const auto address = asio::ip::make_address(a.host, ec);
   if (ec) {
-    return make_error(Code::kInvalidArgument, "\"{}\" is no address: the host must be an IP address or localhost.", text);
+    return make_error(Code::kInvalidArgument, "\"{}\" is no address: the host must be an IP address or localhost.",
+                      text);
   }
   a.loopback = address.is_loopback();
   return a;
@@ -121,10 +123,12 @@ Status Server::Impl::open_tls() {
   DI_RETURN_IF_ERROR(check_key_file(config.tls.key));
   tls = std::make_unique<asio::ssl::context>(asio::ssl::context::tls_server);
   error_code ec;
-  tls->set_options(asio::ssl::context::default_workarounds | asio::ssl::context::no_tlsv1 | asio::ssl::context::no_tlsv1_1, ec);
+  tls->set_options(
+      asio::ssl::context::default_workarounds | asio::ssl::context::no_tlsv1 | asio::ssl::context::no_tlsv1_1, ec);
   tls->use_certificate_chain_file(config.tls.certificate, ec);
   if (ec) {
-    return make_error(Code::kInvalidArgument, "The TLS certificate {} cannot be used: {}.", config.tls.certificate, ec.message());
+    return make_error(Code::kInvalidArgument, "The TLS certificate {} cannot be used: {}.", config.tls.certificate,
+                      ec.message());
   }
   tls->use_private_key_file(config.tls.key, asio::ssl::context::pem, ec);
   if (ec) return make_error(Code::kInvalidArgument, "The TLS key {} cannot be used: {}.", config.tls.key, ec.message());
@@ -151,7 +155,8 @@ Status Server::Impl::listen(const std::string& text) {
   if (!ec) acceptor->listen(4096, ec);
   if (ec) {
     const bool taken = ec == boost::system::errc::address_in_use;
-    return make_error(taken ? Code::kUnavailable : Code::kInvalidArgument, "Cannot listen on {}: {}{}.", text, ec.message(),
+    return make_error(taken ? Code::kUnavailable : Code::kInvalidArgument, "Cannot listen on {}: {}{}.", text,
+                      ec.message(),
                       taken ? "; another program does. Choose another port (--port), or end that program" : "");
   }
   if (local) {
@@ -162,10 +167,12 @@ Status Server::Impl::listen(const std::string& text) {
     asio::ip::tcp::endpoint tcp;
     std::copy_n(reinterpret_cast<const char*>(bound.data()), bound.size(), reinterpret_cast<char*>(tcp.data()));
     const bool v6 = tcp.address().is_v6();
-    addresses.push_back(fmt::format("{}://{}{}{}:{}", tls ? "https" : "http", v6 ? "[" : "", address.host, v6 ? "]" : "", tcp.port()));
+    addresses.push_back(
+        fmt::format("{}://{}{}{}:{}", tls ? "https" : "http", v6 ? "[" : "", address.host, v6 ? "]" : "", tcp.port()));
   }
   acceptors.push_back(std::move(acceptor));
-  asio::co_spawn(loops[0]->context().get_executor(), accept(*acceptors.back(), tls && !local), [](std::exception_ptr) {});
+  asio::co_spawn(loops[0]->context().get_executor(), accept(*acceptors.back(), tls && !local),
+                 [](std::exception_ptr) {});
   return Status();
 }
 
@@ -189,7 +196,8 @@ Awaitable<void> Server::Impl::accept(Acceptor& acceptor, bool with_tls) {
     error_code ignored;
     socket.set_option(asio::ip::tcp::no_delay(true), ignored);
     std::string peer = peer_name(socket);
-    auto start = [this, &loop, with_tls, socket = std::make_shared<Socket>(std::move(socket)), peer = std::move(peer)]() mutable {
+    auto start = [this, &loop, with_tls, socket = std::make_shared<Socket>(std::move(socket)),
+                  peer = std::move(peer)]() mutable {
       if (with_tls) {
         start_tls_connection(std::move(*socket), *tls, host, loop, std::move(peer));
       } else {

@@ -36,7 +36,10 @@ Result<std::vector<recipe::Sealer::Key>> seal_keys(const std::string& path) {
       const auto [stop, error] = std::from_chars(line.data() + 2 * i, line.data() + 2 * i + 2, key[i], 16);
       good = error == std::errc() && stop == line.data() + 2 * i + 2;
     }
-    if (!good) return make_error(Code::kInvalidArgument, "{} must hold up to {} lines of 64 hexadecimal digits (openssl rand -hex 32).", path, kSealKeysMax);
+    if (!good)
+      return make_error(Code::kInvalidArgument,
+                        "{} must hold up to {} lines of 64 hexadecimal digits (openssl rand -hex 32).", path,
+                        kSealKeysMax);
   }
   if (keys.empty()) return make_error(Code::kInvalidArgument, "{} holds no key (openssl rand -hex 32).", path);
   return keys;
@@ -44,7 +47,8 @@ Result<std::vector<recipe::Sealer::Key>> seal_keys(const std::string& path) {
 
 }  // namespace
 
-Service::Service(ServeConfig c, std::unique_ptr<Backend> b, text::Tokenizer t, recipe::SpecialIds s, std::unique_ptr<ResponseArchive> archive)
+Service::Service(ServeConfig c, std::unique_ptr<Backend> b, text::Tokenizer t, recipe::SpecialIds s,
+                 std::unique_ptr<ResponseArchive> archive)
     : config(std::move(c)),
       started(now()),
       backend(std::move(b)),
@@ -57,7 +61,8 @@ Service::Service(ServeConfig c, std::unique_ptr<Backend> b, text::Tokenizer t, r
       workers(2, 4096) {
   metrics.begin_tiers(config.kv_tiers, kNoKey);
   request_options.models = {{config.model_name, recipe::Version::kV41}};
-  for (const std::string& alias : config.model_aliases) request_options.models.push_back({alias, recipe::Version::kV41});
+  for (const std::string& alias : config.model_aliases)
+    request_options.models.push_back({alias, recipe::Version::kV41});
   request_options.accept_any_model = config.accept_any_model;
   const ServePolicies& p = config.policies;
   request_options.default_thinking = p.thinking;
@@ -69,7 +74,8 @@ Service::Service(ServeConfig c, std::unique_ptr<Backend> b, text::Tokenizer t, r
   request_options.limits.body_bytes_max = config.limits->body_bytes_max;
   request_options.limits.n_max = backend->limits().samples_max;
   request_options.limits.image_bytes_max = config.images.bytes_max;
-  images = std::make_unique<ImageLoader>(config.images, [this](const ImageOutcome& outcome) { metrics.image_read(outcome); });
+  images = std::make_unique<ImageLoader>(config.images,
+                                         [this](const ImageOutcome& outcome) { metrics.image_read(outcome); });
 }
 
 Service::~Service() { stop(); }
@@ -85,7 +91,8 @@ Result<std::unique_ptr<Service>> Service::create(ServeConfig config, std::unique
       DI_ASSIGN_OR_RETURN(archive, ResponseArchive::open(config.state_dir, config.response_archive));
     }
   }
-  std::unique_ptr<Service> self(new Service(std::move(config), std::move(backend), std::move(tokenizer), specials, std::move(archive)));
+  std::unique_ptr<Service> self(
+      new Service(std::move(config), std::move(backend), std::move(tokenizer), specials, std::move(archive)));
   DI_ASSIGN_OR_RETURN(auto vocabulary, grammar::Vocabulary::from_tokenizer(self->tokenizer));
   self->compiler = std::make_unique<grammar::Compiler>(std::move(vocabulary), self->config.grammar);
   DI_ASSIGN_OR_RETURN(self->gate, Gate::create(self->config, self->metrics));

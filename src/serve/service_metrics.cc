@@ -16,8 +16,10 @@ namespace {
 
 using observe::Labels;
 
-const std::vector<double> kSeconds = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 600};
-const std::vector<double> kTokenSeconds = {0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2.5};
+const std::vector<double> kSeconds = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5,
+                                      1,     2.5,    5,     10,   30,    60,   300, 600};
+const std::vector<double> kTokenSeconds = {0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075,
+                                           0.1,   0.15,   0.2,   0.3,  0.5,  1,    2.5};
 const std::vector<double> kTokens = {16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576};
 
 std::string_view api_name(recipe::Protocol protocol) {
@@ -54,10 +56,13 @@ ServiceMetrics::ServiceMetrics()
       saved_(metrics_.gauge("deepinfer_saved_responses", "Responses in the state folder.")),
       saved_bytes_(metrics_.gauge("deepinfer_saved_responses_bytes", "Bytes of responses in the state folder.")),
       prompt_tokens_(metrics_.counter("deepinfer_prompt_tokens_total", "Prompt tokens of answered requests.")),
-      cached_tokens_(metrics_.counter("deepinfer_cached_prompt_tokens_total", "Prompt tokens found in the prefix cache.")),
+      cached_tokens_(
+          metrics_.counter("deepinfer_cached_prompt_tokens_total", "Prompt tokens found in the prefix cache.")),
       generated_tokens_(metrics_.counter("deepinfer_generated_tokens_total", "Tokens generated for requests.")),
-      lines_dropped_(metrics_.counter("deepinfer_log_lines_dropped_total", "Lines that the access log could not take.")),
-      unsaved_(metrics_.counter("deepinfer_unsaved_responses_total", "Responses that could not be written to the state folder.")),
+      lines_dropped_(
+          metrics_.counter("deepinfer_log_lines_dropped_total", "Lines that the access log could not take.")),
+      unsaved_(metrics_.counter("deepinfer_unsaved_responses_total",
+                                "Responses that could not be written to the state folder.")),
       steps_(metrics_.counter("deepinfer_engine_steps_total", "Steps of the engine.")),
       failed_steps_(metrics_.counter("deepinfer_engine_failed_steps_total", "Steps that failed.")),
       output_tokens_(metrics_.counter("deepinfer_engine_output_tokens_total",
@@ -68,15 +73,17 @@ ServiceMetrics::ServiceMetrics()
       turns_(metrics_.counter("deepinfer_engine_answer_steps_total",
                               "Steps of single answers; output tokens over these are the tokens a step.")),
       drafted_(metrics_.counter("deepinfer_draft_tokens_total", "Tokens guessed ahead for verification.")),
-      draft_rows_saved_(metrics_.counter("deepinfer_draft_rows_saved_total",
-                                         "Guessed tokens that were not worth a row of a step.")),
+      draft_rows_saved_(
+          metrics_.counter("deepinfer_draft_rows_saved_total", "Guessed tokens that were not worth a row of a step.")),
       draft_seconds_(metrics_.counter("deepinfer_draft_seconds_total", "Time of the model's drafter.")),
       first_token_(metrics_.histogram("deepinfer_time_to_first_token_seconds",
                                       "From the engine's receipt of a request to its first token.", kSeconds)),
       output_token_(metrics_.histogram("deepinfer_time_per_output_token_seconds",
-                                       "Mean time between the tokens of an answer, the first one aside.", kTokenSeconds)),
+                                       "Mean time between the tokens of an answer, the first one aside.",
+                                       kTokenSeconds)),
       prompt_size_(metrics_.histogram("deepinfer_request_prompt_tokens", "Prompt tokens of a request.", kTokens)),
-      answer_size_(metrics_.histogram("deepinfer_request_generated_tokens", "Tokens generated for a request.", kTokens)),
+      answer_size_(
+          metrics_.histogram("deepinfer_request_generated_tokens", "Tokens generated for a request.", kTokens)),
       cpu_seconds_(metrics_.gauge("deepinfer_process_cpu_seconds", "CPU time of the process, user and system.")),
       resident_bytes_(metrics_.gauge("process_resident_memory_bytes", "Resident memory of the process.")),
       start_time_(metrics_.gauge("process_start_time_seconds", "Start of the process since 1970.")),
@@ -93,8 +100,9 @@ void ServiceMetrics::finished(const Finished& f) {
     const std::lock_guard<std::mutex> lock(mutex_);
     RouteMetrics& r = routes_[name];
     if (r.seconds == nullptr) {
-      r.seconds = &metrics_.histogram("deepinfer_http_request_seconds", "From a request's headers to the end of its response.",
-                                      kSeconds, {{"route", std::string(name)}});
+      r.seconds =
+          &metrics_.histogram("deepinfer_http_request_seconds", "From a request's headers to the end of its response.",
+                              kSeconds, {{"route", std::string(name)}});
     }
     observe::Counter*& count = r.by_status[f.status];
     if (count == nullptr) {
@@ -122,12 +130,16 @@ void ServiceMetrics::finished(const Finished& f) {
 }
 
 void ServiceMetrics::limit_hit(std::string_view limit) {
-  metrics_.counter("deepinfer_limits_hit_total", "Requests refused or ended by a limit, by its name.", {{"limit", std::string(limit)}}).add();
+  metrics_
+      .counter("deepinfer_limits_hit_total", "Requests refused or ended by a limit, by its name.",
+               {{"limit", std::string(limit)}})
+      .add();
 }
 
 void ServiceMetrics::image_read(const ImageOutcome& o) {
-  metrics_.counter("deepinfer_images_total", "Images of requests, by where they came from and what was wrong with them.",
-                   {{"source", o.fetched ? "url" : "inline"}, {"result", std::string(o.code)}})
+  metrics_
+      .counter("deepinfer_images_total", "Images of requests, by where they came from and what was wrong with them.",
+               {{"source", o.fetched ? "url" : "inline"}, {"result", std::string(o.code)}})
       .add();
   if (!o.limit.empty()) limit_hit(o.limit);
 }
@@ -162,32 +174,41 @@ void ServiceMetrics::update(const engine::EngineStats& stats, int blocks,
 
 // Made with the first figures: a service whose weights are all in memory has none of them.
 void ServiceMetrics::update_weights(const checkpoint::StoreStats& s) {
-  const auto raise = [this](const char* name, const char* help, double value) { metrics_.counter(name, help).raise_to(value); };
+  const auto raise = [this](const char* name, const char* help, double value) {
+    metrics_.counter(name, help).raise_to(value);
+  };
   const auto set = [this](const char* name, const char* help, double value) { metrics_.gauge(name, help).set(value); };
   set("deepinfer_weights_resident_bytes", "Weights that are always in memory.", static_cast<double>(s.resident_bytes));
   set("deepinfer_expert_cache_slots", "Experts that fit into memory.", static_cast<double>(s.experts.slots));
   set("deepinfer_expert_cache_used", "Experts in memory.", static_cast<double>(s.experts.slots_used));
-  raise("deepinfer_expert_uses_total", "Experts that steps needed, once a layer and step.", static_cast<double>(s.experts.uses));
+  raise("deepinfer_expert_uses_total", "Experts that steps needed, once a layer and step.",
+        static_cast<double>(s.experts.uses));
   raise("deepinfer_expert_hits_total", "Those that were in memory.", static_cast<double>(s.experts.hits));
   raise("deepinfer_expert_reads_total", "Those that were read from the SSD while the step waited or ran others.",
         static_cast<double>(s.experts.reads));
-  raise("deepinfer_expert_expected_reads_total", "Experts read before a step needed them.", static_cast<double>(s.experts.expected_reads));
-  raise("deepinfer_expert_expected_used_total", "Those of them that a step then needed.", static_cast<double>(s.experts.expected_used));
-  raise("deepinfer_expert_warm_reads_total", "Experts read to fill the cache after the start.", static_cast<double>(s.experts.warm_reads));
-  raise("deepinfer_table_rows_total", "Rows of Engram tables and of the embedding that steps needed from the SSD or its cache.",
+  raise("deepinfer_expert_expected_reads_total", "Experts read before a step needed them.",
+        static_cast<double>(s.experts.expected_reads));
+  raise("deepinfer_expert_expected_used_total", "Those of them that a step then needed.",
+        static_cast<double>(s.experts.expected_used));
+  raise("deepinfer_expert_warm_reads_total", "Experts read to fill the cache after the start.",
+        static_cast<double>(s.experts.warm_reads));
+  raise("deepinfer_table_rows_total",
+        "Rows of Engram tables and of the embedding that steps needed from the SSD or its cache.",
         static_cast<double>(s.rows.lookups));
   raise("deepinfer_table_row_hits_total", "Those that were in memory.", static_cast<double>(s.rows.hits));
   raise("deepinfer_weight_read_bytes_total", "Bytes of weights read from the SSD.", static_cast<double>(s.bytes_read));
-  raise("deepinfer_weight_wait_seconds_total", "Time that steps stood still for weights.", s.experts.wait_s + s.rows.wait_s);
+  raise("deepinfer_weight_wait_seconds_total", "Time that steps stood still for weights.",
+        s.experts.wait_s + s.rows.wait_s);
   raise("deepinfer_weight_read_failures_total", "Experts and rows that could not be read.",
         static_cast<double>(s.experts.failures + s.rows.failures));
 }
 
 observe::Counter& ServiceMetrics::by_place(std::string_view name, size_t place) {
-  return metrics_.counter(std::string(name),
-                          name == kVerified ? "Guessed tokens that a step verified, by place in the guess, those before it being right."
-                                            : "Guessed tokens that were right, by place in the guess.",
-                          {{"place", std::to_string(place + 1)}});
+  return metrics_.counter(
+      std::string(name),
+      name == kVerified ? "Guessed tokens that a step verified, by place in the guess, those before it being right."
+                        : "Guessed tokens that were right, by place in the guess.",
+      {{"place", std::to_string(place + 1)}});
 }
 
 void ServiceMetrics::update_drafts(const engine::DraftStats& d) {
@@ -204,11 +225,14 @@ void ServiceMetrics::update_drafts(const engine::DraftStats& d) {
 void ServiceMetrics::update_process() {
   rusage usage = {};
   ::getrusage(RUSAGE_SELF, &usage);
-  const auto seconds = [](const timeval& t) { return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec); };
+  const auto seconds = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
+  };
   cpu_seconds_.set(seconds(usage.ru_utime) + seconds(usage.ru_stime));
   if (std::FILE* file = std::fopen("/proc/self/statm", "r")) {
     long pages = 0, resident = 0;
-    if (std::fscanf(file, "%ld %ld", &pages, &resident) == 2) resident_bytes_.set(static_cast<double>(resident) * static_cast<double>(::sysconf(_SC_PAGESIZE)));
+    if (std::fscanf(file, "%ld %ld", &pages, &resident) == 2)
+      resident_bytes_.set(static_cast<double>(resident) * static_cast<double>(::sysconf(_SC_PAGESIZE)));
     std::fclose(file);
   }
   open_files_.set(count_open_files());

@@ -52,7 +52,8 @@ class ServiceMetrics {
   observe::Counter& by_place(std::string_view name, size_t place);
 
   observe::Metrics metrics_;
-  observe::Gauge &connections_, &running_, &waiting_, &kv_usage_, &slots_free_, &stored_, &stored_bytes_, &saved_, &saved_bytes_;
+  observe::Gauge &connections_, &running_, &waiting_, &kv_usage_, &slots_free_, &stored_, &stored_bytes_, &saved_,
+      &saved_bytes_;
   observe::Counter &prompt_tokens_, &cached_tokens_, &generated_tokens_, &lines_dropped_, &unsaved_;
   observe::Counter &steps_, &failed_steps_, &output_tokens_, &prefill_rows_, &decode_rows_, &preemptions_;
   observe::Counter &turns_, &drafted_, &draft_rows_saved_, &draft_seconds_;

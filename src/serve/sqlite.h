@@ -27,7 +27,8 @@ inline Status sqlite_error(sqlite3* db, int code) {
     case SQLITE_FULL: return make_error(Code::kResourceExhausted, "The disk of the state folder is full.");
     case SQLITE_IOERR:
       // The system's reason is mostly a quota or a limit of file sizes, which SQLite does not tell from others.
-      if (code == SQLITE_IOERR_WRITE) return make_error(Code::kResourceExhausted, "The state folder cannot be written to. Is its disk full?");
+      if (code == SQLITE_IOERR_WRITE)
+        return make_error(Code::kResourceExhausted, "The state folder cannot be written to. Is its disk full?");
       return make_error(Code::kIo, "The state file cannot be used: {}.", text);
     case SQLITE_TOOBIG: return make_error(Code::kResourceExhausted, "The state file takes no value of this size.");
     case SQLITE_CORRUPT:
@@ -90,7 +91,9 @@ class Statement {
 
 class Transaction {
  public:
-  explicit Transaction(sqlite3* db) : db_(db) { code_ = sqlite3_exec(db, "BEGIN IMMEDIATE", nullptr, nullptr, nullptr); }
+  explicit Transaction(sqlite3* db) : db_(db) {
+    code_ = sqlite3_exec(db, "BEGIN IMMEDIATE", nullptr, nullptr, nullptr);
+  }
   ~Transaction() {
     if (sqlite3_get_autocommit(db_) == 0) sqlite3_exec(db_, "ROLLBACK", nullptr, nullptr, nullptr);
   }
@@ -108,8 +111,8 @@ class Transaction {
   int code_ = SQLITE_OK;
 };
 
-// Opens the file and gives a new one `tables`, which set user_version to `schema`. For this process alone: kUnavailable if
-// another one has it.
+// Opens the file and gives a new one `tables`, which set user_version to `schema`. For this process alone: kUnavailable
+// if another one has it.
 Status open_database(const std::string& path, int64_t schema, const char* tables, sqlite3** db);
 
 }  // namespace deepinfer::serve

@@ -20,7 +20,11 @@ using StateHandler = Response (*)(Service& service, Exchange& x);
 
 inline Response state_error(const Exchange& x, int status, std::string message, std::string_view param = {}) {
   const std::string_view type = status >= 500 ? "server_error" : "invalid_request_error";
-  recipe::ApiError error{.status = status, .message = std::move(message), .type = std::string(type), .code = std::string(type), .param = std::string(param)};
+  recipe::ApiError error{.status = status,
+                         .message = std::move(message),
+                         .type = std::string(type),
+                         .code = std::string(type),
+                         .param = std::string(param)};
   return {.status = status, .body = recipe::error_body(x.protocol, error, x.request_id)};
 }
 
@@ -33,22 +37,25 @@ inline Response state_error(const Exchange& x, const Status& status) {
   }
 }
 
-inline void add_state_route(Router& router, Service& service, std::string_view method, std::string path, StateHandler handler) {
-  router.add({.method = method, .path = std::move(path), .handler = [&service, handler](const std::shared_ptr<Exchange>& x) {
-                if (!service.state) {
-                  return x->respond(state_error(*x, 501, "This service keeps no files and batches. Start it with --state-dir FOLDER to have them."));
-                }
-                const bool queued = service.workers.submit([&service, handler, x] {
-                  Response response;
-                  try {
-                    response = handler(service, *x);
-                  } catch (const std::exception& e) {
-                    response = state_error(*x, 500, fmt::format("The service failed: {}.", e.what()));
-                  }
-                  x->loop().post([x, response = std::move(response)]() mutable { x->respond(std::move(response)); });
-                });
-                if (!queued) x->respond(state_error(*x, 503, "Too many requests are waiting. Try again later."));
-              }});
+inline void add_state_route(Router& router, Service& service, std::string_view method, std::string path,
+                            StateHandler handler) {
+  router.add(
+      {.method = method, .path = std::move(path), .handler = [&service, handler](const std::shared_ptr<Exchange>& x) {
+         if (!service.state) {
+           return x->respond(state_error(
+               *x, 501, "This service keeps no files and batches. Start it with --state-dir FOLDER to have them."));
+         }
+         const bool queued = service.workers.submit([&service, handler, x] {
+           Response response;
+           try {
+             response = handler(service, *x);
+           } catch (const std::exception& e) {
+             response = state_error(*x, 500, fmt::format("The service failed: {}.", e.what()));
+           }
+           x->loop().post([x, response = std::move(response)]() mutable { x->respond(std::move(response)); });
+         });
+         if (!queued) x->respond(state_error(*x, 503, "Too many requests are waiting. Try again later."));
+       }});
 }
 
 // The query's limit; nothing if it is not between 1 and `max`.

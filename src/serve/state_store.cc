@@ -37,7 +37,12 @@ PRAGMA user_version = 1;
 #define IS_OPEN "status IN ('validating', 'in_progress', 'cancelling')"
 
 StoredFile read_file_row(Statement& s) {
-  return {.id = s.text(0), .owner = s.text(1), .purpose = s.text(2), .filename = s.text(3), .bytes = s.integer(4), .created = s.integer(5)};
+  return {.id = s.text(0),
+          .owner = s.text(1),
+          .purpose = s.text(2),
+          .filename = s.text(3),
+          .bytes = s.integer(4),
+          .created = s.integer(5)};
 }
 
 StoredBatch read_batch_row(Statement& s) {
@@ -96,25 +101,35 @@ struct StateStore::Impl {
   }
   Status insert_file(const StoredFile& f, std::string_view content) {
     Statement s(db, "INSERT INTO files(" FILE_COLUMNS ", content) VALUES(?, ?, ?, ?, ?, ?, ?)");
-    s.bind(f.id).bind(f.owner).bind(f.purpose).bind(f.filename).bind(static_cast<int64_t>(content.size())).bind(f.created);
+    s.bind(f.id)
+        .bind(f.owner)
+        .bind(f.purpose)
+        .bind(f.filename)
+        .bind(static_cast<int64_t>(content.size()))
+        .bind(f.created);
     return s.bind_blob(content).run();
   }
   // The results of a batch's lines in one state, as a file; the id, or nothing if there is no line.
-  Result<std::string> collect(const StoredBatch& batch, LineState state, std::string_view kind, const std::string& id, int64_t now);
+  Result<std::string> collect(const StoredBatch& batch, LineState state, std::string_view kind, const std::string& id,
+                              int64_t now);
 
   std::mutex mutex;
   sqlite3* db = nullptr;
 };
 
-Result<std::string> StateStore::Impl::collect(const StoredBatch& batch, LineState state, std::string_view kind, const std::string& id,
-                                              int64_t now) {
+Result<std::string> StateStore::Impl::collect(const StoredBatch& batch, LineState state, std::string_view kind,
+                                              const std::string& id, int64_t now) {
   Statement s(db, "SELECT result FROM lines WHERE batch = ? AND state = ? ORDER BY number");
   s.bind(batch.id).bind(static_cast<int64_t>(state));
   std::string content;
   while (s.step()) content.append(s.text(0)).append("\n");
   DI_RETURN_IF_ERROR(s.status());
   if (content.empty()) return std::string();
-  const StoredFile file{.id = id, .owner = batch.owner, .purpose = "batch_output", .filename = fmt::format("{}_{}.jsonl", batch.id, kind), .created = now};
+  const StoredFile file{.id = id,
+                        .owner = batch.owner,
+                        .purpose = "batch_output",
+                        .filename = fmt::format("{}_{}.jsonl", batch.id, kind),
+                        .created = now};
   DI_RETURN_IF_ERROR(insert_file(file, content));
   return id;
 }
@@ -134,11 +149,13 @@ Result<std::unique_ptr<StateStore>> StateStore::open(const std::string& folder, 
 Status StateStore::add_file(StoredFile file, std::string_view content) {
   const std::lock_guard<std::mutex> lock(impl_->mutex);
   if (content.size() > limits_.file_bytes_max) {
-    return make_error(Code::kResourceExhausted, "The file has {} bytes; file_bytes_max is {}.", content.size(), limits_.file_bytes_max);
+    return make_error(Code::kResourceExhausted, "The file has {} bytes; file_bytes_max is {}.", content.size(),
+                      limits_.file_bytes_max);
   }
   Transaction t(impl_->db);
   DI_RETURN_IF_ERROR(t.status());
-  Statement count(impl_->db, "SELECT count(*) FROM files WHERE owner = ?"), bytes(impl_->db, "SELECT sum(bytes) FROM files");
+  Statement count(impl_->db, "SELECT count(*) FROM files WHERE owner = ?"),
+      bytes(impl_->db, "SELECT sum(bytes) FROM files");
   count.bind(file.owner);
   DI_ASSIGN_OR_RETURN(const int64_t files, single(count));
   DI_ASSIGN_OR_RETURN(const int64_t stored, single(bytes));
@@ -146,7 +163,9 @@ Status StateStore::add_file(StoredFile file, std::string_view content) {
     return make_error(Code::kResourceExhausted, "{} files are stored, which is files_max. Delete some.", files);
   }
   if (stored + static_cast<int64_t>(content.size()) > limits_.stored_bytes_max) {
-    return make_error(Code::kResourceExhausted, "The stored files would have more than stored_bytes_max, {} bytes. Delete some.", limits_.stored_bytes_max);
+    return make_error(Code::kResourceExhausted,
+                      "The stored files would have more than stored_bytes_max, {} bytes. Delete some.",
+                      limits_.stored_bytes_max);
   }
   DI_RETURN_IF_ERROR(impl_->insert_file(file, content));
   return t.commit();
@@ -177,17 +196,20 @@ Status StateStore::remove_file(std::string_view id, std::string_view owner) {
   return sqlite3_changes(impl_->db) > 0 ? Status() : no_file(id);
 }
 
-Result<std::vector<StoredFile>> StateStore::files(std::string_view owner, std::string_view purpose, std::string_view after, bool ascending,
-                                                  int64_t limit) {
+Result<std::vector<StoredFile>> StateStore::files(std::string_view owner, std::string_view purpose,
+                                                  std::string_view after, bool ascending, int64_t limit) {
   const std::lock_guard<std::mutex> lock(impl_->mutex);
   int64_t place = ascending ? 0 : INT64_MAX;
   if (!after.empty()) {
-    DI_ASSIGN_OR_RETURN(place, impl_->place("SELECT seq FROM files WHERE id = ? AND owner = ?", after, owner, no_file(after)));
+    DI_ASSIGN_OR_RETURN(place,
+                        impl_->place("SELECT seq FROM files WHERE id = ? AND owner = ?", after, owner, no_file(after)));
   }
   Statement s(impl_->db,
               ascending
-                  ? "SELECT " FILE_COLUMNS " FROM files WHERE owner = ?1 AND ?2 IN ('', purpose) AND seq > ?3 ORDER BY seq LIMIT ?4"
-                  : "SELECT " FILE_COLUMNS " FROM files WHERE owner = ?1 AND ?2 IN ('', purpose) AND seq < ?3 ORDER BY seq DESC LIMIT ?4");
+                  ? "SELECT " FILE_COLUMNS
+                    " FROM files WHERE owner = ?1 AND ?2 IN ('', purpose) AND seq > ?3 ORDER BY seq LIMIT ?4"
+                  : "SELECT " FILE_COLUMNS
+                    " FROM files WHERE owner = ?1 AND ?2 IN ('', purpose) AND seq < ?3 ORDER BY seq DESC LIMIT ?4");
   s.bind(owner).bind(purpose).bind(place).bind(limit);
   return read_rows<StoredFile>(s, read_file_row);
 }
@@ -200,11 +222,13 @@ Status StateStore::add_batch(const StoredBatch& b) {
   count.bind(b.owner);
   DI_ASSIGN_OR_RETURN(const int64_t open, single(count));
   if (open >= limits_.batches_open_max) {
-    return make_error(Code::kResourceExhausted, "{} batches have not ended, which is batches_open_max. Try again when one has.", open);
+    return make_error(Code::kResourceExhausted,
+                      "{} batches have not ended, which is batches_open_max. Try again when one has.", open);
   }
-  Statement s(impl_->db,
-              "INSERT INTO batches(id, owner, endpoint, input_file, completion_window, metadata, status, created, expires) "
-              "VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?)");
+  Statement s(
+      impl_->db,
+      "INSERT INTO batches(id, owner, endpoint, input_file, completion_window, metadata, status, created, expires) "
+      "VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?)");
   s.bind(b.id).bind(b.owner).bind(b.endpoint).bind(b.input_file).bind(b.window).bind(b.metadata).bind(b.status);
   DI_RETURN_IF_ERROR(s.bind(b.created).bind(b.expires).run());
   return t.commit();
@@ -223,7 +247,8 @@ Result<std::vector<StoredBatch>> StateStore::batches(std::string_view owner, std
   const std::lock_guard<std::mutex> lock(impl_->mutex);
   int64_t place = INT64_MAX;
   if (!after.empty()) {
-    DI_ASSIGN_OR_RETURN(place, impl_->place("SELECT seq FROM batches WHERE id = ? AND owner = ?", after, owner, no_batch(after)));
+    DI_ASSIGN_OR_RETURN(
+        place, impl_->place("SELECT seq FROM batches WHERE id = ? AND owner = ?", after, owner, no_batch(after)));
   }
   Statement s(impl_->db, "SELECT " BATCH_COLUMNS " FROM batches WHERE owner = ? AND seq < ? ORDER BY seq DESC LIMIT ?");
   s.bind(owner).bind(place).bind(limit);
@@ -241,7 +266,8 @@ Status StateStore::start_batch(std::string_view id, const std::vector<BatchLine>
   Transaction t(impl_->db);
   DI_RETURN_IF_ERROR(t.status());
   int64_t failed = 0, result_bytes = 0;
-  Statement insert(impl_->db, "INSERT INTO lines(batch, number, state, custom_id, body, result) VALUES(?, ?, ?, ?, ?, ?)");
+  Statement insert(impl_->db,
+                   "INSERT INTO lines(batch, number, state, custom_id, body, result) VALUES(?, ?, ?, ?, ?, ?)");
   for (const BatchLine& line : lines) {
     insert.bind(id).bind(line.number).bind(static_cast<int64_t>(line.state)).bind(line.custom_id).bind_blob(line.body);
     DI_RETURN_IF_ERROR(insert.bind_blob(line.result).run());
@@ -250,9 +276,10 @@ Status StateStore::start_batch(std::string_view id, const std::vector<BatchLine>
     result_bytes += static_cast<int64_t>(line.result.size());
   }
   // One that was cancelled meanwhile stays so.
-  Statement s(impl_->db,
-              "UPDATE batches SET status = CASE status WHEN 'validating' THEN 'in_progress' ELSE status END, started = ?, "
-              "total = ?, failed = ?, result_bytes = ? WHERE id = ?");
+  Statement s(
+      impl_->db,
+      "UPDATE batches SET status = CASE status WHEN 'validating' THEN 'in_progress' ELSE status END, started = ?, "
+      "total = ?, failed = ?, result_bytes = ? WHERE id = ?");
   s.bind(now).bind(static_cast<int64_t>(lines.size())).bind(failed).bind(result_bytes).bind(id);
   DI_RETURN_IF_ERROR(s.run());
   return t.commit();
@@ -267,7 +294,8 @@ Status StateStore::fail_batch(std::string_view id, std::string_view errors, int6
 Status StateStore::cancel_batch(std::string_view id, int64_t now) {
   const std::lock_guard<std::mutex> lock(impl_->mutex);
   Statement s(impl_->db,
-              "UPDATE batches SET status = 'cancelling', cancelling = ? WHERE id = ? AND status IN ('validating', 'in_progress')");
+              "UPDATE batches SET status = 'cancelling', cancelling = ? WHERE id = ? AND status IN ('validating', "
+              "'in_progress')");
   return s.bind(now).bind(id).run();
 }
 
@@ -275,9 +303,12 @@ Status StateStore::end_batch(const StoredBatch& batch, const BatchEnd& end) {
   const std::lock_guard<std::mutex> lock(impl_->mutex);
   Transaction t(impl_->db);
   DI_RETURN_IF_ERROR(t.status());
-  DI_ASSIGN_OR_RETURN(const std::string output, impl_->collect(batch, LineState::kCompleted, "output", end.output_file, end.now));
-  DI_ASSIGN_OR_RETURN(const std::string error, impl_->collect(batch, LineState::kFailed, "error", end.error_file, end.now));
-  Statement s(impl_->db, "UPDATE batches SET status = ?, output_file = ?, error_file = ?, finalizing = ?, ended = ? WHERE id = ?");
+  DI_ASSIGN_OR_RETURN(const std::string output,
+                      impl_->collect(batch, LineState::kCompleted, "output", end.output_file, end.now));
+  DI_ASSIGN_OR_RETURN(const std::string error,
+                      impl_->collect(batch, LineState::kFailed, "error", end.error_file, end.now));
+  Statement s(impl_->db,
+              "UPDATE batches SET status = ?, output_file = ?, error_file = ?, finalizing = ?, ended = ? WHERE id = ?");
   DI_RETURN_IF_ERROR(s.bind(end.status).bind(output).bind(error).bind(end.now).bind(end.now).bind(batch.id).run());
   Statement lines(impl_->db, "DELETE FROM lines WHERE batch = ?");
   DI_RETURN_IF_ERROR(lines.bind(batch.id).run());
@@ -286,8 +317,9 @@ Status StateStore::end_batch(const StoredBatch& batch, const BatchEnd& end) {
 
 Result<std::optional<BatchLine>> StateStore::next_line(std::string_view batch, int64_t above) {
   const std::lock_guard<std::mutex> lock(impl_->mutex);
-  Statement s(impl_->db,
-              "SELECT number, custom_id, body FROM lines WHERE batch = ? AND number > ? AND state = 0 ORDER BY number LIMIT 1");
+  Statement s(
+      impl_->db,
+      "SELECT number, custom_id, body FROM lines WHERE batch = ? AND number > ? AND state = 0 ORDER BY number LIMIT 1");
   const bool row = s.bind(batch).bind(above).step();
   DI_RETURN_IF_ERROR(s.status());
   if (!row) return std::optional<BatchLine>();
@@ -298,10 +330,14 @@ Status StateStore::finish_line(std::string_view batch, const BatchLine& line) {
   const std::lock_guard<std::mutex> lock(impl_->mutex);
   Transaction t(impl_->db);
   DI_RETURN_IF_ERROR(t.status());
-  Statement s(impl_->db, "UPDATE lines SET state = ?, result = ?, body = x'' WHERE batch = ? AND number = ? AND state = 0");
-  DI_RETURN_IF_ERROR(s.bind(static_cast<int64_t>(line.state)).bind_blob(line.result).bind(batch).bind(line.number).run());
+  Statement s(impl_->db,
+              "UPDATE lines SET state = ?, result = ?, body = x'' WHERE batch = ? AND number = ? AND state = 0");
+  DI_RETURN_IF_ERROR(
+      s.bind(static_cast<int64_t>(line.state)).bind_blob(line.result).bind(batch).bind(line.number).run());
   const int64_t changed = sqlite3_changes(impl_->db);
-  Statement counts(impl_->db, "UPDATE batches SET completed = completed + ?, failed = failed + ?, result_bytes = result_bytes + ? WHERE id = ?");
+  Statement counts(impl_->db,
+                   "UPDATE batches SET completed = completed + ?, failed = failed + ?, result_bytes = result_bytes + ? "
+                   "WHERE id = ?");
   counts.bind(line.state == LineState::kCompleted ? changed : 0).bind(line.state == LineState::kFailed ? changed : 0);
   DI_RETURN_IF_ERROR(counts.bind(changed * static_cast<int64_t>(line.result.size())).bind(batch).run());
   return t.commit();

@@ -40,7 +40,8 @@ struct StoredFile {
 struct StoredBatch {
   std::string id, owner, endpoint, input_file, window, metadata;  // metadata: JSON, or empty
   std::string status = "validating";                              // as the API names them
-  std::string errors;                                             // JSON list of what was wrong with the input, or empty
+  // JSON list of what was wrong with the input, or empty
+  std::string errors;
   std::string output_file, error_file;                            // ids, or empty
   int64_t created = 0, expires = 0;
   int64_t started = 0, finalizing = 0, ended = 0, cancelling = 0;  // 0: not yet
@@ -77,8 +78,8 @@ class StateStore {
   Result<std::string> content(std::string_view id, std::string_view owner);
   Status remove_file(std::string_view id, std::string_view owner);
   // Of one purpose, or of all if empty; those after the file `after`, if one is named.
-  Result<std::vector<StoredFile>> files(std::string_view owner, std::string_view purpose, std::string_view after, bool ascending,
-                                        int64_t limit);
+  Result<std::vector<StoredFile>> files(std::string_view owner, std::string_view purpose, std::string_view after,
+                                        bool ascending, int64_t limit);
 
   Status add_batch(const StoredBatch& batch);
   Result<StoredBatch> batch(std::string_view id, std::string_view owner);

@@ -1,10 +1,12 @@
 // Plays tests/api/cases/*.json: each file is a list of cases, each case a list of steps on one fresh service:
 //
-//   [{"name": "..", "options": {"store": false, ..}, "steps": [{"request": {"method", "path", "headers", "body" or "text"},
+//   [{"name": "..", "options": {"store": false, ..}, "steps": [{"request": {"method", "path", "headers", "body" or
+//   "text"},
 //     "response": {"status", "type", "text"}}]}]
 //
-// A step's text may use {{N:/json/pointer}}: a member of the body that step N answered. The response must be equal to the
-// byte. DEEPINFER_UPDATE_API=1 writes what the service answers into the files; read the difference before committing it.
+// A step's text may use {{N:/json/pointer}}: a member of the body that step N answered. The response must be equal to
+// the byte. DEEPINFER_UPDATE_API=1 writes what the service answers into the files; read the difference before
+// committing it.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -46,7 +48,10 @@ std::string fill_in(std::string text, const std::vector<std::string>& bodies) {
       begin = end + 1;
     }
     EXPECT_NE(at, nullptr) << text;
-    text.replace(open, close + 2 - open, at == nullptr ? "" : at->is_string() ? at->as_string() : recipe::to_compact_json(*at));
+    text.replace(open, close + 2 - open,
+                 at == nullptr     ? ""
+                 : at->is_string() ? at->as_string()
+                                   : recipe::to_compact_json(*at));
   }
   return text;
 }
@@ -58,7 +63,8 @@ HttpReply play(HttpClient& client, const Json& request, const std::vector<std::s
     for (const recipe::JsonMember& m : h->as_object()) headers += m.key + ": " + m.value.as_string() + "\r\n";
   }
   const std::string method = text_of(request, "method");
-  return client.request(method.empty() ? "POST" : method, fill_in(text_of(request, "path"), bodies), fill_in(body, bodies), headers);
+  return client.request(method.empty() ? "POST" : method, fill_in(text_of(request, "path"), bodies),
+                        fill_in(body, bodies), headers);
 }
 
 std::string type_of(const HttpReply& reply) {

@@ -1,4 +1,5 @@
-// A small test harness for programs built by nvcc alone: CHECK counts, failures name the place, main returns the verdict.
+// A small test harness for programs built by nvcc alone: CHECK counts, failures name the place, main returns the
+// verdict.
 #pragma once
 
 #include <cstdio>
@@ -53,7 +54,9 @@ struct Device {
   explicit Device(const std::vector<T>& v) : Device(v.size()) { set(v); }
   ~Device() { cudaFree(p); }
   Device(const Device&) = delete;
-  void set(const std::vector<T>& v) { cuda(cudaMemcpy(p, v.data(), v.size() * sizeof(T), cudaMemcpyHostToDevice), __FILE__, __LINE__); }
+  void set(const std::vector<T>& v) {
+    cuda(cudaMemcpy(p, v.data(), v.size() * sizeof(T), cudaMemcpyHostToDevice), __FILE__, __LINE__);
+  }
   void poison() { cuda(cudaMemset(p, 0xff, n * sizeof(T)), __FILE__, __LINE__); }
   std::vector<T> get() const {
     std::vector<T> v(n);

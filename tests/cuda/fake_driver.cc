@@ -1,5 +1,5 @@
-// A libcuda.so.1 for refusals.sh: a driver of version FAKE_DRIVER_VERSION (1000 x major + 10 x minor) that answers cuInit with
-// FAKE_DRIVER_INIT and sees no device.
+// A libcuda.so.1 for refusals.sh: a driver of version FAKE_DRIVER_VERSION (1000 x major + 10 x minor) that answers
+// cuInit with FAKE_DRIVER_INIT and sees no device.
 #include <cstdlib>
 #include <cstring>
 

@@ -73,11 +73,14 @@ struct OnDevice {
 
   OnDevice(WeightFormat format, int n, int k, int count, const std::vector<uint8_t>& c, const std::vector<uint8_t>& s)
       : codes(c), scales(s), tiles(arranged_fp4_bytes(n, k) * count) {
-    const int64_t code_stride = static_cast<int64_t>(c.size()) / count, scale_stride = static_cast<int64_t>(s.size()) / count, tile_stride = static_cast<int64_t>(tiles.n) / count;
+    const int64_t code_stride = static_cast<int64_t>(c.size()) / count,
+                  scale_stride = static_cast<int64_t>(s.size()) / count,
+                  tile_stride = static_cast<int64_t>(tiles.n) / count;
     w = {codes.p, scales.p, n, k, format, code_stride, scale_stride};
     if (format != WeightFormat::kFp4) return;
     tiles.poison();
-    for (int i = 0; i < count; ++i) arrange_fp4(codes.p + i * code_stride, scales.p + i * scale_stride, n, k, tiles.p + i * tile_stride, nullptr);
+    for (int i = 0; i < count; ++i)
+      arrange_fp4(codes.p + i * code_stride, scales.p + i * scale_stride, n, k, tiles.p + i * tile_stride, nullptr);
     CUDA_OK(cudaDeviceSynchronize());
     w.codes = tiles.p, w.scales = nullptr, w.codes_stride = tile_stride, w.scales_stride = 0;
   }
@@ -102,7 +105,8 @@ void test_format(WeightFormat format, int n, int k) {
   std::vector<uint16_t> x(static_cast<size_t>(max_rows) * k);
   for (int r = 0; r < max_rows; ++r) {
     const double scale = std::ldexp(1.0, random.below(12) - 6);
-    for (int c = 0; c < k; ++c) x[static_cast<size_t>(r) * k + c] = r == 3 ? 0 : check::bf16_bits(static_cast<float>(random.normal() * scale));
+    for (int c = 0; c < k; ++c)
+      x[static_cast<size_t>(r) * k + c] = r == 3 ? 0 : check::bf16_bits(static_cast<float>(random.normal() * scale));
   }
   check::Device<uint16_t> dx(x);
   check::Device<uint8_t> packed(packed_bytes(max_rows, k));
@@ -125,7 +129,8 @@ void test_format(WeightFormat format, int n, int k) {
         double sum = 0, magnitude = 0;
         for (int b = 0; b < k; b += 32) {
           double amax = 0;
-          for (int c = b; c < b + 32; ++c) amax = std::fmax(amax, std::fabs(check::bf16_value(x[static_cast<size_t>(r) * k + c])));
+          for (int c = b; c < b + 32; ++c)
+            amax = std::fmax(amax, std::fabs(check::bf16_value(x[static_cast<size_t>(r) * k + c])));
           for (int c = b; c < b + 32; ++c) {
             double v = check::bf16_value(x[static_cast<size_t>(r) * k + c]);
             if (format != WeightFormat::kBf16) v = fq8(v, amax);
@@ -135,7 +140,8 @@ void test_format(WeightFormat format, int n, int k) {
         }
         const double error = std::fabs(sum - got[static_cast<size_t>(r) * n + o]) / (magnitude + 1e-30);
         worst = std::fmax(worst, error);
-        CHECK(error < 2e-6, "%s n=%d k=%d row %d out %d: expected %.9g got %.9g", name(format), n, k, r, o, sum, got[static_cast<size_t>(r) * n + o]);
+        CHECK(error < 2e-6, "%s n=%d k=%d row %d out %d: expected %.9g got %.9g", name(format), n, k, r, o, sum,
+              got[static_cast<size_t>(r) * n + o]);
       }
     }
     const bool equal = std::memcmp(got.data(), all.data(), sizeof(float) * static_cast<size_t>(rows) * n) == 0;
@@ -147,7 +153,8 @@ void test_format(WeightFormat format, int n, int k) {
     const std::vector<uint16_t> b = yb.get();
     size_t wrong = 0;
     for (size_t e = 0; e < b.size(); ++e) wrong += b[e] != check::bf16_bits(got[e]);
-    CHECK(wrong == 0, "%s n=%d k=%d rows=%d: %zu bf16 outputs are not the rounded sums", name(format), n, k, rows, wrong);
+    CHECK(wrong == 0, "%s n=%d k=%d rows=%d: %zu bf16 outputs are not the rounded sums", name(format), n, k, rows,
+          wrong);
   }
   std::printf("%s n=%d k=%d: largest error %.2g of the sum of magnitudes\n", name(format), n, k, worst);
 }
@@ -176,7 +183,8 @@ void test_grouped(WeightFormat format, int n, int k) {
     random = check::Random(13);
     for (int e = 0; e < experts; ++e) {
       const int start = static_cast<int>(source.size());
-      for (int i = 0; i < counts[e]; ++i) real.push_back(static_cast<int>(source.size())), source.push_back(random.below(source_rows));
+      for (int i = 0; i < counts[e]; ++i)
+        real.push_back(static_cast<int>(source.size())), source.push_back(random.below(source_rows));
       while (source.size() % 8 != 0) source.push_back(-1);
       for (int i = 0; i < counts[e]; i += per_tile) tiles.push_back({e, start + i, std::min(per_tile, counts[e] - i)});
     }
@@ -186,12 +194,15 @@ void test_grouped(WeightFormat format, int n, int k) {
     check::Device<uint8_t> packed(packed_bytes(static_cast<int64_t>(source.size()), k));
     check::Device<float> y(source.size() * n), alone(static_cast<size_t>(n));
     y.poison();
-    pack_activations(dx.p, static_cast<int64_t>(source.size()), k, packing_of(format, per_tile), dsource.p, packed.p, nullptr);
-    linear_grouped(device.w, packed.p, dtiles.p, count.p, static_cast<int>(tiles.size()) + 3, per_tile, {y.p, Output::kFp32}, nullptr);
+    pack_activations(dx.p, static_cast<int64_t>(source.size()), k, packing_of(format, per_tile), dsource.p, packed.p,
+                     nullptr);
+    linear_grouped(device.w, packed.p, dtiles.p, count.p, static_cast<int>(tiles.size()) + 3, per_tile,
+                   {y.p, Output::kFp32}, nullptr);
     CUDA_OK(cudaDeviceSynchronize());
     std::vector<float> got;
     const std::vector<float> raw = y.get();
-    for (int r : real) got.insert(got.end(), raw.begin() + static_cast<int64_t>(r) * n, raw.begin() + static_cast<int64_t>(r + 1) * n);
+    for (int r : real)
+      got.insert(got.end(), raw.begin() + static_cast<int64_t>(r) * n, raw.begin() + static_cast<int64_t>(r + 1) * n);
     if (first.empty()) {
       first = got;
       int at = 0;
@@ -199,10 +210,12 @@ void test_grouped(WeightFormat format, int n, int k) {
         for (int i = 0; i < counts[e]; ++i, ++at) {
           if (i % 7 != 0) continue;
           check::Device<uint8_t> one(packed_bytes(1, k));
-          pack_activations(static_cast<uint16_t*>(dx.p) + static_cast<int64_t>(source[real[at]]) * k, 1, k, packing_of(format, 1), nullptr, one.p, nullptr);
+          pack_activations(static_cast<uint16_t*>(dx.p) + static_cast<int64_t>(source[real[at]]) * k, 1, k,
+                           packing_of(format, 1), nullptr, one.p, nullptr);
           linear(device.one(e), one.p, 1, {alone.p, Output::kFp32}, nullptr);
           CUDA_OK(cudaDeviceSynchronize());
-          CHECK(std::memcmp(alone.get().data(), &got[static_cast<size_t>(at) * n], sizeof(float) * n) == 0, "grouped %s expert %d row %d differs from the layer alone", name(format), e, i);
+          CHECK(std::memcmp(alone.get().data(), &got[static_cast<size_t>(at) * n], sizeof(float) * n) == 0,
+                "grouped %s expert %d row %d differs from the layer alone", name(format), e, i);
         }
       }
     }
@@ -210,8 +223,10 @@ void test_grouped(WeightFormat format, int n, int k) {
     for (size_t i = first.size(); i-- > 0;) {
       if (std::memcmp(&first[i], &got[i], sizeof(float)) != 0) ++different, at = i;
     }
-    CHECK(different == 0, "grouped %s n=%d k=%d: tiles of %d rows differ in %zu of %zu values from tiles of 8, first in row %zu, output %zu", name(format), n, k, per_tile, different,
-          first.size(), at / n, at % n);
+    CHECK(different == 0,
+          "grouped %s n=%d k=%d: tiles of %d rows differ in %zu of %zu values from tiles of 8, first in row %zu, "
+          "output %zu",
+          name(format), n, k, per_tile, different, first.size(), at / n, at % n);
   }
 }
 
@@ -234,18 +249,24 @@ void test_batched(WeightFormat format, int n, int k) {
       check::Device<uint8_t> packed(packed_bytes(kCount * group_rows(rows), k)), one(packed_bytes(rows, k));
       check::Device<float> y(static_cast<size_t>(rows) * kCount * n), alone(static_cast<size_t>(rows) * n);
       y.poison();
-      pack_activations(dx.p, rows, k, packing_of(format, rows), nullptr, packed.p, nullptr, kCount * k, shared ? 1 : kCount, k);
-      linear_batched(device.w, kCount, packed.p, rows, shared ? 0 : group_rows(rows), {y.p, Output::kFp32, kCount * n}, n, nullptr);
+      pack_activations(dx.p, rows, k, packing_of(format, rows), nullptr, packed.p, nullptr, kCount * k,
+                       shared ? 1 : kCount, k);
+      linear_batched(device.w, kCount, packed.p, rows, shared ? 0 : group_rows(rows), {y.p, Output::kFp32, kCount * n},
+                     n, nullptr);
       CUDA_OK(cudaDeviceSynchronize());
       const std::vector<float> got = y.get();
       for (int i = 0; i < kCount; ++i) {
-        pack_activations(dx.p + (shared ? 0 : i * k), rows, k, packing_of(format, rows), nullptr, one.p, nullptr, kCount * k);
+        pack_activations(dx.p + (shared ? 0 : i * k), rows, k, packing_of(format, rows), nullptr, one.p, nullptr,
+                         kCount * k);
         linear(device.one(i), one.p, rows, {alone.p, Output::kFp32}, nullptr);
         CUDA_OK(cudaDeviceSynchronize());
         const std::vector<float> expected = alone.get();
         bool same = true;
-        for (int r = 0; r < rows; ++r) same = same && std::memcmp(&expected[static_cast<size_t>(r) * n], &got[(static_cast<size_t>(r) * kCount + i) * n], sizeof(float) * n) == 0;
-        CHECK(same, "batched %s n=%d k=%d rows=%d: matrix %d differs from the layer alone", name(format), n, k, rows, i);
+        for (int r = 0; r < rows; ++r)
+          same = same && std::memcmp(&expected[static_cast<size_t>(r) * n],
+                                     &got[(static_cast<size_t>(r) * kCount + i) * n], sizeof(float) * n) == 0;
+        CHECK(same, "batched %s n=%d k=%d rows=%d: matrix %d differs from the layer alone", name(format), n, k, rows,
+              i);
       }
     }
   }

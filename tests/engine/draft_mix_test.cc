@@ -1,5 +1,5 @@
-// Drafts of every kind change no answer: random requests on random engines equal the same requests alone without drafts,
-// token by token, with their texts, log-probabilities and ends. A few of the mixes always, 1,000 with
+// Drafts of every kind change no answer: random requests on random engines equal the same requests alone without
+// drafts, token by token, with their texts, log-probabilities and ends. A few of the mixes always, 1,000 with
 // DEEPINFER_TEST_ALL=1; DEEPINFER_MIX_SEED=N runs one engine's mixes.
 #include <cstdlib>
 #include <map>
@@ -61,9 +61,10 @@ const Materials& materials() {
 }
 
 std::vector<int32_t> random_prompt(Random& r, bool trained) {
-  static const std::vector<std::string> kTexts = {
-      "Once upon a time there was a mouse who lived in a small house.", "Tom and Mia went to the park. They saw a big dog.",
-      "{\"city\": \"Paris\", \"day\": \"today\"}", "one two three four one two three four one two", "The cat sat."};
+  static const std::vector<std::string> kTexts = {"Once upon a time there was a mouse who lived in a small house.",
+                                                  "Tom and Mia went to the park. They saw a big dog.",
+                                                  "{\"city\": \"Paris\", \"day\": \"today\"}",
+                                                  "one two three four one two three four one two", "The cat sat."};
   std::vector<int32_t> out = {0};
   const auto add = [&out](const std::vector<int32_t>& more) { out.insert(out.end(), more.begin(), more.end()); };
   while (out.size() < 2 || (!r.one_in(3) && out.size() < 260)) {
@@ -79,7 +80,8 @@ std::vector<int32_t> random_prompt(Random& r, bool trained) {
         break;
       default:
         if (!trained) break;
-        for (const text::TokenId id : materials().tokenizer.encode(r.of(kTexts))) out.push_back(static_cast<int32_t>(id));
+        for (const text::TokenId id : materials().tokenizer.encode(r.of(kTexts)))
+          out.push_back(static_cast<int32_t>(id));
     }
   }
   out.resize(std::min<size_t>(out.size(), 300));

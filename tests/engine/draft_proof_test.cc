@@ -1,5 +1,5 @@
-// What drafts may do to the distribution of answers: nothing. And how often they come true: as often as drawing with the
-// same noise promises.
+// What drafts may do to the distribution of answers: nothing. And how often they come true: as often as drawing with
+// the same noise promises.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -100,7 +100,8 @@ TEST(DraftProof, DrawsFollowSoftmax) {
     const std::vector<float> logits = logits_at(*plain, r, at);
     const std::vector<double> p = softmax(logits, kTemperature);
     EXPECT_LT(*std::max_element(p.begin(), p.end()), 0.9) << "there is something to draw";
-    const std::vector<int64_t> counts = draw_many(*e, r, r.forced_tokens.size(), testing::kSanitized ? 8 : 40, p.size());
+    const std::vector<int64_t> counts =
+        draw_many(*e, r, r.forced_tokens.size(), testing::kSanitized ? 8 : 40, p.size());
     EXPECT_LT(deviation(counts, p), 4);
     // The check would see a temperature that is off.
     if (!testing::kSanitized) { EXPECT_GT(deviation(counts, softmax(logits, 0.75 * kTemperature)), 4); }

@@ -137,8 +137,8 @@ TEST_F(Text, GrammarMasks) {
 
 TEST_F(Text, GrammarBehindATriggerAndABound) {
   auto vocabulary = grammar::Vocabulary::from_tokenizer(tokenizer).value();
-  auto compiled =
-      grammar::compile_constraint({.kind = grammar::ConstraintKind::kRegex, .source = "[0-9]{3}-(cat|dog)"}, vocabulary);
+  auto compiled = grammar::compile_constraint({.kind = grammar::ConstraintKind::kRegex, .source = "[0-9]{3}-(cat|dog)"},
+                                              vocabulary);
   ASSERT_TRUE(compiled.ok()) << compiled.status().message();
   const std::vector<int32_t> ids = tokenizer.encode("=>"), go = tokenizer.encode(" so");
   ASSERT_EQ(go.size(), 1u);

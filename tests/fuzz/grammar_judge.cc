@@ -1,7 +1,8 @@
 // Judges texts and samples outputs for grammar_differential.py. One JSON object a line on standard input:
 //   {"schema": TEXT, "texts": [TEXT...], "samples": N, "seed": N}   or   {"regex": TEXT, ...}
-// and one on standard output: {"refused": MESSAGE} or {"validator": [...], "any_order": [...], "in_order": [...], "samples": [...]};
-// for a regex "accepted" and "samples". The verdicts are 0 and 1; a grammar that was refused has a message in their place.
+// and one on standard output: {"refused": MESSAGE} or {"validator": [...], "any_order": [...], "in_order": [...],
+// "samples": [...]}; for a regex "accepted" and "samples". The verdicts are 0 and 1; a grammar that was refused has a
+// message in their place.
 #include <iostream>
 #include <random>
 
@@ -31,7 +32,8 @@ class Judge {
     if (const JsonValue* regex = request.find("regex")) {
       auto compiled = compile({ConstraintKind::kRegex, std::string(regex->text())});
       if (!compiled.ok()) return fmt::format(R"({{"refused": {}}})", quoted(compiled.status().message()));
-      return fmt::format(R"({{"accepted": {}, "samples": {}}})", verdicts(compiled, request), samples(compiled, request));
+      return fmt::format(R"({{"accepted": {}, "samples": {}}})", verdicts(compiled, request),
+                         samples(compiled, request));
     }
     const std::string schema(request.find("schema")->text());
     auto model = SchemaModel::parse(schema);
@@ -44,9 +46,10 @@ class Judge {
       auto document = JsonDocument::parse(texts[i].text());
       valid += fmt::format("{}{}", i ? ", " : "", document.ok() && validator.is_valid(document.value().root()) ? 1 : 0);
     }
-    auto in_order = compile({ConstraintKind::kJsonSchema, schema}), any_order = compile({ConstraintKind::kJsonSchema, schema, true});
-    return fmt::format(R"({{"validator": [{}], "any_order": {}, "in_order": {}, "samples": {}}})", valid, verdicts(any_order, request),
-                       verdicts(in_order, request), samples(in_order, request));
+    auto in_order = compile({ConstraintKind::kJsonSchema, schema}),
+         any_order = compile({ConstraintKind::kJsonSchema, schema, true});
+    return fmt::format(R"({{"validator": [{}], "any_order": {}, "in_order": {}, "samples": {}}})", valid,
+                       verdicts(any_order, request), verdicts(in_order, request), samples(in_order, request));
   }
 
  private:

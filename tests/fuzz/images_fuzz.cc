@@ -1,5 +1,5 @@
-// images_fuzz [--seed S] [--rounds N]: damaged image files through the decoder: bytes changed, cut, repeated, moved, and
-// joined from two files. Every result must be an error or the pixels that the head promised. Prints the seed of a
+// images_fuzz [--seed S] [--rounds N]: damaged image files through the decoder: bytes changed, cut, repeated, moved,
+// and joined from two files. Every result must be an error or the pixels that the head promised. Prints the seed of a
 // failing round; crashes and overruns are the sanitizers' to find.
 #include <chrono>
 #include <cstdlib>
@@ -18,8 +18,10 @@ namespace {
 using namespace deepinfer;
 using namespace deepinfer::serve;
 
-constexpr const char* kFiles[] = {"baseline.jpg", "progressive.jpg", "gray.jpg",      "cmyk.jpg",      "rgb.png",    "palette.png",   "deep.png",     "interlaced.png", "alpha.png",
-                                  "lossy.webp",   "lossless.webp",   "alpha.webp",    "animated.webp", "still.gif",  "interlaced.gif", "animated.gif"};
+constexpr const char* kFiles[] = {"baseline.jpg",  "progressive.jpg", "gray.jpg",       "cmyk.jpg",
+                                  "rgb.png",       "palette.png",     "deep.png",       "interlaced.png",
+                                  "alpha.png",     "lossy.webp",      "lossless.webp",  "alpha.webp",
+                                  "animated.webp", "still.gif",       "interlaced.gif", "animated.gif"};
 constexpr int kSideMax = 512;
 
 class Mutator {
@@ -55,7 +57,8 @@ class Mutator {
         break;
       case 5: {  // a number at the edge of what it may be
         constexpr unsigned char kEdges[] = {0x00, 0x01, 0x7f, 0x80, 0xff};
-        for (size_t i = at; i < std::min(at + 1 + below(4), bytes->size()); ++i) (*bytes)[i] = static_cast<char>(kEdges[below(5)]);
+        for (size_t i = at; i < std::min(at + 1 + below(4), bytes->size()); ++i)
+          (*bytes)[i] = static_cast<char>(kEdges[below(5)]);
         break;
       }
       case 6: {
@@ -91,7 +94,8 @@ int main(int argc, char** argv) {
     if (std::strcmp(argv[i], "--rounds") == 0) rounds = std::strtoull(argv[i + 1], nullptr, 10);
   }
   std::vector<std::string> files;
-  for (const char* name : kFiles) files.push_back(read_file(std::string("tests/data/serve/images/") + name, 1 << 20).value());
+  for (const char* name : kFiles)
+    files.push_back(read_file(std::string("tests/data/serve/images/") + name, 1 << 20).value());
   size_t good = 0;
   for (uint64_t round = 0; round < rounds; ++round) {
     Mutator mutator(seed + round);

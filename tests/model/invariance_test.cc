@@ -101,8 +101,8 @@ TEST_P(Invariance, ChunkingOfTheDecoderTail) {
   }
 }
 
-// The decoder's global KV comes from hc_collapse where a step has rows below decoder_begin, from hc_enter where not. One
-// rounding more or less shows in few rows: these prompts have some.
+// The decoder's global KV comes from hc_collapse where a step has rows below decoder_begin, from hc_enter where not.
+// One rounding more or less shows in few rows: these prompts have some.
 TEST_P(Invariance, TailWithAndWithoutRowsBelowIt) {
   const auto m = make(2);
   constexpr int kBegin = 85;
@@ -121,8 +121,8 @@ TEST_P(Invariance, CollapseIsTheFirstPartOfEntering) {
   const auto values = [&](Role role) {
     return std::vector<double>(static_cast<size_t>(kTokens * ops.buffer(role).cols));
   };
-  std::vector<double> residual = values(Role::kResidual), pre = values(Role::kPre), collapsed = values(Role::kSublayerIn),
-                      entered = collapsed;
+  std::vector<double> residual = values(Role::kResidual), pre = values(Role::kPre),
+                      collapsed = values(Role::kSublayerIn), entered = collapsed;
   std::mt19937 random(3);
   std::normal_distribution<float> normal;
   for (int i = 0; i < 20; ++i) {
@@ -232,7 +232,8 @@ TEST(InstructionSets, GiveTheSameBits) {
   if (ops::make_fast_ops(1, "avx512") == nullptr) GTEST_SKIP() << "this processor has one of them only";
   const std::vector<int32_t> tokens = prompt(kTokens, 9);
   model::Draft draft, other;
-  const std::vector<float> one = in_pieces(*make_model("tiny-random", Kind::kFastAvx512, 2), tokens, {100, 1}, 20, &draft);
+  const std::vector<float> one =
+      in_pieces(*make_model("tiny-random", Kind::kFastAvx512, 2), tokens, {100, 1}, 20, &draft);
   EXPECT_TRUE(in_pieces(*make_model("tiny-random", Kind::kFastAvx2, 2), tokens, {100, 1}, 20, &other) == one);
   EXPECT_TRUE(other.logits == draft.logits);
   EXPECT_EQ(other.confidence, draft.confidence);

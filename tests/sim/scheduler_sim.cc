@@ -359,9 +359,9 @@ TEST(SchedulerSim, EverySeed) {
           &sched::SchedulerStats::recomputed, &sched::SchedulerStats::spill_losses,
           &sched::SchedulerStats::copies_on_write, &sched::SchedulerStats::forks, &sched::SchedulerStats::cached_tokens,
           &sched::SchedulerStats::replayed_rows, &sched::SchedulerStats::snapshots_taken,
-          &sched::SchedulerStats::snapshots_used, &sched::SchedulerStats::tier_puts, &sched::SchedulerStats::tier_blocks,
-          &sched::SchedulerStats::tier_losses, &sched::SchedulerStats::tier_puts_skipped,
-          &sched::SchedulerStats::ended}) {
+          &sched::SchedulerStats::snapshots_used, &sched::SchedulerStats::tier_puts,
+          &sched::SchedulerStats::tier_blocks, &sched::SchedulerStats::tier_losses,
+          &sched::SchedulerStats::tier_puts_skipped, &sched::SchedulerStats::ended}) {
       sum.*field += stats.*field;
     }
     if (seed % 10 == 0) {
@@ -380,8 +380,9 @@ TEST(SchedulerSim, EverySeed) {
       sum.tier_puts, sum.tier_puts_skipped, sum.tier_blocks, sum.tier_losses);
   if (g_seeds < 300) return;
   // The runs are worth something only if they get into the corners.
-  for (int64_t n : {sum.late_rows, sum.spilled, sum.recomputed, sum.spill_losses, sum.copies_on_write,
-                    sum.cached_tokens, sum.replayed_rows, sum.snapshots_used, sum.tier_puts, sum.tier_blocks, sum.tier_losses})
+  for (int64_t n :
+       {sum.late_rows, sum.spilled, sum.recomputed, sum.spill_losses, sum.copies_on_write, sum.cached_tokens,
+        sum.replayed_rows, sum.snapshots_used, sum.tier_puts, sum.tier_blocks, sum.tier_losses})
     EXPECT_GT(n, 0);
 }
 

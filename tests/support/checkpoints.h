@@ -3,8 +3,8 @@
 //   Result<Checkpoint> c = Checkpoint::open(testing::tiny_random_dir());
 //
 // The first call of any test program writes the folder into the build tree (0.1 s and 0.3 s), compares every file with
-// tests/data/model/random.sha256 and renames it into place; later calls and programs find it there. Ends the program with a
-// message if the bytes are not the right ones.
+// tests/data/model/random.sha256 and renames it into place; later calls and programs find it there. Ends the program
+// with a message if the bytes are not the right ones.
 #pragma once
 
 #include <string>

@@ -76,9 +76,12 @@ class HttpClient {
     return out;
   }
 
-  HttpReply request(std::string_view method, std::string_view path, std::string_view body = {}, std::string_view headers = {}) {
-    std::string text = std::string(method) + " " + std::string(path) + " HTTP/1.1\r\nHost: localhost\r\n" + std::string(headers);
-    if (!body.empty()) text += "Content-Type: application/json\r\nContent-Length: " + std::to_string(body.size()) + "\r\n";
+  HttpReply request(std::string_view method, std::string_view path, std::string_view body = {},
+                    std::string_view headers = {}) {
+    std::string text =
+        std::string(method) + " " + std::string(path) + " HTTP/1.1\r\nHost: localhost\r\n" + std::string(headers);
+    if (!body.empty())
+      text += "Content-Type: application/json\r\nContent-Length: " + std::to_string(body.size()) + "\r\n";
     send(text + "\r\n" + std::string(body));
     return reply(method == "HEAD");
   }
@@ -90,7 +93,8 @@ class HttpClient {
     size_t line = head.find("\r\n");
     const int status = std::atoi(head.c_str() + 9);
     while (line != std::string::npos && line + 2 < head.size()) {
-      const size_t begin = line + 2, end = std::min(head.find("\r\n", begin), head.size()), colon = head.find(": ", begin);
+      const size_t begin = line + 2, end = std::min(head.find("\r\n", begin), head.size()),
+                   colon = head.find(": ", begin);
       if (colon != std::string::npos && colon < end) {
         std::string name = head.substr(begin, colon - begin);
         for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));

@@ -33,10 +33,11 @@ struct ServedOptions {
 class ServedModel {
  public:
   explicit ServedModel(ServedOptions o = {}) {
-    static const auto checkpoint = std::make_shared<const checkpoint::Checkpoint>(checkpoint::Checkpoint::open("models/tiny").value());
+    static const auto checkpoint =
+        std::make_shared<const checkpoint::Checkpoint>(checkpoint::Checkpoint::open("models/tiny").value());
     static const text::Tokenizer tokenizer = text::Tokenizer::load("models/tiny/tokenizer.json").value();
-    auto executor = engine::ModelExecutor::create(checkpoint, ops::make_plain_ops(1),
-                                                  {.context_max = o.context, .sequences_max = o.sequences, .rows_max = 128});
+    auto executor = engine::ModelExecutor::create(
+        checkpoint, ops::make_plain_ops(1), {.context_max = o.context, .sequences_max = o.sequences, .rows_max = 128});
     engine::EngineOptions options;
     options.end_tokens = {static_cast<int32_t>(checkpoint->config().eos_token_id)};
     options.seed = 1;
@@ -70,7 +71,8 @@ class ServedModel {
 
   // Waits until nothing runs; then the block pool must be whole.
   Status settle() {
-    for (int i = 0; i < 1000 && engine_->stats().live > 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    for (int i = 0; i < 1000 && engine_->stats().live > 0; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
     return engine_->check_accounting();
   }
 

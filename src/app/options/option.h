@@ -1,7 +1,8 @@
 // The options of the program, each declared once. A row of the table (table_*.cc) gives an option its flag, its key in
 // a configuration file, its environment name, its check, its line of help and its line in docs/configuration.md:
 //
-//   {.section = "engine", .name = "cache-mb", .kind = OptionKind::kInteger, .fallback = "256", .min = 0, .max = 1 << 30,
+//   {.section = "engine", .name = "cache-mb", .kind = OptionKind::kInteger, .fallback = "256", .min = 0, .max = 1 <<
+//   30,
 //    .unit = "MiB", .commands = "generate", .help = "Host memory for window snapshots and waiting sequences"}
 //
 //   --cache-mb 256      [engine] cache_mb = 256      DEEPINFER_CACHE_MB=256        flag > environment > file > default

@@ -63,8 +63,9 @@ std::span<const OptionSpec> engine_options() {
        .max = 11,
        .unit = "tokens",
        .commands = "generate run serve",
-       .help = "Guess up to so many tokens ahead, at most the drafter's block, and check them in one step where that is "
-               "quicker; the answers are the same. 0: never",
+       .help =
+           "Guess up to so many tokens ahead, at most the drafter's block, and check them in one step where that is "
+           "quicker; the answers are the same. 0: never",
        .aliases = "USE_NEXTN_DECODE"},
       {.section = "engine",
        .name = "draft-confidence",
@@ -84,8 +85,9 @@ std::span<const OptionSpec> engine_options() {
        .kind = OptionKind::kOnOff,
        .fallback = "off",
        .commands = "generate run serve",
-       .help = "Plan a step with guesses while the one before it runs, with room for guesses that are still to be made; "
-               "off: when that one is done"},
+       .help =
+           "Plan a step with guesses while the one before it runs, with room for guesses that are still to be made; "
+           "off: when that one is done"},
       {.section = "engine",
        .name = "top-k-max",
        .kind = OptionKind::kInteger,

@@ -84,7 +84,8 @@ std::span<const OptionSpec> kv_options() {
        .name = "kv-log",
        .without = "none",
        .commands = "generate serve",
-       .help = "File for the last prompts, 64 MiB of token ids, from which deepinfer cache explain says why one missed"},
+       .help =
+           "File for the last prompts, 64 MiB of token ids, from which deepinfer cache explain says why one missed"},
       {.section = "kvstore",
        .name = "listen-kv",
        .fallback = "127.0.0.1:7711",

@@ -23,8 +23,9 @@ std::span<const OptionSpec> model_options() {
        .name = "device",
        .fallback = "auto",
        .commands = "run generate serve bench sweep replay python",
-       .help = "Where the model runs: cpu, cuda (the first Hopper GPU), cuda:N (GPU N, counted from 0), or auto (a GPU if "
-               "one can be used and no backend is named, else the CPU)",
+       .help =
+           "Where the model runs: cpu, cuda (the first Hopper GPU), cuda:N (GPU N, counted from 0), or auto (a GPU if "
+           "one can be used and no backend is named, else the CPU)",
        .check = &check_device},
       {.section = "model",
        .name = "backend",
@@ -52,7 +53,8 @@ std::span<const OptionSpec> model_options() {
        .name = "ram",
        .without = "what is free",
        .commands = "run generate serve bench sweep python",
-       .help = "Memory that the program may take, as in 24GiB. Weights beyond it stay on the SSD and are read when they are "
+       .help = "Memory that the program may take, as in 24GiB. Weights beyond it stay on the SSD and are read when "
+               "they are "
                "needed; the answers are the same",
        .check = &check_size},
       {.section = "model",

@@ -117,7 +117,8 @@ std::span<const OptionSpec> serve_options() {
        .name = "state-dir",
        .without = "none",
        .commands = "serve",
-       .help = "Folder that keeps /v1/files, /v1/batches and stored responses over restarts; without it there are no files and batches"},
+       .help = "Folder that keeps /v1/files, /v1/batches and stored responses over restarts; without it there are no "
+               "files and batches"},
       {.section = "serve",
        .name = "image-fetch",
        .kind = OptionKind::kOnOff,

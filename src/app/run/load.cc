@@ -104,8 +104,8 @@ Result<ModelParts> load_parts(const std::string& dir, const RunOptions& options,
   std::string note;
   DI_ASSIGN_OR_RETURN(
       std::unique_ptr<ops::Ops> ops,
-      engine::make_ops({options.device, options.backend, options.threads, engine::program_directory(), options.pin_threads},
-                       &note));
+      engine::make_ops(
+          {options.device, options.backend, options.threads, engine::program_directory(), options.pin_threads}, &note));
   if (!note.empty()) fmt::print(stderr, "{}\n", without_controls(note));
   DI_ASSIGN_OR_RETURN(const uint64_t ram, ram_bytes(options));
   read_ahead(*checkpoint, ram, bar, stop);
@@ -123,8 +123,9 @@ Result<LoadedModel> load_model(const std::string& dir, const RunOptions& options
   engine::EngineOptions with;
   add_drafts(options.drafts, &sizes, &with);
   DI_RETURN_IF_ERROR(read_draft_temperatures(dir, &with));
-  DI_ASSIGN_OR_RETURN(std::unique_ptr<engine::EngineGenerator> generator,
-                      engine::EngineGenerator::create(parts.checkpoint, std::move(parts.ops), context, ram, with.drafts));
+  DI_ASSIGN_OR_RETURN(
+      std::unique_ptr<engine::EngineGenerator> generator,
+      engine::EngineGenerator::create(parts.checkpoint, std::move(parts.ops), context, ram, with.drafts));
   return LoadedModel{std::move(parts.checkpoint), std::move(parts.tokenizer), std::move(generator)};
 }
 

@@ -5,10 +5,10 @@
 //   DI_ASSIGN_OR_RETURN(Answer answer, session.complete("Once upon", sink, &stop));    // no template; BOS first unless
 //   it is there
 //
-// Each call is a new sequence; what it has in common with earlier ones is not computed again. The sink hears reasoning and content as they come; the Answer has both whole. Raw text
-// may spell special tokens; text of a conversation may not (spec/protocol.md 7.2). Errors: kInvalidArgument for text
-// that is not UTF-8, empty or too long, for stop sequences that cannot be used, and for a tokenizer that lacks the chat
-// format's tokens.
+// Each call is a new sequence; what it has in common with earlier ones is not computed again. The sink hears reasoning
+// and content as they come; the Answer has both whole. Raw text may spell special tokens; text of a conversation may
+// not (spec/protocol.md 7.2). Errors: kInvalidArgument for text that is not UTF-8, empty or too long, for stop
+// sequences that cannot be used, and for a tokenizer that lacks the chat format's tokens.
 #pragma once
 
 #include <atomic>

@@ -45,7 +45,8 @@ std::optional<Trailer> read_attribute(rados_ioctx_t io, const std::string& name)
 
 std::array<std::byte, kTrailerBytes> attribute(uint64_t space, uint32_t ttl_s) {
   std::array<std::byte, kTrailerBytes> bytes;
-  write_trailer({.space = space, .expires_at = std::time(nullptr) + static_cast<int64_t>(ttl_s), .ttl_s = ttl_s}, bytes);
+  write_trailer({.space = space, .expires_at = std::time(nullptr) + static_cast<int64_t>(ttl_s), .ttl_s = ttl_s},
+                bytes);
   return bytes;
 }
 
@@ -91,7 +92,8 @@ Result<RadosOptions> RadosStore::parse(const std::string& url) {
   o.pool = rest.substr(0, question);
   rest = question == std::string::npos ? "" : rest.substr(question + 1);
   const auto bad = [&url] {
-    return make_error(Code::kInvalidArgument, "\"{}\" is no pool of Ceph; give rados://POOL[?config=PATH][&user=NAME].", url);
+    return make_error(Code::kInvalidArgument, "\"{}\" is no pool of Ceph; give rados://POOL[?config=PATH][&user=NAME].",
+                      url);
   };
   if (!is_plain(o.pool)) return bad();
   while (!rest.empty()) {
@@ -126,7 +128,8 @@ Result<std::unique_ptr<RadosStore>> RadosStore::open(const RadosOptions& options
   rados_ioctx_t io = nullptr;
   const int error = rados_ioctx_create(cluster->handle, options.pool.c_str(), &io);
   if (error == -ENOENT) {
-    return make_error(Code::kNotFound, "The Ceph cluster has no pool {}; make it with deepinfer cache init-rados rados://{}.",
+    return make_error(Code::kNotFound,
+                      "The Ceph cluster has no pool {}; make it with deepinfer cache init-rados rados://{}.",
                       options.pool, options.pool);
   }
   if (error != 0) return failed(options.pool, error);
@@ -143,17 +146,21 @@ Status RadosStore::make_pool(const RadosOptions& options, const RadosPoolOptions
   const std::string profile = fmt::format("deepinfer-{}-{}-{}", pool.k, pool.m, pool.failure_domain);
   DI_RETURN_IF_ERROR(command(
       cluster->handle,
-      fmt::format(R"({{"prefix":"osd erasure-code-profile set","name":"{}","profile":["k={}","m={}","crush-failure-domain={}"]}})",
-                  profile, pool.k, pool.m, pool.failure_domain)));
-  DI_RETURN_IF_ERROR(command(
-      cluster->handle, fmt::format(R"({{"prefix":"osd pool create","pool":"{}","pg_num":{},"pgp_num":{},"pool_type":"erasure",)"
-                                   R"("erasure_code_profile":"{}"}})",
-                                   options.pool, pool.groups, pool.groups, profile)));
+      fmt::format(
+          R"({{"prefix":"osd erasure-code-profile set","name":"{}","profile":["k={}","m={}","crush-failure-domain={}"]}})",
+          profile, pool.k, pool.m, pool.failure_domain)));
+  DI_RETURN_IF_ERROR(
+      command(cluster->handle,
+              fmt::format(R"({{"prefix":"osd pool create","pool":"{}","pg_num":{},"pgp_num":{},"pool_type":"erasure",)"
+                          R"("erasure_code_profile":"{}"}})",
+                          options.pool, pool.groups, pool.groups, profile)));
   // A cache may serve from the last k parts; what is lost then is computed again.
-  DI_RETURN_IF_ERROR(command(cluster->handle, fmt::format(R"({{"prefix":"osd pool set","pool":"{}","var":"min_size","val":"{}"}})",
-                                                          options.pool, pool.k)));
-  return command(cluster->handle, fmt::format(R"({{"prefix":"osd pool application enable","pool":"{}","app":"deepinfer"}})",
-                                              options.pool));
+  DI_RETURN_IF_ERROR(command(
+      cluster->handle,
+      fmt::format(R"({{"prefix":"osd pool set","pool":"{}","var":"min_size","val":"{}"}})", options.pool, pool.k)));
+  return command(
+      cluster->handle,
+      fmt::format(R"({{"prefix":"osd pool application enable","pool":"{}","app":"deepinfer"}})", options.pool));
 }
 
 RadosStore::~RadosStore() {

@@ -1,5 +1,5 @@
-// Records as objects of a Ceph RADOS pool, best an erasure-coded one. A shared object of its own, built where librados is
-// found, and reached through kv/rados_entry.h.
+// Records as objects of a Ceph RADOS pool, best an erasure-coded one. A shared object of its own, built where librados
+// is found, and reached through kv/rados_entry.h.
 //
 //   DI_ASSIGN_OR_RETURN(auto store, RadosStore::open({.pool = "kv", .config = "/etc/ceph/ceph.conf"}));
 //   DI_RETURN_IF_ERROR(RadosStore::make_pool(options, {.k = 10, .m = 2}));       // `deepinfer cache init-rados`

@@ -5,7 +5,8 @@
 // reference  double sums between the rounding points of spec/model.md 4.10: the oracle of every other backend.
 //            Mode `off` rounds and quantises nothing (dequantised weights, raw fp32 KV records).
 // plain      the same stages with fp32 sums; summation trees in ops/cpu/ORDER.md.
-// fast       fp32 sums of bf16 pairs by hand-written kernels, FP4, FP8 and BF16 weights read as stored; the default. It needs
+// fast       fp32 sums of bf16 pairs by hand-written kernels, FP4, FP8 and BF16 weights read as stored; the default. It
+//            needs
 //            AVX2 and FMA; AVX-512 with VBMI and BF16 makes it several times faster and gives the same bits.
 // All give equal bits on any number of threads and whatever else is in a batch.
 #pragma once

@@ -75,8 +75,17 @@ void TokenHistory::pop_output(int32_t token) {
 }
 
 Sampler::Sampler(int vocab, const SamplerKernels& kernels)
-    : kernels_(kernels), x_(vocab), z_(vocab), rough_e_(vocab), e_(vocab), kept_(vocab), found_(vocab), buckets_(vocab), words_(kBlock),
-      bucket_mass_(kBuckets), bucket_count_(kBuckets) {}
+    : kernels_(kernels),
+      x_(vocab),
+      z_(vocab),
+      rough_e_(vocab),
+      e_(vocab),
+      kept_(vocab),
+      found_(vocab),
+      buckets_(vocab),
+      words_(kBlock),
+      bucket_mass_(kBuckets),
+      bucket_count_(kBuckets) {}
 
 int32_t Sampler::likeliest(std::span<const float> logits) {
   constexpr size_t kPart = 1024;  // only the part with the largest is looked at twice
@@ -189,8 +198,8 @@ int32_t Sampler::draw_from_kept(const NoisePlace& place) {
 }
 
 // Step 7 without sorting all. The kept tokens are a prefix of the order, so that those above a cut are enough once a
-// limit falls among them. Where the prefix ends is mostly clear from rough exponentials; where it is not, the exact ones
-// decide.
+// limit falls among them. Where the prefix ends is mostly clear from rough exponentials; where it is not, the exact
+// ones decide.
 void Sampler::keep(const SamplingParams& params) {
   rough_ = params.top_p < 1.0 || params.min_p > 0.0;
   exact_ = false;

@@ -15,7 +15,8 @@ namespace deepinfer::ops {
 
 inline constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 inline constexpr float kNoiseMax = 22.9f;       // above G of every word
-inline constexpr double kSumError = 0x3p-53;    // relative, a term: twice the bound of a sum of positive numbers, and room
+// relative, a term: twice the bound of a sum of positive numbers, and room
+inline constexpr double kSumError = 0x3p-53;
 inline constexpr double kRoughError = 2e-6;     // relative; measured 3e-7
 inline constexpr size_t kContendersMax = 512;   // tokens of one call
 

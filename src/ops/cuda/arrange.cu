@@ -14,16 +14,21 @@ __global__ void arrange_kernel(const uint8_t* codes, const uint8_t* scales, int 
   uint8_t* tile = out + fp4_tile(static_cast<int>(row / 16), chunk, chunks);
   const uint32_t w = row < n ? *reinterpret_cast<const uint32_t*>(codes + (row * words + word) * 4) : 0;
   *reinterpret_cast<uint32_t*>(tile + row % 16 * 64 + word % 16 * 4) = spread_fp4(w);
-  if (word % 16 == 0) *reinterpret_cast<uint32_t*>(tile + 1024 + row % 16 * 4) = row < n ? *reinterpret_cast<const uint32_t*>(scales + (row * chunks + chunk) * 4) : 0;
+  if (word % 16 == 0)
+    *reinterpret_cast<uint32_t*>(tile + 1024 + row % 16 * 4) =
+        row < n ? *reinterpret_cast<const uint32_t*>(scales + (row * chunks + chunk) * 4) : 0;
 }
 
 }  // namespace
 
-size_t arranged_fp4_bytes(int n, int k) { return static_cast<size_t>((n + 31) / 32) * (k / kChunk) * 2 * kFp4TileBytes; }
+size_t arranged_fp4_bytes(int n, int k) {
+  return static_cast<size_t>((n + 31) / 32) * (k / kChunk) * 2 * kFp4TileBytes;
+}
 
 void arrange_fp4(const void* codes, const uint8_t* scales, int n, int k, void* out, cudaStream_t stream) {
   const int64_t words = static_cast<int64_t>((n + 31) / 32 * 32) * (k / 8);
-  arrange_kernel<<<static_cast<unsigned>((words + 255) / 256), 256, 0, stream>>>(static_cast<const uint8_t*>(codes), scales, n, k / kChunk, static_cast<uint8_t*>(out));
+  arrange_kernel<<<static_cast<unsigned>((words + 255) / 256), 256, 0, stream>>>(
+      static_cast<const uint8_t*>(codes), scales, n, k / kChunk, static_cast<uint8_t*>(out));
 }
 
 }  // namespace deepinfer::ops::cuda

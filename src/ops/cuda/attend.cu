@@ -1,7 +1,8 @@
-// The attention core (spec/model.md 6.3, 6.4, 11.3): a row's keys are its window, oldest first, then its selected entries, read as
-// stored and expanded to bf16 in shared memory, 64 at a time. One pass over the keys for the scores, one for the values, so that
-// probabilities are rounded against the maximum over all keys, as the reference does. One CTA: 16 heads of a row. This is the core for
-// small heads; attend_wide.cu has the one for head_dim 512, with the same trees.
+// The attention core (spec/model.md 6.3, 6.4, 11.3): a row's keys are its window, oldest first, then its selected
+// entries, read as stored and expanded to bf16 in shared memory, 64 at a time. One pass over the keys for the scores,
+// one for the values, so that probabilities are rounded against the maximum over all keys, as the reference does. One
+// CTA: 16 heads of a row. This is the core for small heads; attend_wide.cu has the one for head_dim 512, with the same
+// trees.
 #include <bit>
 
 #include "ops/cuda/attend.cuh"
@@ -22,9 +23,13 @@ template <bool kTranspose>
 __device__ __forceinline__ void load_matrices(uint32_t (&r)[4], const bf16* p) {
   const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(p));
   if constexpr (kTranspose) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address));
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(address));
   } else {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address));
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(address));
   }
 }
 
@@ -67,7 +72,8 @@ __global__ __launch_bounds__(kThreads) void attend_kernel(const AttendArguments 
 
   for (int i = threadIdx.x; i < kHeads * kDim; i += kThreads) {
     const int h = i / kDim, c = i % kDim;
-    query[h * kStride + c] = head0 + h < a.heads ? a.q[(static_cast<int64_t>(row) * a.heads + head0 + h) * kDim + c] : __float2bfloat16_rn(0.0f);
+    query[h * kStride + c] = head0 + h < a.heads ? a.q[(static_cast<int64_t>(row) * a.heads + head0 + h) * kDim + c]
+                                                 : __float2bfloat16_rn(0.0f);
   }
   // Scores: warp w takes keys 8 w .. + 7 of a tile.
   for (int t0 = 0; t0 < list.total; t0 += kTile) {
@@ -98,7 +104,8 @@ __global__ __launch_bounds__(kThreads) void attend_kernel(const AttendArguments 
     m = warp_max(m);
     for (int t = lane; t < padded; t += 32) scores[h * keys_max + t] = __expf(scores[h * keys_max + t] - m);
     __syncwarp();
-    for (int t0 = 0; t0 < padded; t0 += kTile) {  // every lane for itself: lane mod 4 sums keys 8 i + 2 (lane mod 4) + {0, 1}
+    // every lane for itself: lane mod 4 sums keys 8 i + 2 (lane mod 4) + {0, 1}
+    for (int t0 = 0; t0 < padded; t0 += kTile) {
       float tile = 0;
       for (int i = 0; i < kTile / 8; ++i) {
         const float* p = scores + h * keys_max + t0 + 8 * i + 2 * (lane % 4);
@@ -140,8 +147,10 @@ __global__ __launch_bounds__(kThreads) void attend_kernel(const AttendArguments 
     if (head >= a.heads) continue;
 #pragma unroll
     for (int o = 0; o < kOut; ++o) {
-      bf16* to = a.out + (static_cast<int64_t>(row) * a.heads + head) * kDim + kChannels * warp + 8 * o + 2 * (lane % 4);
-      *reinterpret_cast<uint32_t*>(to) = list.total == 0 ? 0u : pair_bits(acc[o][2 * h] * inverse[local], acc[o][2 * h + 1] * inverse[local]);
+      bf16* to =
+          a.out + (static_cast<int64_t>(row) * a.heads + head) * kDim + kChannels * warp + 8 * o + 2 * (lane % 4);
+      *reinterpret_cast<uint32_t*>(to) =
+          list.total == 0 ? 0u : pair_bits(acc[o][2 * h] * inverse[local], acc[o][2 * h + 1] * inverse[local]);
     }
   }
 }
@@ -187,7 +196,8 @@ void Backend::attend(At where) {
   }
   if (c_.head_dim == kWideDim) return attend_wide(a, set.rows, stream_);
   // Two banks more than a multiple of 32, so that the heads of a warp's stores fall into different banks.
-  const int keys_max = (a.window + std::max<int>(a.topk, static_cast<int>(c_.dspark_block_size)) + kTile - 1) / kTile * kTile + 2;
+  const int keys_max =
+      (a.window + std::max<int>(a.topk, static_cast<int>(c_.dspark_block_size)) + kTile - 1) / kTile * kTile + 2;
   launch_attend<64>(a, set.rows, keys_max, stream_);
 }
 

@@ -1,13 +1,15 @@
-// The attention core for head_dim 512 (spec/model.md 6.3, 6.4, 11.3). A cluster of kSplit CTAs takes 64 heads of a row: its CTAs share
-// out tiles of 64 keys for the scores and channels for the values, so one row fills many SMs and many rows one each, with the same
-// sums.
+// The attention core for head_dim 512 (spec/model.md 6.3, 6.4, 11.3). A cluster of kSplit CTAs takes 64 heads of a row:
+// its CTAs share out tiles of 64 keys for the scores and channels for the values, so one row fills many SMs and many
+// rows one each, with the same sums.
 //
-// Keys never stand in shared memory as bf16. Both products are taken transposed, with the keys as the A operand, which each thread
-// expands in its registers from the records: scores^T = K Q^T with a key a row, out^T = V^T P^T with a channel a row. Queries and
-// probabilities, the B operands, lie in core matrices of 8 heads x 16 bytes. Inside a step of 16 the order of channels (of keys) is
-// the one in which FP4 words unpack, the same in every kernel and for every kSplit.
+// Keys never stand in shared memory as bf16. Both products are taken transposed, with the keys as the A operand, which
+// each thread expands in its registers from the records: scores^T = K Q^T with a key a row, out^T = V^T P^T with a
+// channel a row. Queries and probabilities, the B operands, lie in core matrices of 8 heads x 16 bytes. Inside a step
+// of 16 the order of channels (of keys) is the one in which FP4 words unpack, the same in every kernel and for every
+// kSplit.
 //
-// Keys are held at 2^-8 of their value, so that a factor on FP4 codes stays finite in bf16; powers of two change no rounding.
+// Keys are held at 2^-8 of their value, so that a factor on FP4 codes stays finite in bf16; powers of two change no
+// rounding.
 #include "ops/cuda/attend_keys.cuh"
 
 namespace deepinfer::ops::cuda {
@@ -31,8 +33,8 @@ __device__ __forceinline__ int ordered_bits(float x) {
 }
 __device__ __forceinline__ float ordered_value(int b) { return __int_as_float(b ^ ((b >> 31) & 0x7fffffff)); }
 
-// A value for each of the thread's 16 columns (heads 8 (i / 2) + 2 quad + i % 2) is combined over the 8 lanes of a quad's place; the
-// thread gets two columns, those of group *group of 8 heads.
+// A value for each of the thread's 16 columns (heads 8 (i / 2) + 2 quad + i % 2) is combined over the 8 lanes of a
+// quad's place; the thread gets two columns, those of group *group of 8 heads.
 template <class Combine>
 __device__ __forceinline__ float2 combine_columns(float (&v)[16], int lane, int* group, Combine combine) {
   int first = 0;
@@ -63,15 +65,17 @@ __device__ __forceinline__ void raise_maximum(int* p, float x) {
   } else {
 #pragma unroll
     for (int r = 0; r < kSplit; ++r) {
-      asm volatile("{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %0, %1;\nred.relaxed.cluster.shared::cluster.max.s32 [remote], %2;\n}\n" ::"r"(shared_address(p)), "r"(r),
-                   "r"(ordered_bits(x))
-                   : "memory");
+      asm volatile(
+          "{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %0, %1;\nred.relaxed.cluster.shared::cluster.max.s32 "
+          "[remote], %2;\n}\n" ::"r"(shared_address(p)),
+          "r"(r), "r"(ordered_bits(x))
+          : "memory");
     }
   }
 }
 
-// Queries of 64 heads on their way into shared memory, heads that are not there as zeros: load() starts, store() ends. Place 2 q + half of
-// core e of step j of a chunk holds channel packed_column(FP4, q, j, e, half).
+// Queries of 64 heads on their way into shared memory, heads that are not there as zeros: load() starts, store() ends.
+// Place 2 q + half of core e of step j of a chunk holds channel packed_column(FP4, q, j, e, half).
 struct Queries {
   static constexpr int kEach = kHeads * kDim / 8 / kThreads;
   uint4 u[kEach];  // 8 channels of a head: 128 chunk + 32 q + 8 g
@@ -79,17 +83,24 @@ struct Queries {
   __device__ __forceinline__ void load(const AttendArguments& a, int row, int head0) {
 #pragma unroll
     for (int n = 0; n < kEach; ++n) {
-      const int i = n * kThreads + threadIdx.x, q = i / 8 % 4, g = i / 32 % 4, chunk = i / 128 % 4, head = i / 512 * 8 + i % 8;
-      u[n] = head0 + head < a.heads ? *reinterpret_cast<const uint4*>(a.q + (static_cast<int64_t>(row) * a.heads + head0 + head) * kDim + 128 * chunk + 32 * q + 8 * g) : uint4{};
+      const int i = n * kThreads + threadIdx.x, q = i / 8 % 4, g = i / 32 % 4, chunk = i / 128 % 4,
+                head = i / 512 * 8 + i % 8;
+      u[n] = head0 + head < a.heads
+                 ? *reinterpret_cast<const uint4*>(a.q + (static_cast<int64_t>(row) * a.heads + head0 + head) * kDim +
+                                                   128 * chunk + 32 * q + 8 * g)
+                 : uint4{};
     }
   }
   __device__ __forceinline__ void store(uint8_t* to) const {
 #pragma unroll
     for (int n = 0; n < kEach; ++n) {
       const int i = n * kThreads + threadIdx.x, q = i / 8 % 4, g = i / 32 % 4, chunk = i / 128 % 4;
-      const uint32_t pairs[4] = {__byte_perm(u[n].x, u[n].z, 0x5410), __byte_perm(u[n].x, u[n].z, 0x7632), __byte_perm(u[n].y, u[n].w, 0x5410), __byte_perm(u[n].y, u[n].w, 0x7632)};
+      const uint32_t pairs[4] = {__byte_perm(u[n].x, u[n].z, 0x5410), __byte_perm(u[n].x, u[n].z, 0x7632),
+                                 __byte_perm(u[n].y, u[n].w, 0x5410), __byte_perm(u[n].y, u[n].w, 0x7632)};
 #pragma unroll
-      for (int b = 0; b < 4; ++b) *reinterpret_cast<uint32_t*>(to + i / 512 * kQueryStride + (16 * chunk + 4 * g + b) * kCore + i % 8 * 16 + q * 4) = pairs[b];
+      for (int b = 0; b < 4; ++b)
+        *reinterpret_cast<uint32_t*>(to + i / 512 * kQueryStride + (16 * chunk + 4 * g + b) * kCore + i % 8 * 16 +
+                                     q * 4) = pairs[b];
     }
   }
 };
@@ -100,7 +111,8 @@ __device__ __forceinline__ float exponential(float x) {
   return y;
 }
 
-// Probabilities of a tile from its scaled scores, at their place as the B operand, and their sums over each warp's 16 keys; into all CTAs.
+// Probabilities of a tile from its scaled scores, at their place as the B operand, and their sums over each warp's 16
+// keys; into all CTAs.
 template <int kSplit>
 __device__ __forceinline__ void soften(int t, const float (&score)[kHeads / 2], uint8_t* shared, int warp, int lane) {
   const int quad = lane % 4;
@@ -122,12 +134,14 @@ __device__ __forceinline__ void soften(int t, const float (&score)[kHeads / 2], 
     sum[2 * i + 1] = p[0][1] + p[1][1];
   }
   // Four core matrices at a time, transposed: rows of 8 keys. Lane l gives the address of row l % 8 of matrix l / 8.
-  const uint32_t core = shared_address(shared + kProbabilities) + (t * (kTile / 8) + 2 * warp + lane / 8 % 2) * kCore + lane / 16 * kProbabilityStride + lane % 8 * 16;
+  const uint32_t core = shared_address(shared + kProbabilities) + (t * (kTile / 8) + 2 * warp + lane / 8 % 2) * kCore +
+                        lane / 16 * kProbabilityStride + lane % 8 * 16;
 #pragma unroll
   for (int i = 0; i < 8; i += 2) {
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(core + i * kProbabilityStride), "r"(bits[2 * i]), "r"(bits[2 * i + 1]), "r"(bits[2 * i + 2]),
-                 "r"(bits[2 * i + 3])
-                 : "memory");
+    asm volatile(
+        "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(core + i * kProbabilityStride),
+        "r"(bits[2 * i]), "r"(bits[2 * i + 1]), "r"(bits[2 * i + 2]), "r"(bits[2 * i + 3])
+        : "memory");
   }
   int group;
   const float2 total = combine_columns(sum, lane, &group, [](float x, float y) { return x + y; });
@@ -146,9 +160,11 @@ __device__ __forceinline__ void soften(int t, const float (&score)[kHeads / 2], 
       const uint32_t at = core + i * kProbabilityStride;
       const uint4 u = shared_load(at);
       for (int r = 0; r < kSplit; ++r) {
-        asm volatile("{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %0, %1;\nst.shared::cluster.v4.u32 [remote], {%2, %3, %4, %5};\n}\n" ::"r"(at), "r"(r), "r"(u.x), "r"(u.y), "r"(u.z),
-                     "r"(u.w)
-                     : "memory");
+        asm volatile(
+            "{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %0, %1;\nst.shared::cluster.v4.u32 [remote], {%2, "
+            "%3, %4, %5};\n}\n" ::"r"(at),
+            "r"(r), "r"(u.x), "r"(u.y), "r"(u.z), "r"(u.w)
+            : "memory");
       }
     }
   }
@@ -159,9 +175,10 @@ __device__ __forceinline__ Tiles make_tiles(const KeyList& list) {
   return {list.in_window, entries, window_tiles, window_tiles + (entries + kTile - 1) / kTile};
 }
 
-// The addresses of all records of the tiles. Places without a key get the record of another one of their kind: their probability is 0.
-// What the places of a thread need is loaded step by step for all of them.
-__device__ __forceinline__ void place_records(const AttendArguments& a, const KeyList& list, const Tiles& tiles, uint64_t* records) {
+// The addresses of all records of the tiles. Places without a key get the record of another one of their kind: their
+// probability is 0. What the places of a thread need is loaded step by step for all of them.
+__device__ __forceinline__ void place_records(const AttendArguments& a, const KeyList& list, const Tiles& tiles,
+                                              uint64_t* records) {
   constexpr int kEach = (kWideKeys + kThreads - 1) / kThreads;
   int entry[kEach];
   const uint8_t* record[kEach];
@@ -173,7 +190,8 @@ __device__ __forceinline__ void place_records(const AttendArguments& a, const Ke
 #pragma unroll
   for (int n = 0; n < kEach; ++n) {
     const int place = n * kThreads + threadIdx.x;
-    record[n] = entry[n] >= 0 ? list.entry_record(a, entry[n]) : list.window_record(a, place < list.in_window ? place : 0);
+    record[n] =
+        entry[n] >= 0 ? list.entry_record(a, entry[n]) : list.window_record(a, place < list.in_window ? place : 0);
   }
 #pragma unroll
   for (int n = 0; n < kEach; ++n) {
@@ -193,7 +211,8 @@ __global__ __launch_bounds__(kThreads, 1) void attend_wide_kernel(const AttendAr
   constexpr int kUnits = 2 * kSplit, kSteps = kSplit == 1 ? 4 : kSplit == 2 ? 2 : 1;
   static_assert((kMaxTiles + kUnits - 1) / kUnits <= kKept + 1);
   const int row = blockIdx.x / kSplit, rank = blockIdx.x % kSplit, head0 = blockIdx.y * kHeads;
-  const int group = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / kGroup, 0), unit = 2 * rank + group, warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) % kGroup / 32, 0);
+  const int group = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / kGroup, 0), unit = 2 * rank + group,
+            warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) % kGroup / 32, 0);
   const int lane = threadIdx.x % 32, quad = lane % 4;
   auto* records = reinterpret_cast<uint64_t*>(shared + kRecords);
   auto* maxima = reinterpret_cast<int*>(shared + kMaxima);
@@ -210,11 +229,14 @@ __global__ __launch_bounds__(kThreads, 1) void attend_wide_kernel(const AttendAr
   async_proxy_fence();
   __syncthreads();
 
-  // Scores. A unit (warpgroup of the cluster) takes tiles unit, unit + kUnits, ..; the last of kKept + 1 stays in registers.
+  // Scores. A unit (warpgroup of the cluster) takes tiles unit, unit + kUnits, ..; the last of kKept + 1 stays in
+  // registers.
   const uint64_t queries = matrix_descriptor(shared, kCore, kQueryStride);
-  const int key0 = 16 * warp + key_at(lane / 4), mine = unit < tiles.count ? (tiles.count - unit + kUnits - 1) / kUnits : 0;
+  const int key0 = 16 * warp + key_at(lane / 4),
+            mine = unit < tiles.count ? (tiles.count - unit + kUnits - 1) / kUnits : 0;
   const float scale = a.scale * 256.0f;
-  float4* kept = reinterpret_cast<float4*>(shared + kScores + group * kKept * kScoreBytes) + threadIdx.x % kGroup;  // [tile][8][thread]
+  // [tile][8][thread]
+  float4* kept = reinterpret_cast<float4*>(shared + kScores + group * kKept * kScoreBytes) + threadIdx.x % kGroup;
   float score[kHeads / 2];
   float top[16];
 #pragma unroll
@@ -232,13 +254,15 @@ __global__ __launch_bounds__(kThreads, 1) void attend_wide_kernel(const AttendAr
     }
     if (n < kKept) {
 #pragma unroll
-      for (int i = 0; i < 8; ++i) kept[(n * 8 + i) * kGroup] = {score[4 * i], score[4 * i + 1], score[4 * i + 2], score[4 * i + 3]};
+      for (int i = 0; i < 8; ++i)
+        kept[(n * 8 + i) * kGroup] = {score[4 * i], score[4 * i + 1], score[4 * i + 2], score[4 * i + 3]};
     }
   };
   const auto keys_of = [&](int n) { return TwoKeys(records + (unit + min(n, mine - 1) * kUnits) * kTile + key0); };
   const int mine_window = unit < tiles.window_tiles ? (tiles.window_tiles - unit + kUnits - 1) / kUnits : 0;
   RawKeys<false> entry[2];
-  if (mine_window < mine) entry[0].load(keys_of(mine_window).record, 0, quad), entry[1].load(keys_of(mine_window).record, 1, quad);
+  if (mine_window < mine)
+    entry[0].load(keys_of(mine_window).record, 0, quad), entry[1].load(keys_of(mine_window).record, 1, quad);
   if (mine_window > 0) {
     RawKeys<true> window[2];
     window[0].load(keys_of(0).record, 0, quad), window[1].load(keys_of(0).record, 1, quad);
@@ -292,7 +316,8 @@ __global__ __launch_bounds__(kThreads, 1) void attend_wide_kernel(const AttendAr
       for (int w = 0; w < 4; ++w) sum += sums[(4 * t + w) * kHeads];
     }
     // 2^8 over the denominator.
-    reinterpret_cast<float*>(shared + kInverse)[head] = head0 + head < a.heads ? 256.0f / (sum + __expf(a.sink[head0 + head] - ordered_value(maxima[head]))) : 0.0f;
+    reinterpret_cast<float*>(shared + kInverse)[head] =
+        head0 + head < a.heads ? 256.0f / (sum + __expf(a.sink[head0 + head] - ordered_value(maxima[head]))) : 0.0f;
   }
   float acc[kSteps][kHeads / 2];
 #pragma unroll
@@ -315,11 +340,13 @@ __global__ __launch_bounds__(kThreads, 1) void attend_wide_kernel(const AttendAr
   };
 #pragma unroll 1
   for (int t = 0; active && t < tiles.window_tiles; ++t) {
-    V::template multiply<true>(next_tile(t), place, window_scale, quad, probabilities + t * (kTile / 8) * (kCore / 16), shifts, acc, operand);
+    V::template multiply<true>(next_tile(t), place, window_scale, quad, probabilities + t * (kTile / 8) * (kCore / 16),
+                               shifts, acc, operand);
   }
 #pragma unroll 1
   for (int t = tiles.window_tiles; active && t < tiles.count; ++t) {
-    V::template multiply<false>(next_tile(t), place, entry_scale, quad, probabilities + t * (kTile / 8) * (kCore / 16), shifts, acc, operand);
+    V::template multiply<false>(next_tile(t), place, entry_scale, quad, probabilities + t * (kTile / 8) * (kCore / 16),
+                                shifts, acc, operand);
   }
   wgmma_wait<0>();
   keep_alive(operand[0]);
@@ -335,7 +362,8 @@ __global__ __launch_bounds__(kThreads, 1) void attend_wide_kernel(const AttendAr
 #pragma unroll
     for (int m = 0; m < kSteps; ++m) {
       const int at = i / 2 * 4 + i % 2;
-      const __nv_bfloat162 pair(rounded(list.total == 0 ? 0.0f : acc[m][at] * inverse[head]), rounded(list.total == 0 ? 0.0f : acc[m][at + 2] * inverse[head]));
+      const __nv_bfloat162 pair(rounded(list.total == 0 ? 0.0f : acc[m][at] * inverse[head]),
+                                rounded(list.total == 0 ? 0.0f : acc[m][at + 2] * inverse[head]));
       out[m] = *reinterpret_cast<const uint32_t*>(&pair);
     }
     bf16* to = a.out + (static_cast<int64_t>(row) * a.heads + head0 + head) * kDim + channel;

@@ -17,28 +17,33 @@ __global__ __launch_bounds__(kThreads) void norm_kernel(bf16* x, const float* w,
 }
 
 // RoPE on the last channels of every head, in place. One thread a pair.
-__global__ __launch_bounds__(256) void rotate_kernel(bf16* x, int heads, int d, int half, const float* cos, const float* sin) {
+__global__ __launch_bounds__(256) void rotate_kernel(bf16* x, int heads, int d, int half, const float* cos,
+                                                     const float* sin) {
   wait_for_inputs();
   start_next_kernel();
   const int64_t row = blockIdx.x;
   const int i = blockIdx.y * 256 + threadIdx.x, h = i / half, j = i % half;
-  if (h < heads) rotate_pair(x + (row * heads + h) * d + d - 2 * half + 2 * j, cos[row * half + j], sin[row * half + j]);
+  if (h < heads)
+    rotate_pair(x + (row * heads + h) * d + d - 2 * half + 2 * j, cos[row * half + j], sin[row * half + j]);
 }
 
-// The conjugate rotation of a row's heads, packed for wo_a (bf16 values, 4.5): block y packs output group y, whose input is `width`
-// channels. Warps take chunks.
-__global__ __launch_bounds__(256) void unrotate_kernel(const bf16* heads, int width, int all, int d, int half, const float* cos, const float* sin, Packing packing, uint8_t* packed,
-                                                       int rows_between) {
+// The conjugate rotation of a row's heads, packed for wo_a (bf16 values, 4.5): block y packs output group y, whose
+// input is `width` channels. Warps take chunks.
+__global__ __launch_bounds__(256) void unrotate_kernel(const bf16* heads, int width, int all, int d, int half,
+                                                       const float* cos, const float* sin, Packing packing,
+                                                       uint8_t* packed, int rows_between) {
   wait_for_inputs();
   start_next_kernel();
   const int64_t row = blockIdx.x, packed_row = static_cast<int64_t>(blockIdx.y) * rows_between + row;
   const int lane = threadIdx.x % 32, chunks = (width + kChunk - 1) / kChunk;
   for (int chunk = threadIdx.x / 32; chunk < chunks; chunk += 8) {
-    const int i = kChunk * chunk + 4 * lane, in_head = i % d, j = (in_head - (d - 2 * half)) / 2;  // two pairs a lane: j and j + 1
+    // two pairs a lane: j and j + 1
+    const int i = kChunk * chunk + 4 * lane, in_head = i % d, j = (in_head - (d - 2 * half)) / 2;
     uint2 u{};
     if (i < width) u = *reinterpret_cast<const uint2*>(heads + row * all + blockIdx.y * width + i);
     if (i < width && in_head >= d - 2 * half) {
-      const float2 c = *reinterpret_cast<const float2*>(cos + row * half + j), s = *reinterpret_cast<const float2*>(sin + row * half + j);
+      const float2 c = *reinterpret_cast<const float2*>(cos + row * half + j),
+                   s = *reinterpret_cast<const float2*>(sin + row * half + j);
       bf16* x = reinterpret_cast<bf16*>(&u);
       rotate_pair(x, c.x, -s.x);
       rotate_pair(x + 2, c.y, -s.y);
@@ -48,7 +53,8 @@ __global__ __launch_bounds__(256) void unrotate_kernel(const bf16* heads, int wi
 }
 
 // A window row x: kv_norm, RoPE and FQ8 into its record: codes, then scales.
-__device__ void write_window_record(bf16* x, const float* w, int d, int half, const float* cos, const float* sin, float eps, uint8_t* record, float* shared) {
+__device__ void write_window_record(bf16* x, const float* w, int d, int half, const float* cos, const float* sin,
+                                    float eps, uint8_t* record, float* shared) {
   rms_norm<kThreads>(x, w, d, eps, x, shared);
   __syncthreads();
   for (int j = threadIdx.x; j < half; j += kThreads) rotate_pair(x + d - 2 * half + 2 * j, cos[j], sin[j]);
@@ -80,7 +86,8 @@ __global__ __launch_bounds__(kThreads) void low_kernel(const LowArguments a) {
   const int64_t row = blockIdx.x;
   if (blockIdx.y == 0) {
     bf16* x = a.low_kv + row * (a.low + a.d) + a.low;
-    write_window_record(x, a.kv_norm, a.d, a.half, a.cos + row * a.half, a.sin + row * a.half, a.eps, a.records + row * a.record_bytes, shared);
+    write_window_record(x, a.kv_norm, a.d, a.half, a.cos + row * a.half, a.sin + row * a.half, a.eps,
+                        a.records + row * a.record_bytes, shared);
     return;
   }
   bf16* out = a.low_out + row * a.low;
@@ -89,12 +96,14 @@ __global__ __launch_bounds__(kThreads) void low_kernel(const LowArguments a) {
   const int chunks = (a.low + kChunk - 1) / kChunk;
   for (int chunk = threadIdx.x / 32; chunk < chunks; chunk += kThreads / 32) {
     const int i = kChunk * chunk + 4 * (threadIdx.x % 32);
-    pack_chunk(i < a.low ? *reinterpret_cast<const uint2*>(out + i) : uint2{}, {WeightFormat::kFp8, a.stream}, a.packed, row, chunks, chunk);
+    pack_chunk(i < a.low ? *reinterpret_cast<const uint2*>(out + i) : uint2{}, {WeightFormat::kFp8, a.stream}, a.packed,
+               row, chunks, chunk);
   }
 }
 
 // RoPE and FQ4I of the index queries of a row, values in place. A warp a group of 32 channels.
-__global__ __launch_bounds__(kThreads) void index_query_kernel(bf16* q, int heads, int d, int half, const float* cos, const float* sin) {
+__global__ __launch_bounds__(kThreads) void index_query_kernel(bf16* q, int heads, int d, int half, const float* cos,
+                                                               const float* sin) {
   const int64_t row = blockIdx.x;
   bf16* x = q + row * heads * d;
   for (int i = threadIdx.x; i < heads * half; i += kThreads) {
@@ -117,15 +126,18 @@ __global__ void widen_kernel(const bf16* from, int d, float* to) {
 }
 
 // The last ring-size rows of each sequence go into its window ring.
-__global__ void store_window_kernel(RowView v, const uint8_t* records, int record_bytes, std::byte* slots, int64_t slot_stride, int64_t ring_offset, int ring_slots) {
+__global__ void store_window_kernel(RowView v, const uint8_t* records, int record_bytes, std::byte* slots,
+                                    int64_t slot_stride, int64_t ring_offset, int ring_slots) {
   wait_for_inputs();
   start_next_kernel();
   const int row = blockIdx.x;
   const SequenceRows& s = v.sequences[v.sequence[row]];
   if (row < s.first_row + s.rows - ring_slots) return;
-  std::byte* to = slots + s.slot * slot_stride + ring_offset + static_cast<int64_t>(v.positions[row] % ring_slots) * record_bytes;
+  std::byte* to =
+      slots + s.slot * slot_stride + ring_offset + static_cast<int64_t>(v.positions[row] % ring_slots) * record_bytes;
   const auto* from = reinterpret_cast<const std::byte*>(records) + static_cast<int64_t>(row) * record_bytes;
-  for (int i = 2 * threadIdx.x; i < record_bytes; i += 2 * blockDim.x) *reinterpret_cast<uint16_t*>(to + i) = *reinterpret_cast<const uint16_t*>(from + i);
+  for (int i = 2 * threadIdx.x; i < record_bytes; i += 2 * blockDim.x)
+    *reinterpret_cast<uint16_t*>(to + i) = *reinterpret_cast<const uint16_t*>(from + i);
 }
 
 }  // namespace
@@ -137,8 +149,15 @@ void Backend::window_rows(int layer, Rows which, const bf16* x) {
   if (set.rows == 0) return;
   const LinearOutput y{narrow_, Output::kBf16, d};
   x == at<bf16>(Role::kSublayerIn) ? project_in(l.wkv, set.rows, y) : project(l.wkv, x, c_.hidden_size, set.rows, y);
-  const LowArguments a{.low_kv = narrow_, .kv_norm = l.kv_norm, .cos = set.view.cos[table], .sin = set.view.sin[table], .records = at<uint8_t>(Role::kWindowRecords), .d = d, .half = half(),
-                       .record_bytes = static_cast<int>(layout_.window_bytes), .eps = eps()};
+  const LowArguments a{.low_kv = narrow_,
+                       .kv_norm = l.kv_norm,
+                       .cos = set.view.cos[table],
+                       .sin = set.view.sin[table],
+                       .records = at<uint8_t>(Role::kWindowRecords),
+                       .d = d,
+                       .half = half(),
+                       .record_bytes = static_cast<int>(layout_.window_bytes),
+                       .eps = eps()};
   launch_next(low_kernel, set.rows, kThreads, 0, stream_, a);
 }
 
@@ -151,19 +170,34 @@ void Backend::attention_project(At where, uint32_t parts) {
   const float *cos = set.view.cos[table], *sin = set.view.sin[table];
   if (parts & kProjectQueries) {  // with the window part
     assert(parts & kProjectWindow);
-    const int low = static_cast<int>(c_.q_lora_rank), heads = static_cast<int>(c_.num_attention_heads), d = static_cast<int>(c_.head_dim);
+    const int low = static_cast<int>(c_.q_lora_rank), heads = static_cast<int>(c_.num_attention_heads),
+              d = static_cast<int>(c_.head_dim);
     project_in(l.wq_a_wkv, n, {narrow_, Output::kBf16, low + d});
-    const LowArguments a{narrow_, l.q_norm, l.kv_norm, cos, sin, at<bf16>(Role::kQueryLow), packed_, at<uint8_t>(Role::kWindowRecords), n <= kStreamRows, low, d, half(),
-                         static_cast<int>(layout_.window_bytes), eps()};
+    const LowArguments a{narrow_,
+                         l.q_norm,
+                         l.kv_norm,
+                         cos,
+                         sin,
+                         at<bf16>(Role::kQueryLow),
+                         packed_,
+                         at<uint8_t>(Role::kWindowRecords),
+                         n <= kStreamRows,
+                         low,
+                         d,
+                         half(),
+                         static_cast<int>(layout_.window_bytes),
+                         eps()};
     launch_next(low_kernel, dim3(n, 2), kThreads, 0, stream_, a);
     linear(l.wq_b, packed_, n, {at<bf16>(Role::kQuery), Output::kBf16, heads * d}, stream_);
-    launch_next(rotate_kernel, dim3(n, (heads * half() + 255) / 256), 256, 0, stream_, at<bf16>(Role::kQuery), heads, d, half(), cos, sin);
+    launch_next(rotate_kernel, dim3(n, (heads * half() + 255) / 256), 256, 0, stream_, at<bf16>(Role::kQuery), heads, d,
+                half(), cos, sin);
   } else if (parts & kProjectWindow) {
     window_rows(where.layer, where.rows, x);
   }
   if (parts & kProjectIndexQueries) {
     const int heads = static_cast<int>(c_.index_n_heads), d = static_cast<int>(c_.index_head_dim);
-    project(l.index_wq_b, at<bf16>(Role::kQueryLow), c_.q_lora_rank, n, {at<bf16>(Role::kIndexQuery), Output::kBf16, heads * d});
+    project(l.index_wq_b, at<bf16>(Role::kQueryLow), c_.q_lora_rank, n,
+            {at<bf16>(Role::kIndexQuery), Output::kBf16, heads * d});
     index_query_kernel<<<n, kThreads, 0, stream_>>>(at<bf16>(Role::kIndexQuery), heads, d, half(), cos, sin);
     project_in(l.weights_proj, n, {at<bf16>(Role::kIndexWeights), Output::kBf16, heads});
   }
@@ -183,20 +217,23 @@ void Backend::attention_project(At where, uint32_t parts) {
 void Backend::store_window(At where) {
   const RowSet& set = set_of(where.rows);
   if (set.rows == 0) return;
-  launch_next(store_window_kernel, set.rows, kThreads, 0, stream_, set.view, at<uint8_t>(Role::kWindowRecords), static_cast<int>(layout_.window_bytes), kv_.slots,
-                                                          static_cast<int64_t>(layout_.slot_stride), static_cast<int64_t>(layout_.window_offsets[where.layer]), layout_.window_slots);
+  launch_next(store_window_kernel, set.rows, kThreads, 0, stream_, set.view, at<uint8_t>(Role::kWindowRecords),
+              static_cast<int>(layout_.window_bytes), kv_.slots, static_cast<int64_t>(layout_.slot_stride),
+              static_cast<int64_t>(layout_.window_offsets[where.layer]), layout_.window_slots);
 }
 
 void Backend::attention_output(At where) {
   const RowSet& set = set_of(where.rows);
   const Layer& l = layers_[where.layer];
-  const int n = set.rows, heads = static_cast<int>(c_.num_attention_heads), d = static_cast<int>(c_.head_dim), table = ratio_of(where.layer) > 0;
-  const int groups = static_cast<int>(c_.o_groups), rank = static_cast<int>(c_.o_lora_rank), width = static_cast<int>(c_.group_input());
+  const int n = set.rows, heads = static_cast<int>(c_.num_attention_heads), d = static_cast<int>(c_.head_dim),
+            table = ratio_of(where.layer) > 0;
+  const int groups = static_cast<int>(c_.o_groups), rank = static_cast<int>(c_.o_lora_rank),
+            width = static_cast<int>(c_.group_input());
   if (n == 0) return;
   Packing packing = packing_of(WeightFormat::kFp8, n);
   packing.quantise = false;
-  launch_next(unrotate_kernel, dim3(n, groups), 256, 0, stream_, at<bf16>(Role::kHeads), width, heads * d, d, half(), set.view.cos[table], set.view.sin[table], packing, packed_,
-              group_rows(n));
+  launch_next(unrotate_kernel, dim3(n, groups), 256, 0, stream_, at<bf16>(Role::kHeads), width, heads * d, d, half(),
+              set.view.cos[table], set.view.sin[table], packing, packed_, group_rows(n));
   // Rows g * rank .. of wo_a read group g of the heads.
   LinearWeights w = l.wo_a;
   w.n = rank;

@@ -21,7 +21,8 @@ size_t element_bytes(Element e) {
 }
 
 Status cuda_error(std::string_view what, cudaError_t e) {
-  return make_error(e == cudaErrorMemoryAllocation ? Code::kResourceExhausted : Code::kUnavailable, "The GPU could not {}: {}.", what, cudaGetErrorString(e));
+  return make_error(e == cudaErrorMemoryAllocation ? Code::kResourceExhausted : Code::kUnavailable,
+                    "The GPU could not {}: {}.", what, cudaGetErrorString(e));
 }
 
 namespace {
@@ -31,13 +32,19 @@ Status no_device(cudaError_t e) {
   int driver = 0, runtime = 0;
   cudaDriverGetVersion(&driver);
   cudaRuntimeGetVersion(&runtime);
-  if (driver == 0 && e == cudaErrorInsufficientDriver) return make_error(Code::kNotFound, "This machine has no NVIDIA driver; install one for the GPU, or use the CPU (--device cpu).");
-  if (e == cudaErrorNoDevice) return make_error(Code::kNotFound, "This machine has no NVIDIA GPU that CUDA can see; use the CPU (--device cpu).");
+  if (driver == 0 && e == cudaErrorInsufficientDriver)
+    return make_error(Code::kNotFound,
+                      "This machine has no NVIDIA driver; install one for the GPU, or use the CPU (--device cpu).");
+  if (e == cudaErrorNoDevice)
+    return make_error(Code::kNotFound, "This machine has no NVIDIA GPU that CUDA can see; use the CPU (--device cpu).");
   if (e == cudaErrorInsufficientDriver) {
-    return make_error(Code::kUnavailable, "The NVIDIA driver is too old: it runs programs of CUDA {}.{}, and this one needs {}.{}. Update the driver, or use the CPU (--device cpu).",
+    return make_error(Code::kUnavailable,
+                      "The NVIDIA driver is too old: it runs programs of CUDA {}.{}, and this one needs {}.{}. Update "
+                      "the driver, or use the CPU (--device cpu).",
                       driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
   }
-  return make_error(Code::kUnavailable, "The NVIDIA driver does not answer ({}); use the CPU (--device cpu).", cudaGetErrorString(e));
+  return make_error(Code::kUnavailable, "The NVIDIA driver does not answer ({}); use the CPU (--device cpu).",
+                    cudaGetErrorString(e));
 }
 
 }  // namespace
@@ -52,8 +59,10 @@ Status Arena::take(size_t bytes, void** p) {
     size_t free = 0, total = 0;
     cudaMemGetInfo(&free, &total);
     if (e != cudaErrorMemoryAllocation) return cuda_error("allocate memory", e);
-    return make_error(Code::kResourceExhausted, "The GPU has {} MiB free of {} MiB, and {} MiB more are needed: use a smaller model, context or number of sequences, or the CPU (--device cpu).", free >> 20, total >> 20,
-                      bytes >> 20);
+    return make_error(Code::kResourceExhausted,
+                      "The GPU has {} MiB free of {} MiB, and {} MiB more are needed: use a smaller model, context or "
+                      "number of sequences, or the CPU (--device cpu).",
+                      free >> 20, total >> 20, bytes >> 20);
   }
   blocks_.push_back(*p);
   bytes_ += bytes;
@@ -64,24 +73,36 @@ Status Arena::take(size_t bytes, void** p) {
 Result<std::unique_ptr<Backend>> Backend::create(int device, const Options& options) {
   int count = 0;
   if (const cudaError_t e = cudaGetDeviceCount(&count); e != cudaSuccess) return no_device(e);
-  if (device < 0 || device >= count) return make_error(Code::kInvalidArgument, "There is no GPU {}: this machine has {}, counted from 0.", device, count);
+  if (device < 0 || device >= count)
+    return make_error(Code::kInvalidArgument, "There is no GPU {}: this machine has {}, counted from 0.", device,
+                      count);
   cudaDeviceProp properties{};
-  if (const cudaError_t e = cudaGetDeviceProperties(&properties, device); e != cudaSuccess) return cuda_error("be asked for its properties", e);
+  if (const cudaError_t e = cudaGetDeviceProperties(&properties, device); e != cudaSuccess)
+    return cuda_error("be asked for its properties", e);
   if (properties.major != 9 || properties.minor != 0) {
-    return make_error(Code::kUnsupported, "GPU {} ({}) has compute capability {}.{}, and this build has kernels for Hopper (9.0) alone; use the CPU (--device cpu).", device,
-                      properties.name, properties.major, properties.minor);
+    return make_error(Code::kUnsupported,
+                      "GPU {} ({}) has compute capability {}.{}, and this build has kernels for Hopper (9.0) alone; "
+                      "use the CPU (--device cpu).",
+                      device, properties.name, properties.major, properties.minor);
   }
   std::unique_ptr<Backend> b(new Backend());
   b->device_ = device;
   b->options_ = options;
   b->multiprocessors_ = properties.multiProcessorCount;
-  b->capabilities_ = {.backend = "cuda", .numeric_class = "cuda-sm90-4", .kv_format = {}, .row_invariant = true, .graphs = true, .offload = true};
+  b->capabilities_ = {.backend = "cuda",
+                      .numeric_class = "cuda-sm90-4",
+                      .kv_format = {},
+                      .row_invariant = true,
+                      .graphs = true,
+                      .offload = true};
   if (const cudaError_t e = cudaSetDevice(device); e != cudaSuccess) return cuda_error("be selected", e);
   for (cudaStream_t* s : {&b->stream_, &b->side_}) {
-    if (const cudaError_t e = cudaStreamCreateWithFlags(s, cudaStreamNonBlocking); e != cudaSuccess) return cuda_error("create a stream", e);
+    if (const cudaError_t e = cudaStreamCreateWithFlags(s, cudaStreamNonBlocking); e != cudaSuccess)
+      return cuda_error("create a stream", e);
   }
   for (cudaEvent_t* s : {&b->forked_, &b->joined_}) {
-    if (const cudaError_t e = cudaEventCreateWithFlags(s, cudaEventDisableTiming); e != cudaSuccess) return cuda_error("create an event", e);
+    if (const cudaError_t e = cudaEventCreateWithFlags(s, cudaEventDisableTiming); e != cudaSuccess)
+      return cuda_error("create an event", e);
   }
   return Result<std::unique_ptr<Backend>>(std::move(b));
 }
@@ -112,7 +133,9 @@ void Backend::note(cudaError_t e) {
   if (e != cudaSuccess && error_ == cudaSuccess) error_ = e;
 }
 
-int Backend::experts_per_row(int layer) const { return static_cast<int>(is_draft(layer) ? c_.dspark_num_experts_per_tok : c_.num_experts_per_tok); }
+int Backend::experts_per_row(int layer) const {
+  return static_cast<int>(is_draft(layer) ? c_.dspark_num_experts_per_tok : c_.num_experts_per_tok);
+}
 
 std::array<Buffer, kRoles> Backend::plan_buffers(const checkpoint::ModelConfig& c, const Limits& limits) const {
   const int64_t drafts = limits.drafts_max > 0 ? limits.drafts_max : c.dspark_block_size;
@@ -123,7 +146,9 @@ std::array<Buffer, kRoles> Backend::plan_buffers(const checkpoint::ModelConfig& 
   const int64_t k = std::max(c.num_experts_per_tok, c.has_drafter() ? c.dspark_num_experts_per_tok : 0);
   const KvLayout layout = KvLayout::make(c, KvFormat{});
   std::array<Buffer, kRoles> b{};
-  const auto set = [&b](Role role, Element e, int64_t n, int64_t cols) { b[static_cast<int>(role)] = {nullptr, e, n, cols}; };
+  const auto set = [&b](Role role, Element e, int64_t n, int64_t cols) {
+    b[static_cast<int>(role)] = {nullptr, e, n, cols};
+  };
   set(Role::kResidual, Element::kBf16, rows, streams * d);
   set(Role::kPre, Element::kFloat, rows, streams);
   set(Role::kPost, Element::kFloat, rows, streams);
@@ -168,13 +193,16 @@ uint64_t Backend::workspace_bytes(const checkpoint::ModelConfig& config, const L
 Result<KvMemory> Backend::allocate_kv(const KvLayout& layout, int pages, int slots) {
   layout_ = layout;
   std::byte* p = nullptr;
-  DI_RETURN_IF_ERROR(arena_.take(layout.page_stride * pages + layout.slot_stride * slots, reinterpret_cast<void**>(&p)));
+  DI_RETURN_IF_ERROR(
+      arena_.take(layout.page_stride * pages + layout.slot_stride * slots, reinterpret_cast<void**>(&p)));
   kv_ = {p, pages, p + layout.page_stride * pages, slots};
   DI_RETURN_IF_ERROR(take_slots());
   return kv_;
 }
 
-void Backend::kv_copy(std::byte* to, const std::byte* from, size_t bytes) { note(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_)); }
+void Backend::kv_copy(std::byte* to, const std::byte* from, size_t bytes) {
+  note(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_));
+}
 
 Status Backend::kv_read(const std::byte* from, std::span<std::byte> to) {
   note(cudaMemcpyAsync(to.data(), from, to.size(), cudaMemcpyDefault, stream_));
@@ -189,12 +217,14 @@ Status Backend::kv_write(std::byte* to, std::span<const std::byte> from) {
 Status Backend::read(Role role, int64_t first_row, int64_t rows, std::span<double> values) {
   const Buffer b = buffer(role);
   if (first_row < 0 || first_row + rows > b.rows || static_cast<int64_t>(values.size()) != rows * b.cols) {
-    return make_error(Code::kInvalidArgument, "rows {}..{} of buffer {} do not exist or do not fit {} values", first_row, first_row + rows, static_cast<int>(role), values.size());
+    return make_error(Code::kInvalidArgument, "rows {}..{} of buffer {} do not exist or do not fit {} values",
+                      first_row, first_row + rows, static_cast<int>(role), values.size());
   }
   join();
   const size_t size = element_bytes(b.element);
   std::vector<uint8_t> raw(values.size() * size);
-  note(cudaMemcpyAsync(raw.data(), static_cast<const uint8_t*>(b.data) + first_row * b.cols * size, raw.size(), cudaMemcpyDeviceToHost, stream_));
+  note(cudaMemcpyAsync(raw.data(), static_cast<const uint8_t*>(b.data) + first_row * b.cols * size, raw.size(),
+                       cudaMemcpyDeviceToHost, stream_));
   DI_RETURN_IF_ERROR(synchronize());
   for (size_t i = 0; i < values.size(); ++i) {
     const uint8_t* p = raw.data() + i * size;
@@ -212,7 +242,8 @@ Status Backend::read(Role role, int64_t first_row, int64_t rows, std::span<doubl
 Status Backend::write(Role role, int64_t first_row, int64_t rows, std::span<const double> values) {
   const Buffer b = buffer(role);
   if (first_row < 0 || first_row + rows > b.rows || static_cast<int64_t>(values.size()) != rows * b.cols) {
-    return make_error(Code::kInvalidArgument, "rows {}..{} of buffer {} do not exist or do not fit {} values", first_row, first_row + rows, static_cast<int>(role), values.size());
+    return make_error(Code::kInvalidArgument, "rows {}..{} of buffer {} do not exist or do not fit {} values",
+                      first_row, first_row + rows, static_cast<int>(role), values.size());
   }
   join();
   if (role == Role::kSublayerIn) packed_in_ = {};
@@ -228,16 +259,21 @@ Status Backend::write(Role role, int64_t first_row, int64_t rows, std::span<cons
       case Element::kByte: *p = static_cast<uint8_t>(values[i]); break;
     }
   }
-  note(cudaMemcpyAsync(static_cast<uint8_t*>(b.data) + first_row * b.cols * size, raw.data(), raw.size(), cudaMemcpyHostToDevice, stream_));
+  note(cudaMemcpyAsync(static_cast<uint8_t*>(b.data) + first_row * b.cols * size, raw.data(), raw.size(),
+                       cudaMemcpyHostToDevice, stream_));
   return synchronize();
 }
 
 Status Backend::begin(Rows which, const RowBatch& batch) {
   const int64_t rows_max = buffers_[static_cast<int>(Role::kResidual)].rows;
-  if (batch.rows > rows_max || static_cast<int>(batch.sequences.size()) > limits_.sequences_max || static_cast<int>(batch.blocks.size()) > limits_.blocks_max ||
+  if (batch.rows > rows_max || static_cast<int>(batch.sequences.size()) > limits_.sequences_max ||
+      static_cast<int>(batch.blocks.size()) > limits_.blocks_max ||
       static_cast<int64_t>(batch.outputs.size()) > buffers_[static_cast<int>(Role::kLogits)].rows) {
-    return make_error(Code::kInvalidArgument, "a step of {} rows, {} sequences, {} pages and {} outputs is over the limits of {}, {}, {} and {}", batch.rows, batch.sequences.size(),
-                      batch.blocks.size(), batch.outputs.size(), limits_.rows_max, limits_.sequences_max, limits_.blocks_max, limits_.outputs_max);
+    return make_error(
+        Code::kInvalidArgument,
+        "a step of {} rows, {} sequences, {} pages and {} outputs is over the limits of {}, {}, {} and {}", batch.rows,
+        batch.sequences.size(), batch.blocks.size(), batch.outputs.size(), limits_.rows_max, limits_.sequences_max,
+        limits_.blocks_max, limits_.outputs_max);
   }
   for (const std::span<const int32_t> list : {batch.tokens, batch.history}) {
     for (int32_t t : list) {
@@ -247,7 +283,8 @@ Status Backend::begin(Rows which, const RowBatch& batch) {
     }
   }
   if (offload_.forget) DI_RETURN_IF_ERROR(forget_slots());
-  if (checkpoint::WeightStore* store = offload_.store.get(); store != nullptr && store->embedding_table() >= 0 && which != Rows::kDecoder) {
+  if (checkpoint::WeightStore* store = offload_.store.get();
+      store != nullptr && store->embedding_table() >= 0 && which != Rows::kDecoder) {
     store->rows().request(store->embedding_table(), batch.tokens);
   }
   RowSet& s = sets_[static_cast<int>(which)];
@@ -263,11 +300,14 @@ Status Backend::begin(Rows which, const RowBatch& batch) {
     at += (capacity + 255) / 256 * 256;
     return device;
   };
-  const auto ints = [&](size_t capacity, std::span<const int32_t> v) { return reinterpret_cast<const int32_t*>(place(capacity * 4, v.size() * 4, v.data())); };
+  const auto ints = [&](size_t capacity, std::span<const int32_t> v) {
+    return reinterpret_cast<const int32_t*>(place(capacity * 4, v.size() * 4, v.data()));
+  };
   const auto rows = static_cast<size_t>(rows_max);
   const int32_t counts[2] = {s.sequences, s.outputs};
   s.view.counts = ints(2, counts);
-  s.view.sequences = reinterpret_cast<const SequenceRows*>(place(limits_.sequences_max * sizeof(SequenceRows), batch.sequences.size_bytes(), batch.sequences.data()));
+  s.view.sequences = reinterpret_cast<const SequenceRows*>(
+      place(limits_.sequences_max * sizeof(SequenceRows), batch.sequences.size_bytes(), batch.sequences.data()));
   s.view.blocks = ints(limits_.blocks_max, batch.blocks);
   s.view.tokens = ints(rows, batch.tokens);
   s.view.positions = ints(rows, batch.positions);
@@ -291,7 +331,8 @@ Status Backend::begin(Rows which, const RowBatch& batch) {
     rope_[1].table(p, host[2] + i * half(), host[3] + i * half());
     rope_[1].table(std::max<int64_t>(p - 1, 0), host[4] + i * half(), host[5] + i * half());
   }
-  s.view.cos[0] = device[0], s.view.sin[0] = device[1], s.view.cos[1] = device[2], s.view.sin[1] = device[3], s.view.entry_cos = device[4], s.view.entry_sin = device[5];
+  s.view.cos[0] = device[0], s.view.sin[0] = device[1], s.view.cos[1] = device[2], s.view.sin[1] = device[3],
+  s.view.entry_cos = device[4], s.view.entry_sin = device[5];
   note(cudaMemcpyAsync(s.device, s.staging, at, cudaMemcpyHostToDevice, stream_));
   note(cudaEventRecord(s.copied, stream_));
   return {};
@@ -326,13 +367,17 @@ Status Backend::synchronize() {
   if (error_ != cudaSuccess) e = error_;
   error_ = cudaSuccess;
   if (e == cudaSuccess) return offload_.store != nullptr ? read_errors() : Status();
-  return make_error(Code::kUnavailable, "The GPU failed in the middle of a step ({}). Start the program again, on the CPU (--device cpu) if the GPU stays away.", cudaGetErrorString(e));
+  return make_error(Code::kUnavailable,
+                    "The GPU failed in the middle of a step ({}). Start the program again, on the CPU (--device cpu) "
+                    "if the GPU stays away.",
+                    cudaGetErrorString(e));
 }
 
 void Backend::project(const LinearWeights& w, const bf16* x, int64_t x_stride, int rows, const LinearOutput& y) {
   if (rows == 0) return;
   // Columns beyond the model's K are zero in the weights; the input has x_stride of them at least as far as K goes.
-  pack_activations(x, rows, static_cast<int>(std::min<int64_t>(w.k, x_stride)), packing_of(w.format, rows), nullptr, packed_, stream_, x_stride);
+  pack_activations(x, rows, static_cast<int>(std::min<int64_t>(w.k, x_stride)), packing_of(w.format, rows), nullptr,
+                   packed_, stream_, x_stride);
   linear(w, packed_, rows, y, stream_);
 }
 

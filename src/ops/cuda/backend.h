@@ -1,9 +1,12 @@
-// The CUDA backend: ops.h on one Hopper GPU (internal to ops/cuda). Kernels of a stage stand in the file named after it:
-//   backend.cu (memory, row sets, graphs), load.cu (weights), hyper.cu (mHC, head), attention.cu (projections, window, output),
-//   attend.cu and attend_wide.cu (core), global.cu (compressor, keys), select.cu (indexer), moe.cu, engram.cu (embedding, Engram, drafter)
+// The CUDA backend: ops.h on one Hopper GPU (internal to ops/cuda). Kernels of a stage stand in the file named after
+// it:
+//   backend.cu (memory, row sets, graphs), load.cu (weights), hyper.cu (mHC, head), attention.cu (projections, window,
+//   output),
+//   attend.cu and attend_wide.cu (core), global.cu (compressor, keys), select.cu (indexer), moe.cu, engram.cu
+//   (embedding, Engram, drafter)
 //
-// The work of a step is queued on one stream; the shared expert runs beside router and routed experts on a second one, from route() to
-// combine(). Nothing waits for the device but read(), kv_read() and synchronize().
+// The work of a step is queued on one stream; the shared expert runs beside router and routed experts on a second one,
+// from route() to combine(). Nothing waits for the device but read(), kv_read() and synchronize().
 #pragma once
 
 #include <array>
@@ -159,9 +162,12 @@ class Backend : public Ops {
   void project(const LinearWeights& w, const bf16* x, int64_t x_stride, int rows, const LinearOutput& y);
   // The same from kSublayerIn, which hc_enter has packed unless somebody wrote to it.
   void project_in(const LinearWeights& w, int rows, const LinearOutput& y);
-  bool is_packed_in(WeightFormat format, int rows) const { return packed_in_.rows == rows && (format == WeightFormat::kFp8 ? packed_in_.fp8 : packed_in_.bf16); }
+  bool is_packed_in(WeightFormat format, int rows) const {
+    return packed_in_.rows == rows && (format == WeightFormat::kFp8 ? packed_in_.fp8 : packed_in_.bf16);
+  }
   void enter(At at, Sublayer which, bool leave);
-  void swiglu(const bf16* gate_up, int rows, int inter, Packing packing, const float* weights, const int32_t* pair, uint8_t* packed, cudaStream_t stream);
+  void swiglu(const bf16* gate_up, int rows, int inter, Packing packing, const float* weights, const int32_t* pair,
+              uint8_t* packed, cudaStream_t stream);
   void window_rows(int layer, Rows set, const bf16* x);
   void start_drafts();  // column 0 of kDraftTokens
   void note(cudaError_t e);

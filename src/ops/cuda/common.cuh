@@ -1,4 +1,5 @@
-// What the stage kernels share: the row set as a kernel sees it, block reductions with a fixed tree, codecs and fake quantisation.
+// What the stage kernels share: the row set as a kernel sees it, block reductions with a fixed tree, codecs and fake
+// quantisation.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +26,8 @@ struct RowView {
   __device__ bool image(int row) const { return image_row[row] >= 0; }
 };
 
-// ---- reductions: a tree that depends on the block size alone; every kernel fixes its block size --------------------------------
+// ---- reductions: a tree that depends on the block size alone; every kernel fixes its block size
+// --------------------------------
 __device__ __forceinline__ float warp_sum(float v) {
 #pragma unroll
   for (int o = 16; o > 0; o /= 2) v += __shfl_xor_sync(0xffffffffu, v, o);
@@ -71,8 +73,11 @@ __device__ __forceinline__ void rotate_pair(bf16* x, float c, float s) {
   x[1] = rounded(a * s + b * c);
 }
 
-// ---- formats -------------------------------------------------------------------------------------------------------------------
-__device__ __forceinline__ float ue8m0_value(uint8_t c) { return c == 0 ? 0x1p-127f : __uint_as_float(static_cast<uint32_t>(c) << 23); }
+// ---- formats
+// -------------------------------------------------------------------------------------------------------------------
+__device__ __forceinline__ float ue8m0_value(uint8_t c) {
+  return c == 0 ? 0x1p-127f : __uint_as_float(static_cast<uint32_t>(c) << 23);
+}
 // Biased exponent of the smallest power of two >= t; t normal.
 __device__ __forceinline__ int power_of_two_exponent(float t) {
   const uint32_t bits = __float_as_uint(t);
@@ -92,12 +97,16 @@ __device__ __forceinline__ uint8_t e2m1_code(float x) {
 }
 __device__ __forceinline__ float e2m1_value(int code) {
   const int m = code & 7;
-  const float v = m < 2 ? 0.5f * static_cast<float>(m) : __uint_as_float(static_cast<uint32_t>(126 + m / 2) << 23 | static_cast<uint32_t>(m & 1) << 22);
+  const float v = m < 2
+                      ? 0.5f * static_cast<float>(m)
+                      : __uint_as_float(static_cast<uint32_t>(126 + m / 2) << 23 | static_cast<uint32_t>(m & 1) << 22);
   return code & 8 ? -v : v;
 }
 
 // Scale exponent (biased) of FQ8 for a group whose largest magnitude is amax (spec 4.2).
-__device__ __forceinline__ int fq8_exponent(float amax) { return power_of_two_exponent(fmaxf(amax, 1e-4f) * (1.0f / 448.0f)); }
+__device__ __forceinline__ int fq8_exponent(float amax) {
+  return power_of_two_exponent(fmaxf(amax, 1e-4f) * (1.0f / 448.0f));
+}
 __device__ __forceinline__ uint8_t fq8_code(float x, int exponent) {
   const float inverse = __uint_as_float(static_cast<uint32_t>(254 - exponent) << 23);
   return e4m3_code(fminf(fmaxf(x * inverse, -448.0f), 448.0f));
@@ -107,7 +116,9 @@ __device__ __forceinline__ float fake_quantise_fp8(float x, float amax) {
   return e4m3_value(fq8_code(x, e)) * __uint_as_float(static_cast<uint32_t>(e) << 23);
 }
 // FQ4I (4.4): the exponent is that of the smallest power of two >= max(amax, 6 * 2^-126) / 6.
-__device__ __forceinline__ int fq4i_exponent(float amax) { return power_of_two_exponent(fmaxf(amax, 6 * 0x1p-126f) / 6.0f); }
+__device__ __forceinline__ int fq4i_exponent(float amax) {
+  return power_of_two_exponent(fmaxf(amax, 6 * 0x1p-126f) / 6.0f);
+}
 __device__ __forceinline__ uint8_t fq4i_code(float x, int exponent) {
   const float scale = __uint_as_float(static_cast<uint32_t>(exponent) << 23);
   return e2m1_code(fminf(fmaxf(x / scale, -6.0f), 6.0f));

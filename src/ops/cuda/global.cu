@@ -10,11 +10,13 @@ struct GlobalArguments {
   RowView v;
   std::byte *pages, *slots;
   int64_t page_stride, slot_stride, compressor_offset, key_offset, key_scale_offset, entry_offset;
-  int ratio, page_entries, compressor_slots, compressor_slot_bytes, d, di, half, entry_bytes, key_data_bytes, key_scale_bytes;
+  int ratio, page_entries, compressor_slots, compressor_slot_bytes, d, di, half, entry_bytes, key_data_bytes,
+      key_scale_bytes;
   float eps;
 
   __device__ float* ring(const SequenceRows& s, int position) const {
-    return reinterpret_cast<float*>(slots + s.slot * slot_stride + compressor_offset + static_cast<int64_t>(position % compressor_slots) * compressor_slot_bytes);
+    return reinterpret_cast<float*>(slots + s.slot * slot_stride + compressor_offset +
+                                    static_cast<int64_t>(position % compressor_slots) * compressor_slot_bytes);
   }
   // Rows below `cached` and rows that end no group write nothing.
   __device__ bool completes(int row) const {
@@ -24,7 +26,8 @@ struct GlobalArguments {
 };
 
 // Pools the group that a row completes, and norms: latent.
-__global__ __launch_bounds__(kThreads) void pool_kernel(GlobalArguments a, const float* rows, const float* norm, bf16* latents) {
+__global__ __launch_bounds__(kThreads) void pool_kernel(GlobalArguments a, const float* rows, const float* norm,
+                                                        bf16* latents) {
   __shared__ float shared[kThreads / 32];
   const int row = blockIdx.x, d = a.d;
   if (!a.completes(row)) return;
@@ -46,7 +49,8 @@ __global__ __launch_bounds__(kThreads) void pool_kernel(GlobalArguments a, const
 }
 
 // Norm, RoPE and quantisation of key and entry, into their page. The latent itself is left as it is.
-__global__ __launch_bounds__(kThreads) void entry_kernel(GlobalArguments a, bf16* keys, const float* k_norm, const bf16* latents, bf16* rotated) {
+__global__ __launch_bounds__(kThreads) void entry_kernel(GlobalArguments a, bf16* keys, const float* k_norm,
+                                                         const bf16* latents, bf16* rotated) {
   __shared__ float shared[kThreads / 32];
   const int row = blockIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   if (!a.completes(row)) return;
@@ -80,7 +84,8 @@ __global__ __launch_bounds__(kThreads) void entry_kernel(GlobalArguments a, bf16
 #pragma unroll
     for (int o = 8; o > 0; o /= 2) amax = fmaxf(amax, __shfl_xor_sync(0xffffffffu, amax, o));
     const uint8_t scale = e4m3_code(fminf(fmaxf(amax, 6 * 0x1p-9f) / 6.0f, 448.0f));
-    const int code = e2m1_code(fminf(fmaxf(v / e4m3_value(scale), -6.0f), 6.0f)), next = __shfl_down_sync(0xffffffffu, code, 1);
+    const int code = e2m1_code(fminf(fmaxf(v / e4m3_value(scale), -6.0f), 6.0f)),
+              next = __shfl_down_sync(0xffffffffu, code, 1);
     if (lane % 2 == 0) record[16 * g + lane / 2] = static_cast<uint8_t>(code | next << 4);
     if (lane % 16 == 0) record[a.d / 2 + 2 * g + lane / 16] = scale;
   }
@@ -106,11 +111,15 @@ void Backend::write_global(At where) {
   a.pages = kv_.pages, a.slots = kv_.slots;
   a.page_stride = static_cast<int64_t>(layout_.page_stride), a.slot_stride = static_cast<int64_t>(layout_.slot_stride);
   a.compressor_offset = static_cast<int64_t>(source.compressor_offset);
-  a.key_offset = static_cast<int64_t>(source.key_offset), a.key_scale_offset = static_cast<int64_t>(source.key_scale_offset), a.entry_offset = static_cast<int64_t>(source.entry_offset);
+  a.key_offset = static_cast<int64_t>(source.key_offset),
+  a.key_scale_offset = static_cast<int64_t>(source.key_scale_offset),
+  a.entry_offset = static_cast<int64_t>(source.entry_offset);
   a.ratio = source.ratio, a.page_entries = source.page_entries;
-  a.compressor_slots = layout_.compressor_slots, a.compressor_slot_bytes = static_cast<int>(layout_.compressor_slot_bytes);
+  a.compressor_slots = layout_.compressor_slots,
+  a.compressor_slot_bytes = static_cast<int>(layout_.compressor_slot_bytes);
   a.d = static_cast<int>(c_.head_dim), a.di = static_cast<int>(c_.index_head_dim), a.half = half();
-  a.entry_bytes = static_cast<int>(layout_.entry_bytes), a.key_data_bytes = static_cast<int>(layout_.key_data_bytes), a.key_scale_bytes = static_cast<int>(layout_.key_scale_bytes);
+  a.entry_bytes = static_cast<int>(layout_.entry_bytes), a.key_data_bytes = static_cast<int>(layout_.key_data_bytes),
+  a.key_scale_bytes = static_cast<int>(layout_.key_scale_bytes);
   a.eps = eps();
   const float* rows = at<float>(Role::kCompressorRows);
   bf16* latents = at<bf16>(Role::kLatent);

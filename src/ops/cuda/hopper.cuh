@@ -1,5 +1,5 @@
-// The instructions of Hopper and later that CUDA C++ has no name for: wgmma with A in registers (sm_90a alone), bulk copies and their
-// barriers. Device code only. Facts: PTX ISA, sections wgmma, cp.async.bulk, mbarrier.
+// The instructions of Hopper and later that CUDA C++ has no name for: wgmma with A in registers (sm_90a alone), bulk
+// copies and their barriers. Device code only. Facts: PTX ISA, sections wgmma, cp.async.bulk, mbarrier.
 #pragma once
 
 #include <cstdint>
@@ -10,10 +10,13 @@
 
 namespace deepinfer::ops::cuda {
 
-__device__ __forceinline__ uint32_t shared_address(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
+__device__ __forceinline__ uint32_t shared_address(const void* p) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
 
-// Programmatic launches (launch.h): a kernel may start while the one before it still runs. wait_for_inputs() returns when that one
-// and all before it are complete; every thread calls it before it touches what others wrote, and before it ends.
+// Programmatic launches (launch.h): a kernel may start while the one before it still runs. wait_for_inputs() returns
+// when that one and all before it are complete; every thread calls it before it touches what others wrote, and before
+// it ends.
 __device__ __forceinline__ void wait_for_inputs() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 __device__ __forceinline__ void start_next_kernel() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 
@@ -28,7 +31,10 @@ __device__ __forceinline__ void async_load(uint32_t to, const void* from) {
 }
 __device__ __forceinline__ uint4 shared_load(uint32_t p) {
   uint4 u;
-  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(u.x), "=r"(u.y), "=r"(u.z), "=r"(u.w) : "r"(p) : "memory");
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(u.x), "=r"(u.y), "=r"(u.z), "=r"(u.w)
+               : "r"(p)
+               : "memory");
   return u;
 }
 __device__ __forceinline__ uint32_t shared_load_word(uint32_t p) {
@@ -46,9 +52,12 @@ __device__ __forceinline__ void barrier_init(uint64_t* barrier, uint32_t arrival
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals));
 }
 // Makes barrier inits of this thread visible to the copy engine.
-__device__ __forceinline__ void barrier_init_fence() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+__device__ __forceinline__ void barrier_init_fence() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
 __device__ __forceinline__ void barrier_expect(uint64_t* barrier, uint32_t bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes) : "memory");
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
+               : "memory");
 }
 __device__ __forceinline__ void barrier_arrive(uint64_t* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
@@ -70,22 +79,33 @@ __device__ __forceinline__ void barrier_wait(uint64_t* barrier, uint32_t parity)
 }
 // bytes: a multiple of 16; both addresses 16-byte aligned.
 __device__ __forceinline__ void bulk_load(void* to, const void* from, uint32_t bytes, uint64_t* barrier) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(shared_address(to)),
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                   shared_address(to)),
                "l"(from), "r"(bytes), "r"(shared_address(barrier))
                : "memory");
 }
 
-// What this thread wrote to shared memory by ordinary stores becomes visible to wgmma and bulk copies (a barrier follows).
+// What this thread wrote to shared memory by ordinary stores becomes visible to wgmma and bulk copies (a barrier
+// follows).
 __device__ __forceinline__ void async_proxy_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 // Some of the CTA's threads meet: `threads` of them at barrier `id` (1..15).
-__device__ __forceinline__ void group_sync(int id, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
+__device__ __forceinline__ void group_sync(int id, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
 // Stores a word at the place of shared address `p` in CTA `rank` of the cluster.
 __device__ __forceinline__ void cluster_store(uint32_t p, uint32_t rank, uint32_t word) {
-  asm volatile("{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %0, %1;\nst.shared::cluster.u32 [remote], %2;\n}\n" ::"r"(p), "r"(rank), "r"(word) : "memory");
+  asm volatile(
+      "{\n.reg .b32 remote;\nmapa.shared::cluster.u32 remote, %0, %1;\nst.shared::cluster.u32 [remote], %2;\n}\n" ::"r"(
+          p),
+      "r"(rank), "r"(word)
+      : "memory");
 }
 
-// All threads of all CTAs of the cluster; what was written to shared memory before the arrival is visible after the wait.
-__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
+// All threads of all CTAs of the cluster; what was written to shared memory before the arrival is visible after the
+// wait.
+__device__ __forceinline__ void cluster_arrive() {
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
 __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 __device__ __forceinline__ void cluster_sync() {
   cluster_arrive();
@@ -108,11 +128,15 @@ __device__ __forceinline__ void registers_up() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
-// The same copy into all CTAs of the cluster named by the bits of `ctas`, each at this address and signalling its own barrier.
-__device__ __forceinline__ void bulk_load_multicast(void* to, const void* from, uint32_t bytes, uint64_t* barrier, uint16_t ctas) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, [%3], %4;" ::"r"(shared_address(to)),
-               "l"(from), "r"(bytes), "r"(shared_address(barrier)), "h"(ctas)
-               : "memory");
+// The same copy into all CTAs of the cluster named by the bits of `ctas`, each at this address and signalling its own
+// barrier.
+__device__ __forceinline__ void bulk_load_multicast(void* to, const void* from, uint32_t bytes, uint64_t* barrier,
+                                                    uint16_t ctas) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, [%3], "
+      "%4;" ::"r"(shared_address(to)),
+      "l"(from), "r"(bytes), "r"(shared_address(barrier)), "h"(ctas)
+      : "memory");
 }
 // Arrives at the barrier at this address in CTA `rank` of the cluster.
 __device__ __forceinline__ void barrier_arrive_remote(uint64_t* barrier, uint32_t rank) {
@@ -138,13 +162,16 @@ __device__ __forceinline__ uint64_t matrix_descriptor(const void* p, uint32_t k_
 
 // D[16][8] += A[16][16] B[8][16]^T of one warp: the same bits as wgmma_bf16 of any width (tests/cuda/linear_test.cu).
 __device__ __forceinline__ void mma_bf16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
+      "%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 // D[64][kN] (+)= A[64][16] B[kN][16]^T, bf16 operands, fp32 accumulators. A in registers, B in shared memory (K-major).
-// One warpgroup. d: row 16 * warp + lane / 4 (+ 8 for elements 2, 3), columns 8 i + 2 (lane mod 4) + {0, 1} of d[4 i ..].
+// One warpgroup. d: row 16 * warp + lane / 4 (+ 8 for elements 2, 3), columns 8 i + 2 (lane mod 4) + {0, 1} of d[4 i
+// ..].
 template <int kN>
 __device__ __forceinline__ void wgmma_bf16(float (&d)[kN / 2], const uint32_t (&a)[4], uint64_t b, bool accumulate);
 

@@ -9,10 +9,11 @@
 namespace deepinfer::ops::cuda {
 namespace {
 
-constexpr int kThreads = 256, kEnterThreads = 512, kSlice = kThreads, kStreams = 4, kCoefficients = 2 * kStreams + kStreams * kStreams, kMixRows = 2;
+constexpr int kThreads = 256, kEnterThreads = 512, kSlice = kThreads, kStreams = 4,
+              kCoefficients = 2 * kStreams + kStreams * kStreams, kMixRows = 2;
 
-// Sums v[0..31] over the lanes of a warp; lane l ends with the sum of v[l]. The butterfly of warp_sum(), but each step halves what is
-// still carried.
+// Sums v[0..31] over the lanes of a warp; lane l ends with the sum of v[l]. The butterfly of warp_sum(), but each step
+// halves what is still carried.
 template <int kHalf = 16>
 __device__ __forceinline__ float warp_sums(float (&v)[32]) {
   const bool upper = threadIdx.x & kHalf;
@@ -33,12 +34,15 @@ struct LeaveArguments {
   const float *post, *comb;
 };
 
-// X leaves a sublayer, and the partial sums of one slice of 256 channels of all streams: partial[row][slice][24 products, sum of
-// squares]. Block y takes rows_each rows, kMixRows at a time, and loads its part of fn once. The next rows are on their way meanwhile.
-__global__ __launch_bounds__(kThreads) void mix_kernel(bf16* x, const LeaveArguments leave, const float* fn, int rows, int rows_each, int d, float* partial) {
+// X leaves a sublayer, and the partial sums of one slice of 256 channels of all streams: partial[row][slice][24
+// products, sum of squares]. Block y takes rows_each rows, kMixRows at a time, and loads its part of fn once. The next
+// rows are on their way meanwhile.
+__global__ __launch_bounds__(kThreads) void mix_kernel(bf16* x, const LeaveArguments leave, const float* fn, int rows,
+                                                       int rows_each, int d, float* partial) {
   constexpr int kLeaving = kStreams + kStreams * kStreams;  // post and comb of a row
   __shared__ float sums[kThreads / 32][kMixRows][32], leaving[2][kMixRows][kLeaving];
-  const int slice = blockIdx.x, slices = gridDim.x, i = slice * kSlice + threadIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int slice = blockIdx.x, slices = gridDim.x, i = slice * kSlice + threadIdx.x, warp = threadIdx.x / 32,
+            lane = threadIdx.x % 32;
   start_next_kernel();
   float f[kCoefficients][kStreams];
 #pragma unroll
@@ -61,7 +65,8 @@ __global__ __launch_bounds__(kThreads) void mix_kernel(bf16* x, const LeaveArgum
     }
     const int r = threadIdx.x / kLeaving, c = threadIdx.x % kLeaving;
     if (leave.y == nullptr || r >= kMixRows || row0 + r >= end) return;
-    next_leaving = c < kStreams ? leave.post[(row0 + r) * kStreams + c] : leave.comb[(row0 + r) * kStreams * kStreams + c - kStreams];
+    next_leaving = c < kStreams ? leave.post[(row0 + r) * kStreams + c]
+                                : leave.comb[(row0 + r) * kStreams * kStreams + c - kStreams];
   };
   const auto place_leaving = [&](int at) {
     if (threadIdx.x < kMixRows * kLeaving) leaving[at][threadIdx.x / kLeaving][threadIdx.x % kLeaving] = next_leaving;
@@ -102,7 +107,8 @@ __global__ __launch_bounds__(kThreads) void mix_kernel(bf16* x, const LeaveArgum
       if (row0 + r >= end) break;
       float p[32] = {};
 #pragma unroll
-      for (int c = 0; c < kCoefficients; ++c) p[c] = ((f[c][0] * v[r][0] + f[c][1] * v[r][1]) + f[c][2] * v[r][2]) + f[c][3] * v[r][3];
+      for (int c = 0; c < kCoefficients; ++c)
+        p[c] = ((f[c][0] * v[r][0] + f[c][1] * v[r][1]) + f[c][2] * v[r][2]) + f[c][3] * v[r][3];
       p[kCoefficients] = ((v[r][0] * v[r][0] + v[r][1] * v[r][1]) + v[r][2] * v[r][2]) + v[r][3] * v[r][3];
       sums[warp][r][lane] = warp_sums(p);
     }
@@ -148,8 +154,8 @@ __device__ float sinkhorn(float m, int iterations, float eps) {
   return m;
 }
 
-// Collapse with `pre`, then norm, into out, by kEnterThreads threads that meet at sync(); two channels a thread at a time (d
-// is even). collapsed: the vector before the norm.
+// Collapse with `pre`, then norm, into out, by kEnterThreads threads that meet at sync(); two channels a thread at a
+// time (d is even). collapsed: the vector before the norm.
 template <class Sync>
 __device__ __forceinline__ void collapse_and_norm(const bf16* x, const float* pre, const float* norm, int d, float eps,
                                                   bf16* collapsed, bf16* out, float* shared, Sync sync) {
@@ -201,15 +207,19 @@ __device__ __forceinline__ void finish_mix(const MixArguments& a, int64_t row, f
   if (lane <= kCoefficients) m[lane] = sum;
   __syncwarp();
   const float statistic = 1.0f / sqrtf(m[kCoefficients] / static_cast<float>(kStreams * a.d) + a.eps);
-  if (lane < kStreams) a.pre[row * kStreams + lane] = sigmoid(m[lane] * statistic * a.scale[0] + a.base[lane]) + a.hc_eps;
-  if (lane < kStreams) a.post[row * kStreams + lane] = 2.0f * sigmoid(m[kStreams + lane] * statistic * a.scale[1] + a.base[kStreams + lane]);
+  if (lane < kStreams)
+    a.pre[row * kStreams + lane] = sigmoid(m[lane] * statistic * a.scale[0] + a.base[lane]) + a.hc_eps;
+  if (lane < kStreams)
+    a.post[row * kStreams + lane] =
+        2.0f * sigmoid(m[kStreams + lane] * statistic * a.scale[1] + a.base[kStreams + lane]);
   const int i = lane % (kStreams * kStreams);
-  const float mixed = sinkhorn(m[2 * kStreams + i] * statistic * a.scale[2] + a.base[2 * kStreams + i], a.iterations, a.hc_eps);
+  const float mixed =
+      sinkhorn(m[2 * kStreams + i] * statistic * a.scale[2] + a.base[2 * kStreams + i], a.iterations, a.hc_eps);
   if (lane < kStreams * kStreams) a.comb[row * kStreams * kStreams + lane] = mixed;
 }
 
-// Enters the sublayer: collapses and norms a row and packs it for the matrices behind; one warp more finishes the row's mix
-// meanwhile.
+// Enters the sublayer: collapses and norms a row and packs it for the matrices behind; one warp more finishes the row's
+// mix meanwhile.
 __global__ __launch_bounds__(kEnterThreads + 32) void enter_kernel(MixArguments a) {
   extern __shared__ __align__(16) bf16 row_values[];  // [d up to a multiple of 128]
   __shared__ float m[32], old_pre[kStreams], shared[kEnterThreads / 32];
@@ -240,7 +250,8 @@ __global__ __launch_bounds__(kEnterThreads + 32) void enter_kernel(MixArguments 
   }
 }
 
-__global__ __launch_bounds__(kThreads) void leave_kernel(bf16* x, const bf16* y, const float* post, const float* comb, int d) {
+__global__ __launch_bounds__(kThreads) void leave_kernel(bf16* x, const bf16* y, const float* post, const float* comb,
+                                                         int d) {
   const int64_t row = blockIdx.y;
   const int i = blockIdx.x * kThreads + threadIdx.x;
   if (i >= d) return;
@@ -258,15 +269,16 @@ __global__ __launch_bounds__(kThreads) void leave_kernel(bf16* x, const bf16* y,
   }
 }
 
-__global__ __launch_bounds__(kEnterThreads) void collapse_kernel(const bf16* x, const float* pre, const float* norm, int d,
-                                                                 float eps, bf16* out) {
+__global__ __launch_bounds__(kEnterThreads) void collapse_kernel(const bf16* x, const float* pre, const float* norm,
+                                                                 int d, float eps, bf16* out) {
   __shared__ float shared[kEnterThreads / 32];
   const int64_t row = blockIdx.x;
   collapse_and_norm(x + row * kStreams * d, pre + row * kStreams, norm, d, eps, out + row * d, out + row * d, shared,
                     [] { __syncthreads(); });
 }
 
-__global__ __launch_bounds__(kThreads) void gather_kernel(const bf16* x, const float* pre, const int32_t* source, int width, bf16* x_to, float* pre_to) {
+__global__ __launch_bounds__(kThreads) void gather_kernel(const bf16* x, const float* pre, const int32_t* source,
+                                                          int width, bf16* x_to, float* pre_to) {
   const int64_t row = blockIdx.y, from = source[row];
   const int i = blockIdx.x * kThreads + threadIdx.x;
   if (i < width) x_to[row * width + i] = x[from * width + i];
@@ -283,8 +295,9 @@ __global__ __launch_bounds__(kThreads) void tap_kernel(const bf16* x, int d, int
 }
 
 // Final collapse and norm of the output rows (or of all draft rows, where `outputs` is null).
-__global__ __launch_bounds__(kEnterThreads) void final_kernel(const bf16* x, const float* pre, const int32_t* outputs, const int32_t* counts, const float* norm, int d, float eps,
-                                                         bf16* collapsed, bf16* out) {
+__global__ __launch_bounds__(kEnterThreads) void final_kernel(const bf16* x, const float* pre, const int32_t* outputs,
+                                                              const int32_t* counts, const float* norm, int d,
+                                                              float eps, bf16* collapsed, bf16* out) {
   __shared__ float shared[kEnterThreads / 32];
   const int64_t i = blockIdx.x;
   if (outputs != nullptr && i >= counts[1]) return;
@@ -298,19 +311,39 @@ unsigned blocks(int64_t n) { return static_cast<unsigned>((n + kThreads - 1) / k
 }  // namespace
 
 void Backend::enter(At where, Sublayer which, bool leave) {
-  const int rows = row_count(where.rows), d = static_cast<int>(c_.hidden_size), slices = (d + kSlice - 1) / kSlice, s = which == Sublayer::kFfn;
+  const int rows = row_count(where.rows), d = static_cast<int>(c_.hidden_size), slices = (d + kSlice - 1) / kSlice,
+            s = which == Sublayer::kFfn;
   const Layer& l = layers_[where.layer];
   if (rows == 0) return;
-  const LeaveArguments leaving{leave ? at<bf16>(Role::kSublayerOut) : nullptr, at<float>(Role::kPost), at<float>(Role::kComb)};
+  const LeaveArguments leaving{leave ? at<bf16>(Role::kSublayerOut) : nullptr, at<float>(Role::kPost),
+                               at<float>(Role::kComb)};
   // One wave of CTAs, one on an SM: registers hold their part of fn.
   const int blocks_y = std::clamp(multiprocessors_ / slices, 1, rows), rows_each = (rows + blocks_y - 1) / blocks_y;
-  launch_next(mix_kernel, dim3(slices, (rows + rows_each - 1) / rows_each), kThreads, 0, stream_, at<bf16>(Role::kResidual), leaving, l.hc_fn[s], rows, rows_each, d, mix_);
-  const bool bf16_matrices = which == Sublayer::kFfn || l.weights_proj.codes != nullptr || l.compressor_wkv.codes != nullptr;
+  launch_next(mix_kernel, dim3(slices, (rows + rows_each - 1) / rows_each), kThreads, 0, stream_,
+              at<bf16>(Role::kResidual), leaving, l.hc_fn[s], rows, rows_each, d, mix_);
+  const bool bf16_matrices =
+      which == Sublayer::kFfn || l.weights_proj.codes != nullptr || l.compressor_wkv.codes != nullptr;
   const bool fp4_matrices = which == Sublayer::kFfn && rows <= kStreamRows;
-  const MixArguments a{at<bf16>(Role::kResidual), mix_, l.hc_base[s], l.hc_scale[s], s ? l.ffn_norm : l.attn_norm, at<float>(Role::kPre), at<float>(Role::kPost), at<float>(Role::kComb),
-                       at<bf16>(Role::kSublayerIn), in_fp8_, bf16_matrices ? in_bf16_ : nullptr, fp4_matrices ? in_fp4_ : nullptr, rows <= kStreamRows, d, slices, static_cast<int>(c_.hc_sinkhorn_iters), eps(),
+  const MixArguments a{at<bf16>(Role::kResidual),
+                       mix_,
+                       l.hc_base[s],
+                       l.hc_scale[s],
+                       s ? l.ffn_norm : l.attn_norm,
+                       at<float>(Role::kPre),
+                       at<float>(Role::kPost),
+                       at<float>(Role::kComb),
+                       at<bf16>(Role::kSublayerIn),
+                       in_fp8_,
+                       bf16_matrices ? in_bf16_ : nullptr,
+                       fp4_matrices ? in_fp4_ : nullptr,
+                       rows <= kStreamRows,
+                       d,
+                       slices,
+                       static_cast<int>(c_.hc_sinkhorn_iters),
+                       eps(),
                        static_cast<float>(c_.hc_eps)};
-  launch_next(enter_kernel, rows, kEnterThreads + 32, static_cast<size_t>((d + kChunk - 1) / kChunk) * kChunk * sizeof(bf16), stream_, a);
+  launch_next(enter_kernel, rows, kEnterThreads + 32,
+              static_cast<size_t>((d + kChunk - 1) / kChunk) * kChunk * sizeof(bf16), stream_, a);
   packed_in_ = {rows, true, bf16_matrices, fp4_matrices};
 }
 
@@ -323,16 +356,18 @@ void Backend::hc_leave_enter(At leave, Sublayer, At entered, Sublayer which) {
 
 void Backend::hc_leave(At where, Sublayer) {
   if (const int rows = row_count(where.rows); rows > 0) {
-    leave_kernel<<<dim3(blocks(c_.hidden_size), rows), kThreads, 0, stream_>>>(at<bf16>(Role::kResidual), at<bf16>(Role::kSublayerOut), at<float>(Role::kPost), at<float>(Role::kComb),
-                                                                               static_cast<int>(c_.hidden_size));
+    leave_kernel<<<dim3(blocks(c_.hidden_size), rows), kThreads, 0, stream_>>>(
+        at<bf16>(Role::kResidual), at<bf16>(Role::kSublayerOut), at<float>(Role::kPost), at<float>(Role::kComb),
+        static_cast<int>(c_.hidden_size));
   }
 }
 
 void Backend::hc_collapse(At where) {
   packed_in_ = {};
   if (const int rows = row_count(where.rows); rows > 0) {
-    collapse_kernel<<<rows, kEnterThreads, 0, stream_>>>(at<bf16>(Role::kResidual), at<float>(Role::kPre), layers_[where.layer].attn_norm, static_cast<int>(c_.hidden_size), eps(),
-                                                    at<bf16>(Role::kSublayerIn));
+    collapse_kernel<<<rows, kEnterThreads, 0, stream_>>>(
+        at<bf16>(Role::kResidual), at<float>(Role::kPre), layers_[where.layer].attn_norm,
+        static_cast<int>(c_.hidden_size), eps(), at<bf16>(Role::kSublayerIn));
   }
 }
 
@@ -341,25 +376,32 @@ void Backend::keep_decoder_rows() {
   if (to.rows == 0) return;
   const int width = static_cast<int>(c_.hc_width());
   // Through scratch, since rows move in parallel.
-  gather_kernel<<<dim3(blocks(width), to.rows), kThreads, 0, stream_>>>(at<bf16>(Role::kResidual), at<float>(Role::kPre), to.view.source, width, wide_, mix_);
-  note(cudaMemcpyAsync(at<bf16>(Role::kResidual), wide_, static_cast<size_t>(to.rows) * width * 2, cudaMemcpyDeviceToDevice, stream_));
-  note(cudaMemcpyAsync(at<float>(Role::kPre), mix_, static_cast<size_t>(to.rows) * kStreams * 4, cudaMemcpyDeviceToDevice, stream_));
+  gather_kernel<<<dim3(blocks(width), to.rows), kThreads, 0, stream_>>>(
+      at<bf16>(Role::kResidual), at<float>(Role::kPre), to.view.source, width, wide_, mix_);
+  note(cudaMemcpyAsync(at<bf16>(Role::kResidual), wide_, static_cast<size_t>(to.rows) * width * 2,
+                       cudaMemcpyDeviceToDevice, stream_));
+  note(cudaMemcpyAsync(at<float>(Role::kPre), mix_, static_cast<size_t>(to.rows) * kStreams * 4,
+                       cudaMemcpyDeviceToDevice, stream_));
 }
 
 void Backend::tap(At where, int index) {
   if (const int rows = row_count(where.rows); rows > 0) {
     const int d = static_cast<int>(c_.hidden_size);
-    tap_kernel<<<dim3(blocks(d), rows), kThreads, 0, stream_>>>(at<bf16>(Role::kResidual), d, static_cast<int>(c_.dspark_target_layer_ids.size()), index, at<bf16>(Role::kTaps));
+    tap_kernel<<<dim3(blocks(d), rows), kThreads, 0, stream_>>>(at<bf16>(Role::kResidual), d,
+                                                                static_cast<int>(c_.dspark_target_layer_ids.size()),
+                                                                index, at<bf16>(Role::kTaps));
   }
 }
 
 void Backend::head() {
   const RowSet& set = set_of(Rows::kDecoder);
   // A recorded decode step serves any outputs of that many rows.
-  const int n = recording_ ? std::min<int>(set.rows, static_cast<int>(buffer(Role::kLogits).rows)) : set.outputs, d = static_cast<int>(c_.hidden_size);
+  const int n = recording_ ? std::min<int>(set.rows, static_cast<int>(buffer(Role::kLogits).rows)) : set.outputs,
+            d = static_cast<int>(c_.hidden_size);
   if (n == 0) return;
-  final_kernel<<<n, kEnterThreads, 0, stream_>>>(at<bf16>(Role::kResidual), at<float>(Role::kPre), set.view.outputs, set.view.counts, norm_, d, eps(), at<bf16>(Role::kFinalHidden),
-                                            at<bf16>(Role::kFinalHidden));
+  final_kernel<<<n, kEnterThreads, 0, stream_>>>(at<bf16>(Role::kResidual), at<float>(Role::kPre), set.view.outputs,
+                                                 set.view.counts, norm_, d, eps(), at<bf16>(Role::kFinalHidden),
+                                                 at<bf16>(Role::kFinalHidden));
   project(head_, at<bf16>(Role::kFinalHidden), d, n, {at<float>(Role::kLogits), Output::kFp32, c_.vocab_size});
 }
 
@@ -368,8 +410,9 @@ void Backend::draft_base() {
   const int d = static_cast<int>(c_.hidden_size);
   if (set.rows == 0) return;
   packed_in_ = {};
-  final_kernel<<<set.rows, kEnterThreads, 0, stream_>>>(at<bf16>(Role::kResidual), at<float>(Role::kPre), nullptr, set.view.counts, draft_norm_, d, eps(), at<bf16>(Role::kDraftHidden),
-                                                   at<bf16>(Role::kSublayerIn));
+  final_kernel<<<set.rows, kEnterThreads, 0, stream_>>>(at<bf16>(Role::kResidual), at<float>(Role::kPre), nullptr,
+                                                        set.view.counts, draft_norm_, d, eps(),
+                                                        at<bf16>(Role::kDraftHidden), at<bf16>(Role::kSublayerIn));
   project(head_, at<bf16>(Role::kSublayerIn), d, set.rows, {at<float>(Role::kDraftBase), Output::kFp32, c_.vocab_size});
   start_drafts();
 }

@@ -1,9 +1,10 @@
-// Launches that overlap: the kernel may start while the one before it on the stream still runs, and fetch weights meanwhile.
+// Launches that overlap: the kernel may start while the one before it on the stream still runs, and fetch weights
+// meanwhile.
 //
 //   launch_next(norm_kernel, rows, kThreads, 0, stream, x, w, n);
 //
-// The kernel must call wait_for_inputs() (hopper.cuh) in every thread, before it reads or writes anything that another kernel
-// writes or reads. Kernels launched the plain way need nothing.
+// The kernel must call wait_for_inputs() (hopper.cuh) in every thread, before it reads or writes anything that another
+// kernel writes or reads. Kernels launched the plain way need nothing.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -11,7 +12,8 @@
 namespace deepinfer::ops::cuda {
 
 template <class... Parameters, class... Arguments>
-void launch_next(void (*kernel)(Parameters...), dim3 grid, int threads, size_t shared_bytes, cudaStream_t stream, Arguments&&... arguments) {
+void launch_next(void (*kernel)(Parameters...), dim3 grid, int threads, size_t shared_bytes, cudaStream_t stream,
+                 Arguments&&... arguments) {
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
   config.blockDim = dim3(static_cast<unsigned>(threads));

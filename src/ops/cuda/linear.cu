@@ -8,7 +8,8 @@
 namespace deepinfer::ops::cuda {
 namespace {
 
-void dispatch(const LinearWeights& w, Problem p, const LinearOutput& y, int tokens_per_tile, int token_tiles, cudaStream_t stream) {
+void dispatch(const LinearWeights& w, Problem p, const LinearOutput& y, int tokens_per_tile, int token_tiles,
+              cudaStream_t stream) {
   p.token_tiles = token_tiles;
   p.codes = static_cast<const uint8_t*>(w.codes);
   p.scales = w.scales;
@@ -22,7 +23,8 @@ void dispatch(const LinearWeights& w, Problem p, const LinearOutput& y, int toke
   p.y = y.data;
   p.y_stride = y.stride != 0 ? y.stride : w.n;
   assert(w.format == WeightFormat::kFp8 || w.format == WeightFormat::kFp4 || w.format == WeightFormat::kBf16);
-  tokens_per_tile <= kStreamRows ? multiply_few(w.format, y.type, tokens_per_tile, p, stream) : multiply_many(w.format, y.type, tokens_per_tile, p, stream);
+  tokens_per_tile <= kStreamRows ? multiply_few(w.format, y.type, tokens_per_tile, p, stream)
+                                 : multiply_many(w.format, y.type, tokens_per_tile, p, stream);
 }
 
 int tile_tokens(int rows) { return rows <= 8 ? 8 : rows <= 16 ? 16 : rows <= 32 ? 32 : rows <= 64 ? 64 : 128; }
@@ -33,7 +35,8 @@ void linear(const LinearWeights& w, const void* packed, int rows, const LinearOu
   linear_batched(w, 1, packed, rows, 0, y, 0, stream);
 }
 
-void linear_batched(const LinearWeights& w, int count, const void* packed, int rows, int packed_rows, const LinearOutput& y, int64_t y_between, cudaStream_t stream) {
+void linear_batched(const LinearWeights& w, int count, const void* packed, int rows, int packed_rows,
+                    const LinearOutput& y, int64_t y_between, cudaStream_t stream) {
   Problem p{};
   p.packed = static_cast<const uint8_t*>(packed);
   p.rows = rows;
@@ -44,8 +47,8 @@ void linear_batched(const LinearWeights& w, int count, const void* packed, int r
   dispatch(w, p, y, tokens, count * p.tiles_each, stream);
 }
 
-void linear_grouped(const LinearWeights& w, const void* packed, const GroupTile* tiles, const int32_t* tile_count, int max_tiles,
-                    int rows_per_tile, const LinearOutput& y, cudaStream_t stream, const int32_t* y_rows,
+void linear_grouped(const LinearWeights& w, const void* packed, const GroupTile* tiles, const int32_t* tile_count,
+                    int max_tiles, int rows_per_tile, const LinearOutput& y, cudaStream_t stream, const int32_t* y_rows,
                     const int32_t* x_rows) {
   assert(x_rows == nullptr || (w.format == WeightFormat::kFp4 && rows_per_tile <= kStreamRows));
   Problem p{};

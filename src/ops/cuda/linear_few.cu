@@ -6,8 +6,9 @@
 namespace deepinfer::ops::cuda {
 namespace {
 
-// Where a thread keeps the weight chunks on their way: a ring of private slots in shared memory, each vector of a slot contiguous
-// over the threads. Copies need no registers and no scoreboard, so consuming one chunk never waits for a later one.
+// Where a thread keeps the weight chunks on their way: a ring of private slots in shared memory, each vector of a slot
+// contiguous over the threads. Copies need no registers and no scoreboard, so consuming one chunk never waits for a
+// later one.
 template <WeightFormat kFormat, int kThreads>
 struct Slot {
   using F = Fragment<kFormat>;
@@ -20,35 +21,39 @@ struct Slot {
     for (int h = 0; h < 2; ++h) {
 #pragma unroll
       for (int i = 0; i < F::kVectors; ++i) {
-        async_load<16>(slot + (h * F::kVectors + i) * kThreads * 16 + threadIdx.x * 16, rows.code[h] + chunk * F::kRowBytes + i * F::kVectorStep);
+        async_load<16>(slot + (h * F::kVectors + i) * kThreads * 16 + threadIdx.x * 16,
+                       rows.code[h] + chunk * F::kRowBytes + i * F::kVectorStep);
       }
-      if (h < kScales) async_load<4>(slot + kVectorBytes + h * kThreads * 4 + threadIdx.x * 4, rows.scale[h] + chunk * 4);
+      if (h < kScales)
+        async_load<4>(slot + kVectorBytes + h * kThreads * 4 + threadIdx.x * 4, rows.scale[h] + chunk * 4);
     }
   }
   __device__ __forceinline__ static void read(uint32_t slot, uint4 (&v)[2][F::kVectors], uint32_t (&scales)[2]) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
 #pragma unroll
-      for (int i = 0; i < F::kVectors; ++i) v[h][i] = shared_load(slot + (h * F::kVectors + i) * kThreads * 16 + threadIdx.x * 16);
+      for (int i = 0; i < F::kVectors; ++i)
+        v[h][i] = shared_load(slot + (h * F::kVectors + i) * kThreads * 16 + threadIdx.x * 16);
       if (h < kScales) scales[h] = shared_load_word(slot + kVectorBytes + h * kThreads * 4 + threadIdx.x * 4);
     }
   }
 };
 
-// Bytes of activations that a CTA of stream_kernel holds in shared memory: one row of the widest matrix, eight of the narrowest.
-// bf16 weights need the room themselves.
+// Bytes of activations that a CTA of stream_kernel holds in shared memory: one row of the widest matrix, eight of the
+// narrowest. bf16 weights need the room themselves.
 __host__ __device__ constexpr int activation_bytes(WeightFormat format, int tokens, int warps_each_sm) {
   return format == WeightFormat::kFp8 && tokens == 8 && warps_each_sm <= 16 ? 21 << 10 : 0;
 }
 
-// Few tokens. A warp takes 16 weight rows of one quarter of K (of all of K where it is not cut) and streams them, kSlots
-// chunks ahead, across the borders of its tiles, so that memory never idles. CTAs are persistent. Weights that no other kernel
-// chooses are on their way before the kernel in front has ended.
+// Few tokens. A warp takes 16 weight rows of one quarter of K (of all of K where it is not cut) and streams them,
+// kSlots chunks ahead, across the borders of its tiles, so that memory never idles. CTAs are persistent. Weights that
+// no other kernel chooses are on their way before the kernel in front has ended.
 template <WeightFormat kFormat, int kTokens, Output kOutput, int kSlots, bool kCut, int kWarps, int kCtas>
 __global__ __launch_bounds__(32 * kWarps, kCtas) void stream_kernel(const Problem p) {
   extern __shared__ __align__(128) uint8_t shared[];
   using F = Fragment<kFormat>;
-  constexpr int kThreads = 32 * kWarps, kSplit = kCut ? kQuarters : 1, kRowWarps = kWarps / kSplit, kRows = 16 * kRowWarps, kGroups = kTokens / 8;
+  constexpr int kThreads = 32 * kWarps, kSplit = kCut ? kQuarters : 1, kRowWarps = kWarps / kSplit,
+                kRows = 16 * kRowWarps, kGroups = kTokens / 8;
   using Slots = Slot<kFormat, kThreads>;
   constexpr int kSlotBytes = Slots::kBytes, kRingBytes = kSlots * kSlotBytes;
   constexpr int kActivationBytes = activation_bytes(kFormat, kTokens, kWarps * kCtas);
@@ -58,7 +63,8 @@ __global__ __launch_bounds__(32 * kWarps, kCtas) void stream_kernel(const Proble
   int resident_row = -1, phase = 0;
   if (kActivationBytes > 0 && threadIdx.x == 0) barrier_init(&loaded, 1), barrier_init_fence();
   __syncthreads();
-  const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0), lane = threadIdx.x % 32, quad = lane % 4;
+  const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0), lane = threadIdx.x % 32,
+            quad = lane % 4;
   const int quarter = warp / kRowWarps, first = quarter * p.quarter, last = min(p.chunks, first + p.quarter);
   const int row_in_tile = 16 * (warp % kRowWarps) + lane / 4;
   start_next_kernel();
@@ -71,7 +77,8 @@ __global__ __launch_bounds__(32 * kWarps, kCtas) void stream_kernel(const Proble
   const auto find_rows = [&] {
     if (ahead_tile >= total) return;
     const int expert = p.tile(ahead_tile / p.row_tiles, kTokens).expert;
-    rows.set(p.codes + expert * p.codes_stride, p.scales + expert * p.scales_stride, p.n, p.k, ahead_tile % p.row_tiles * kRows + row_in_tile, quad);
+    rows.set(p.codes + expert * p.codes_stride, p.scales + expert * p.scales_stride, p.n, p.k,
+             ahead_tile % p.row_tiles * kRows + row_in_tile, quad);
   };
   const auto issue = [&](uint32_t slot) {
     if (ahead_tile < total) {
@@ -94,24 +101,31 @@ __global__ __launch_bounds__(32 * kWarps, kCtas) void stream_kernel(const Proble
   uint32_t slot = ring, free_slot = ring_end - kSlotBytes;
   for (int tile = blockIdx.x; tile < total; tile += gridDim.x) {
     const GroupTile group = p.tile(tile / p.row_tiles, kTokens);
-    // Few activations come into shared memory first: a load to registers would wait in line behind the weights on their way, for every
-    // chunk. Lanes without a token read the last one's values, which costs nothing: their sums are thrown away.
+    // Few activations come into shared memory first: a load to registers would wait in line behind the weights on their
+    // way, for every chunk. Lanes without a token read the last one's values, which costs nothing: their sums are
+    // thrown away.
     const int x_stride = p.chunks * 256 + 64;  // rows begin in different banks
     const bool resident = kActivationBytes > 0 && group.rows * x_stride <= kActivationBytes;
     if (resident && (p.tiles != nullptr || group.first_row != resident_row)) {
       if constexpr (!kCut) __syncthreads();  // nobody reads the ones before any more
       if (threadIdx.x == 0) {
         barrier_expect(&loaded, group.rows * p.chunks * 256);
-        for (int r = 0; r < group.rows; ++r) bulk_load(activations + r * x_stride, p.packed + static_cast<int64_t>(group.first_row + r) * p.chunks * 256, p.chunks * 256, &loaded);
+        for (int r = 0; r < group.rows; ++r)
+          bulk_load(activations + r * x_stride, p.packed + static_cast<int64_t>(group.first_row + r) * p.chunks * 256,
+                    p.chunks * 256, &loaded);
       }
       barrier_wait(&loaded, phase);
       phase ^= 1;
       resident_row = group.first_row;
     }
     const uint8_t* x[kGroups];
-    uint32_t resident_x = shared_address(activations) + min(lane / 4, group.rows - 1) * x_stride + first * 256 + quad * 16;
+    uint32_t resident_x =
+        shared_address(activations) + min(lane / 4, group.rows - 1) * x_stride + first * 256 + quad * 16;
 #pragma unroll
-    for (int g = 0; g < kGroups; ++g) x[g] = p.packed + (static_cast<int64_t>(group.first_row + min(8 * g + lane / 4, group.rows - 1)) * p.chunks + first) * 256 + quad * 16;
+    for (int g = 0; g < kGroups; ++g)
+      x[g] = p.packed +
+             (static_cast<int64_t>(group.first_row + min(8 * g + lane / 4, group.rows - 1)) * p.chunks + first) * 256 +
+             quad * 16;
     constexpr bool kAhead = kWarps * kCtas <= 16 && kGroups == 1;  // registers allow to load a chunk ahead
     uint4 b[kGroups][4], ahead[kGroups][4];
     const auto load_activations = [&](uint4 (&to)[kGroups][4]) {
@@ -198,8 +212,9 @@ void launch_stream(Problem p, cudaStream_t stream) {
                  kSlots * kSlotBytes + kPartial, 1, p, stream);
 }
 
-// Small matrices: CTAs of four warps, as many as there are, so that all SMs get a like part; the fewer they are, the more
-// each keeps on its way, and the next matrix on the stream fetches its weights where room is left. Else eight warps.
+// Small matrices: CTAs of four warps, as many as there are, so that all SMs get a like part; the fewer they are, the
+// more each keeps on its way, and the next matrix on the stream fetches its weights where room is left. Else eight
+// warps.
 template <WeightFormat kFormat, Output kOutput, int kTokens, bool kCut>
 void launch_shape(const Problem& p, cudaStream_t stream) {
   constexpr int kRows = 16 * 4 / (kCut ? kQuarters : 1);
@@ -212,7 +227,9 @@ void launch_shape(const Problem& p, cudaStream_t stream) {
 template <WeightFormat kFormat, Output kOutput>
 void launch_tokens(int tokens, const Problem& p, cudaStream_t stream) {
   const bool cut = p.quarter < p.chunks;
-  if (tokens == 8) return cut ? launch_shape<kFormat, kOutput, 8, true>(p, stream) : launch_shape<kFormat, kOutput, 8, false>(p, stream);
+  if (tokens == 8)
+    return cut ? launch_shape<kFormat, kOutput, 8, true>(p, stream)
+               : launch_shape<kFormat, kOutput, 8, false>(p, stream);
   cut ? launch_shape<kFormat, kOutput, 16, true>(p, stream) : launch_shape<kFormat, kOutput, 16, false>(p, stream);
 }
 
@@ -221,8 +238,11 @@ void launch_tokens(int tokens, const Problem& p, cudaStream_t stream) {
 void multiply_few(WeightFormat format, Output output, int tokens, const Problem& p, cudaStream_t stream) {
   if (format == WeightFormat::kFp4) return multiply_few_fp4(output, tokens, p, stream);
   const bool fp8 = format == WeightFormat::kFp8;
-  if (output == Output::kBf16) return fp8 ? launch_tokens<WeightFormat::kFp8, Output::kBf16>(tokens, p, stream) : launch_tokens<WeightFormat::kBf16, Output::kBf16>(tokens, p, stream);
-  fp8 ? launch_tokens<WeightFormat::kFp8, Output::kFp32>(tokens, p, stream) : launch_tokens<WeightFormat::kBf16, Output::kFp32>(tokens, p, stream);
+  if (output == Output::kBf16)
+    return fp8 ? launch_tokens<WeightFormat::kFp8, Output::kBf16>(tokens, p, stream)
+               : launch_tokens<WeightFormat::kBf16, Output::kBf16>(tokens, p, stream);
+  fp8 ? launch_tokens<WeightFormat::kFp8, Output::kFp32>(tokens, p, stream)
+      : launch_tokens<WeightFormat::kBf16, Output::kFp32>(tokens, p, stream);
 }
 
 }  // namespace deepinfer::ops::cuda

@@ -1,5 +1,6 @@
-// Linear layers of few rows, FP4: experts in decode. A warp streams tiles of 16 rows x 128 columns, as arrange_fp4() lays them, through a
-// ring in shared memory that bulk copies fill, and expands them in registers: instructions, not bytes, are short here.
+// Linear layers of few rows, FP4: experts in decode. A warp streams tiles of 16 rows x 128 columns, as arrange_fp4()
+// lays them, through a ring in shared memory that bulk copies fill, and expands them in registers: instructions, not
+// bytes, are short here.
 #include <algorithm>
 
 #include "ops/cuda/problem.cuh"
@@ -11,25 +12,30 @@ constexpr int kWarps = 8, kThreads = 32 * kWarps, kCtas = 2;  // CTAs of an SM
 constexpr int kSharedBytes = (226 << 10) / kCtas - 1024;
 
 __host__ __device__ constexpr int rows_of(int parts, bool cut) { return 16 * parts * kWarps / (cut ? kQuarters : 1); }
-__host__ __device__ constexpr int partial_bytes(int parts, int tokens, bool cut) { return cut ? kQuarters * tokens * rows_of(parts, cut) * 4 : 0; }
+__host__ __device__ constexpr int partial_bytes(int parts, int tokens, bool cut) {
+  return cut ? kQuarters * tokens * rows_of(parts, cut) * 4 : 0;
+}
 __host__ __device__ constexpr int slots_of(int parts, int tokens, bool cut) {
   const int slots = (kSharedBytes - partial_bytes(parts, tokens, cut)) / (kWarps * parts * kFp4TileBytes);
   return slots < 8 ? slots : 8;
 }
 
-// A warp takes kParts x 16 weight rows of one quarter of K (of all of K where it is not cut); kParts share activations, and their chains
-// of sums overlap. CTAs are persistent, and copies run ahead across the borders of their tiles.
+// A warp takes kParts x 16 weight rows of one quarter of K (of all of K where it is not cut); kParts share activations,
+// and their chains of sums overlap. CTAs are persistent, and copies run ahead across the borders of their tiles.
 template <int kParts, int kTokens, Output kOutput, bool kCut>
 __global__ __launch_bounds__(kThreads, kCtas) void stream_fp4_kernel(const Problem p) {
   extern __shared__ __align__(128) uint8_t shared[];
   using F = Fragment<WeightFormat::kFp4>;
-  constexpr int kSplit = kCut ? kQuarters : 1, kRowWarps = kWarps / kSplit, kRows = rows_of(kParts, kCut), kGroups = kTokens / 8, kSlots = slots_of(kParts, kTokens, kCut);
+  constexpr int kSplit = kCut ? kQuarters : 1, kRowWarps = kWarps / kSplit, kRows = rows_of(kParts, kCut),
+                kGroups = kTokens / 8, kSlots = slots_of(kParts, kTokens, kCut);
   constexpr int kSlotBytes = kParts * kFp4TileBytes;
   static_assert(kSlots >= 2);
   __shared__ uint64_t full[kWarps][kSlots];
   float* partial = reinterpret_cast<float*>(shared + kWarps * kSlots * kSlotBytes);  // [quarter][token][row]
-  const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0), lane = threadIdx.x % 32, quad = lane % 4;
-  const int quarter = warp / kRowWarps, first = quarter * p.quarter, last = min(p.chunks, first + p.quarter), blocks = (p.n + 31) / 32 * 2;
+  const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0), lane = threadIdx.x % 32,
+            quad = lane % 4;
+  const int quarter = warp / kRowWarps, first = quarter * p.quarter, last = min(p.chunks, first + p.quarter),
+            blocks = (p.n + 31) / 32 * 2;
   uint8_t* ring = shared + warp * kSlots * kSlotBytes;
   if (lane == 0) {
     for (int i = 0; i < kSlots; ++i) barrier_init(&full[warp][i], 1);
@@ -38,7 +44,8 @@ __global__ __launch_bounds__(kThreads, kCtas) void stream_fp4_kernel(const Probl
   __syncwarp();
   start_next_kernel();
   if (p.tiles != nullptr) wait_for_inputs();
-  const int total = first < last ? p.row_tiles * (p.tiles != nullptr ? min(*p.tile_count, p.token_tiles) : p.token_tiles) : 0;
+  const int total =
+      first < last ? p.row_tiles * (p.tiles != nullptr ? min(*p.tile_count, p.token_tiles) : p.token_tiles) : 0;
 
   // One lane starts the copies.
   int ahead_tile = blockIdx.x, ahead_chunk = first;
@@ -68,7 +75,9 @@ __global__ __launch_bounds__(kThreads, kCtas) void stream_fp4_kernel(const Probl
 
   // Copies go into the slot that was read last: what was read from it has arrived in registers, since it has been used.
   int slot = 0, free_slot = kSlots - 1, phase = 0;
-  for (int tile = blockIdx.x; tile < p.row_tiles * (p.tiles != nullptr ? min(*p.tile_count, p.token_tiles) : p.token_tiles); tile += gridDim.x) {
+  for (int tile = blockIdx.x;
+       tile < p.row_tiles * (p.tiles != nullptr ? min(*p.tile_count, p.token_tiles) : p.token_tiles);
+       tile += gridDim.x) {
     const GroupTile group = p.tile(tile / p.row_tiles, kTokens);
     const uint8_t* x[kGroups];
 #pragma unroll
@@ -162,22 +171,28 @@ __global__ __launch_bounds__(kThreads, kCtas) void stream_fp4_kernel(const Probl
 
 template <int kParts, Output kOutput, int kTokens, bool kCut>
 void launch_parts(Problem p, cudaStream_t stream) {
-  constexpr int kRows = rows_of(kParts, kCut), kBytes = slots_of(kParts, kTokens, kCut) * kWarps * kParts * kFp4TileBytes + partial_bytes(kParts, kTokens, kCut);
+  constexpr int kRows = rows_of(kParts, kCut),
+                kBytes = slots_of(kParts, kTokens, kCut) * kWarps * kParts * kFp4TileBytes +
+                         partial_bytes(kParts, kTokens, kCut);
   p.row_tiles = (p.n + kRows - 1) / kRows;
-  launch_problem(stream_fp4_kernel<kParts, kTokens, kOutput, kCut>, dim3(std::min(p.row_tiles * p.token_tiles, kCtas * multiprocessors())), kThreads, kBytes, 1, p, stream);
+  launch_problem(stream_fp4_kernel<kParts, kTokens, kOutput, kCut>,
+                 dim3(std::min(p.row_tiles * p.token_tiles, kCtas * multiprocessors())), kThreads, kBytes, 1, p,
+                 stream);
 }
 
 template <Output kOutput, int kTokens>
 void launch_tokens(const Problem& p, cudaStream_t stream) {
   if (p.quarter < p.chunks) return launch_parts<2, kOutput, kTokens, true>(p, stream);
   // Where tiles are few, more warps get work.
-  (p.n + 255) / 256 * p.token_tiles <= multiprocessors() ? launch_parts<1, kOutput, kTokens, false>(p, stream) : launch_parts<2, kOutput, kTokens, false>(p, stream);
+  (p.n + 255) / 256 * p.token_tiles <= multiprocessors() ? launch_parts<1, kOutput, kTokens, false>(p, stream)
+                                                         : launch_parts<2, kOutput, kTokens, false>(p, stream);
 }
 
 }  // namespace
 
 void multiply_few_fp4(Output output, int tokens, const Problem& p, cudaStream_t stream) {
-  if (output == Output::kBf16) return tokens == 8 ? launch_tokens<Output::kBf16, 8>(p, stream) : launch_tokens<Output::kBf16, 16>(p, stream);
+  if (output == Output::kBf16)
+    return tokens == 8 ? launch_tokens<Output::kBf16, 8>(p, stream) : launch_tokens<Output::kBf16, 16>(p, stream);
   tokens == 8 ? launch_tokens<Output::kFp32, 8>(p, stream) : launch_tokens<Output::kFp32, 16>(p, stream);
 }
 

@@ -25,17 +25,20 @@ __device__ __forceinline__ bool find_tile(const Problem& p, int row_tile, int to
   return true;
 }
 
-// Starts the copy of one chunk of the tile's tokens to shared memory: [group][16 cores][8 rows][16 bytes], in one piece where the
-// tile does not cross packed tiles. kShare: half of it, into both CTAs of a pair.
+// Starts the copy of one chunk of the tile's tokens to shared memory: [group][16 cores][8 rows][16 bytes], in one piece
+// where the tile does not cross packed tiles. kShare: half of it, into both CTAs of a pair.
 template <bool kShare>
-__device__ __forceinline__ void load_tokens(const uint8_t* packed, const GroupTile& t, int chunks, int chunk, int rank, uint8_t* to, uint64_t* barrier) {
+__device__ __forceinline__ void load_tokens(const uint8_t* packed, const GroupTile& t, int chunks, int chunk, int rank,
+                                            uint8_t* to, uint64_t* barrier) {
   const int groups = (t.rows + 7) / 8, half = (groups + 1) / 2;
   barrier_expect(barrier, groups * kGroupChunkBytes);
   int g = kShare && rank == 1 ? half : 0;
   const int end = kShare && rank == 0 ? half : groups;
   while (g < end) {
     const int at = t.first_row / 8 + g, run = min(end - g, kPackedGroups - at % kPackedGroups);
-    const uint8_t* from = packed + ((static_cast<int64_t>(at / kPackedGroups) * chunks + chunk) * kPackedGroups + at % kPackedGroups) * kGroupChunkBytes;
+    const uint8_t* from =
+        packed + ((static_cast<int64_t>(at / kPackedGroups) * chunks + chunk) * kPackedGroups + at % kPackedGroups) *
+                     kGroupChunkBytes;
     if constexpr (kShare) {
       bulk_load_multicast(to + g * kGroupChunkBytes, from, run * kGroupChunkBytes, barrier, 3);
     } else {
@@ -45,8 +48,8 @@ __device__ __forceinline__ void load_tokens(const uint8_t* packed, const GroupTi
   }
 }
 
-// A stage's weights in shared memory: kRows rows of one chunk as stored, odd rows with neighbouring 64 bytes swapped so that
-// eight lanes read different banks; then the scales, a word a scale row.
+// A stage's weights in shared memory: kRows rows of one chunk as stored, odd rows with neighbouring 64 bytes swapped so
+// that eight lanes read different banks; then the scales, a word a scale row.
 template <WeightFormat kFormat, int kRows>
 struct WeightStage {
   using F = Fragment<kFormat>;
@@ -61,13 +64,15 @@ struct WeightStage {
     return row * F::kRowBytes + ((v ^ (row % 2 * 4)) * 16);
   }
   // One of 128 producing threads starts its copies.
-  __device__ __forceinline__ static void issue(uint32_t stage, const uint8_t* codes, const uint8_t* scales, int n, int k, int row0, int chunk, int thread) {
+  __device__ __forceinline__ static void issue(uint32_t stage, const uint8_t* codes, const uint8_t* scales, int n,
+                                               int k, int row0, int chunk, int thread) {
     if constexpr (kFormat == WeightFormat::kFp4) return issue_tiles(stage, codes, n, k, row0, chunk, thread);
     const int64_t row_stride = static_cast<int64_t>(k / kChunk) * F::kRowBytes;
 #pragma unroll
     for (int i = 0; i < kRows * kRowVectors / kWarpgroup; ++i) {
       const int at = i * kWarpgroup + thread, row = at / kRowVectors, v = at % kRowVectors;
-      async_load<16>(stage + place(row, v), codes + min(row0 + row, n - 1) * row_stride + static_cast<int64_t>(chunk) * F::kRowBytes + v * 16);
+      async_load<16>(stage + place(row, v),
+                     codes + min(row0 + row, n - 1) * row_stride + static_cast<int64_t>(chunk) * F::kRowBytes + v * 16);
     }
     if constexpr (kScaleRows > 0) {
       if (thread >= kScaleRows) return;
@@ -76,7 +81,8 @@ struct WeightStage {
     }
   }
   // FP4: tiles of 16 rows.
-  __device__ __forceinline__ static void issue_tiles(uint32_t stage, const uint8_t* codes, int n, int k, int row0, int chunk, int thread) {
+  __device__ __forceinline__ static void issue_tiles(uint32_t stage, const uint8_t* codes, int n, int k, int row0,
+                                                     int chunk, int thread) {
     const int chunks = k / kChunk, last = (n - 1) / 16;
     const auto tile = [&](int row) { return codes + fp4_tile(min((row0 + row) / 16, last), chunk, chunks); };
 #pragma unroll
@@ -88,8 +94,8 @@ struct WeightStage {
   }
 };
 
-// Half a chunk's A operand. wgmma reads these registers after it was issued, which the compiler does not know: keep_alive() stands
-// behind the wait that ends the reading.
+// Half a chunk's A operand. wgmma reads these registers after it was issued, which the compiler does not know:
+// keep_alive() stands behind the wait that ends the reading.
 template <WeightFormat kFormat>
 struct Operand {
   using F = Fragment<kFormat>;
@@ -109,7 +115,8 @@ struct Operand {
         const int vector = F::kVectors > 1 ? half * kHalfVectors + i : 0;
         v[h][vector] = shared_load(stage + S::place(row + 8 * h, vector * 4 + quad));
       }
-      if constexpr (F::kScaleRows > 0) scales[h] = shared_load_word(stage + S::kCodeBytes + (row + 8 * h) / F::kScaleRows * 4);
+      if constexpr (F::kScaleRows > 0)
+        scales[h] = shared_load_word(stage + S::kCodeBytes + (row + 8 * h) / F::kScaleRows * 4);
     }
     F::factors(scales[0], scales[1], quad, f);
 #pragma unroll
@@ -123,7 +130,8 @@ struct Operand {
 
 // Starts acc (+)= half a chunk of weights x tokens.
 template <WeightFormat kFormat, int kTokens>
-__device__ __forceinline__ void multiply_half(const Operand<kFormat>& w, int half, const uint8_t* tokens, bool first, float (&acc)[kTokens / 2]) {
+__device__ __forceinline__ void multiply_half(const Operand<kFormat>& w, int half, const uint8_t* tokens, bool first,
+                                              float (&acc)[kTokens / 2]) {
   wgmma_fence();
 #pragma unroll
   for (int j = 0; j < 4; ++j) {
@@ -134,17 +142,21 @@ __device__ __forceinline__ void multiply_half(const Operand<kFormat>& w, int hal
 }
 
 // The same value for all threads of a warp as far as the compiler can see; without that it serialises wgmma.
-__device__ __forceinline__ int warpgroup_index() { return __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / kWarpgroup, 0); }
+__device__ __forceinline__ int warpgroup_index() {
+  return __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
+}
 
 // The sums of a tile go through shared memory (its copies have been consumed), so that whole lines are written.
 template <int kTokens, int kRows, Output kOutput>
-__device__ __forceinline__ void store_tile(const Problem& p, const Tile& t, int row_in_tile, int quad, const float (&sum)[kTokens / 2], uint8_t* shared) {
+__device__ __forceinline__ void store_tile(const Problem& p, const Tile& t, int row_in_tile, int quad,
+                                           const float (&sum)[kTokens / 2], uint8_t* shared) {
   using T = std::conditional_t<kOutput == Output::kBf16, __nv_bfloat16, float>;
   constexpr int kThreads = 2 * kRows, kVector = 16 / sizeof(T), kStride = kRows + kVector;
   T* rows = reinterpret_cast<T*>(shared);  // [token][kStride]
   group_sync(1, kThreads);
 #pragma unroll
-  for (int i = 0; i < kTokens / 2; ++i) store<kOutput>(rows, (8 * (i / 4) + 2 * quad + i % 2) * kStride + row_in_tile + 8 * ((i / 2) % 2), sum[i]);
+  for (int i = 0; i < kTokens / 2; ++i)
+    store<kOutput>(rows, (8 * (i / 4) + 2 * quad + i % 2) * kStride + row_in_tile + 8 * ((i / 2) % 2), sum[i]);
   group_sync(1, kThreads);
   const bool aligned = (reinterpret_cast<uintptr_t>(p.y) | p.y_stride * sizeof(T) | p.y_group * sizeof(T)) % 16 == 0;
   for (int i = threadIdx.x; i < t.group.rows * (kRows / kVector); i += kThreads) {
@@ -163,10 +175,11 @@ __device__ __forceinline__ void store_tile(const Problem& p, const Tile& t, int 
 
 constexpr int kRowGroups = 2;  // warpgroups of 64 weight rows in a CTA of rows_kernel
 
-// More tokens: each warpgroup takes 64 weight rows; all share the tokens. A further warpgroup copies weights and tokens in.
-// kCluster: the four CTAs of a cluster take the four quarters of K and add up through each other's shared memory;
-// otherwise one CTA takes all of K and holds the sum of the finished quarters in `total` (kWhole: K is not cut), and two CTAs with other
-// weight rows share the tokens that they copy in, for the L2 cache is what limits this kernel. kCtas: CTAs of an SM.
+// More tokens: each warpgroup takes 64 weight rows; all share the tokens. A further warpgroup copies weights and tokens
+// in. kCluster: the four CTAs of a cluster take the four quarters of K and add up through each other's shared memory;
+// otherwise one CTA takes all of K and holds the sum of the finished quarters in `total` (kWhole: K is not cut), and
+// two CTAs with other weight rows share the tokens that they copy in, for the L2 cache is what limits this kernel.
+// kCtas: CTAs of an SM.
 enum class Cut { kWhole, kInTurn, kCluster };
 template <WeightFormat kFormat, int kTokens, Output kOutput, int kStages, Cut kCut, int kCtas>
 __global__ __launch_bounds__((kRowGroups + 1) * kWarpgroup, kCtas) void rows_kernel(const Problem p) {
@@ -179,7 +192,8 @@ __global__ __launch_bounds__((kRowGroups + 1) * kWarpgroup, kCtas) void rows_ker
   uint64_t* full = reinterpret_cast<uint64_t*>(shared + kStages * kStageBytes);
   uint64_t* empty = full + kStages;
   const int quarter = kCluster ? blockIdx.x % kQuarters : 0;
-  const int first = kCluster ? min(p.chunks, quarter * p.quarter) : 0, last = kCluster ? min(p.chunks, first + p.quarter) : p.chunks;
+  const int first = kCluster ? min(p.chunks, quarter * p.quarter) : 0,
+            last = kCluster ? min(p.chunks, first + p.quarter) : p.chunks;
 
   // Weights that no other kernel chooses are on their way before the kernel in front has ended.
   const bool chosen_late = p.tiles != nullptr;
@@ -188,7 +202,8 @@ __global__ __launch_bounds__((kRowGroups + 1) * kWarpgroup, kCtas) void rows_ker
   Tile t;
   if (!find_tile<kTokens>(p, blockIdx.x / (kCluster ? kQuarters : 1), blockIdx.y, kRows, &t)) return wait_for_inputs();
   if (threadIdx.x == 0) {
-    for (int s = 0; s < kStages; ++s) barrier_init(full + s, 1 + kWarpgroup), barrier_init(empty + s, kRowGroups * 4 * (kCluster ? 1 : 2));
+    for (int s = 0; s < kStages; ++s)
+      barrier_init(full + s, 1 + kWarpgroup), barrier_init(empty + s, kRowGroups * 4 * (kCluster ? 1 : 2));
     barrier_init_fence();
   }
   kCluster ? __syncthreads() : cluster_sync();
@@ -197,7 +212,8 @@ __global__ __launch_bounds__((kRowGroups + 1) * kWarpgroup, kCtas) void rows_ker
     if constexpr (kCtas == 1) registers_down<40>();
     const auto issue_weights = [&](int c) {
       const int stage = (c - first) % kStages;
-      Weights::issue(shared_address(shared + stage * kStageBytes) + kTokenBytes, t.codes, t.scales, p.n, p.k, t.row0, c, thread);
+      Weights::issue(shared_address(shared + stage * kStageBytes) + kTokenBytes, t.codes, t.scales, p.n, p.k, t.row0, c,
+                     thread);
       barrier_arrive_after_loads(full + stage);
     };
     const int early = chosen_late ? first : min(last, first + kStages);
@@ -206,7 +222,9 @@ __global__ __launch_bounds__((kRowGroups + 1) * kWarpgroup, kCtas) void rows_ker
     for (int c = first; c < last; ++c) {
       const int stage = (c - first) % kStages, round = (c - first) / kStages;
       if (round > 0) barrier_wait(empty + stage, (round - 1) & 1);
-      if (thread == 0) load_tokens<!kCluster>(p.packed, t.group, p.chunks, c, blockIdx.x % 2, shared + stage * kStageBytes, full + stage);
+      if (thread == 0)
+        load_tokens<!kCluster>(p.packed, t.group, p.chunks, c, blockIdx.x % 2, shared + stage * kStageBytes,
+                               full + stage);
       if (c >= early) issue_weights(c);
     }
     cluster_sync();
@@ -228,8 +246,8 @@ __global__ __launch_bounds__((kRowGroups + 1) * kWarpgroup, kCtas) void rows_ker
   int stage = 0, phase = 0;
   const int step = kCluster ? last - first : p.quarter;
   for (int begin = first; begin < last; begin += step) {
-    // One quarter. The tensor cores work on one half of a chunk while the other is expanded; sums are not touched in between, or
-    // the compiler would wait for them every time.
+    // One quarter. The tensor cores work on one half of a chunk while the other is expanded; sums are not touched in
+    // between, or the compiler would wait for them every time.
     const int end = min(last, begin + step);
     for (int chunk = begin; chunk < end; ++chunk) {
       const uint8_t* tokens = shared + stage * kStageBytes;
@@ -299,17 +317,21 @@ template <WeightFormat kFormat, Output kOutput, int kTokens, Cut kCut>
 void launch_rows(const Problem& p, cudaStream_t stream) {
   // Two CTAs on an SM where registers and stages allow.
   constexpr int kRows = 64 * kRowGroups, kStageBytes = kTokens * 2 * kChunk + WeightStage<kFormat, kRows>::kBytes;
-  constexpr int kCtas = kCut != Cut::kInTurn && kTokens <= 64 && kFormat != WeightFormat::kBf16 ? 2 : 1, kStages = std::min(8, (220 << 10) / kCtas / kStageBytes);
+  constexpr int kCtas = kCut != Cut::kInTurn && kTokens <= 64 && kFormat != WeightFormat::kBf16 ? 2 : 1,
+                kStages = std::min(8, (220 << 10) / kCtas / kStageBytes);
   static_assert(kStages >= 3 && kStages * kStageBytes >= kTokens * (kRows + 8) * 4);
-  const int row_tiles = (p.n + kRows - 1) / kRows, ctas = kCut == Cut::kCluster ? row_tiles * kQuarters : (row_tiles + 1) / 2 * 2;
-  launch_problem(rows_kernel<kFormat, kTokens, kOutput, kStages, kCut, kCtas>, dim3(ctas, p.token_tiles), (kRowGroups + 1) * kWarpgroup, kStages * (kStageBytes + 16),
-                 kCut == Cut::kCluster ? kQuarters : 2, p, stream);
+  const int row_tiles = (p.n + kRows - 1) / kRows,
+            ctas = kCut == Cut::kCluster ? row_tiles * kQuarters : (row_tiles + 1) / 2 * 2;
+  launch_problem(rows_kernel<kFormat, kTokens, kOutput, kStages, kCut, kCtas>, dim3(ctas, p.token_tiles),
+                 (kRowGroups + 1) * kWarpgroup, kStages * (kStageBytes + 16), kCut == Cut::kCluster ? kQuarters : 2, p,
+                 stream);
 }
 
 template <WeightFormat kFormat, Output kOutput, int kTokens>
 void launch_tokens(const Problem& p, cudaStream_t stream) {
   if (p.quarter == p.chunks) return launch_rows<kFormat, kOutput, kTokens, Cut::kWhole>(p, stream);
-  if ((p.n + 127) / 128 * p.token_tiles < 2 * multiprocessors()) return launch_rows<kFormat, kOutput, kTokens, Cut::kCluster>(p, stream);
+  if ((p.n + 127) / 128 * p.token_tiles < 2 * multiprocessors())
+    return launch_rows<kFormat, kOutput, kTokens, Cut::kCluster>(p, stream);
   launch_rows<kFormat, kOutput, kTokens, Cut::kInTurn>(p, stream);
 }
 
@@ -327,9 +349,15 @@ void launch_format(int tokens, const Problem& p, cudaStream_t stream) {
 void multiply_many(WeightFormat format, Output output, int tokens, const Problem& p, cudaStream_t stream) {
   const bool bf16 = output == Output::kBf16;
   switch (format) {
-    case WeightFormat::kFp8: return bf16 ? launch_format<WeightFormat::kFp8, Output::kBf16>(tokens, p, stream) : launch_format<WeightFormat::kFp8, Output::kFp32>(tokens, p, stream);
-    case WeightFormat::kFp4: return bf16 ? launch_format<WeightFormat::kFp4, Output::kBf16>(tokens, p, stream) : launch_format<WeightFormat::kFp4, Output::kFp32>(tokens, p, stream);
-    default: return bf16 ? launch_format<WeightFormat::kBf16, Output::kBf16>(tokens, p, stream) : launch_format<WeightFormat::kBf16, Output::kFp32>(tokens, p, stream);
+    case WeightFormat::kFp8:
+      return bf16 ? launch_format<WeightFormat::kFp8, Output::kBf16>(tokens, p, stream)
+                  : launch_format<WeightFormat::kFp8, Output::kFp32>(tokens, p, stream);
+    case WeightFormat::kFp4:
+      return bf16 ? launch_format<WeightFormat::kFp4, Output::kBf16>(tokens, p, stream)
+                  : launch_format<WeightFormat::kFp4, Output::kFp32>(tokens, p, stream);
+    default:
+      return bf16 ? launch_format<WeightFormat::kBf16, Output::kBf16>(tokens, p, stream)
+                  : launch_format<WeightFormat::kBf16, Output::kFp32>(tokens, p, stream);
   }
 }
 

@@ -63,7 +63,8 @@ Status Backend::upload_table(const void* from, size_t bytes, const uint8_t** to)
 }
 
 // A stack of equal matrices, K padded with zero columns to a multiple of 128.
-static Status stack_layout(const Matrix& m, int64_t* row_bytes, int64_t* padded_row_bytes, int64_t* scale_rows, int64_t* scale_cols, int64_t* padded_scale_cols) {
+static Status stack_layout(const Matrix& m, int64_t* row_bytes, int64_t* padded_row_bytes, int64_t* scale_rows,
+                           int64_t* scale_cols, int64_t* padded_scale_cols) {
   const int64_t kp = padded(m.cols);
   *scale_rows = *scale_cols = *padded_scale_cols = 0;
   switch (m.format) {
@@ -76,7 +77,9 @@ static Status stack_layout(const Matrix& m, int64_t* row_bytes, int64_t* padded_
   const int limit = m.format == WeightFormat::kFp8 ? 127 + 7 : 127 + 1;
   for (int64_t i = 0; i < *scale_rows * *scale_cols; ++i) {
     if (std::to_integer<int>(m.scale[i]) > limit) {
-      return make_error(Code::kUnsupported, "a weight scale of 2^{} is above what the CUDA backend expands exactly (2^{})", std::to_integer<int>(m.scale[i]) - 127, limit - 127);
+      return make_error(Code::kUnsupported,
+                        "a weight scale of 2^{} is above what the CUDA backend expands exactly (2^{})",
+                        std::to_integer<int>(m.scale[i]) - 127, limit - 127);
     }
   }
   return {};
@@ -99,7 +102,8 @@ Status Backend::upload_stack(const std::vector<std::vector<const Matrix*>>& expe
   const int k = static_cast<int>(padded(first.cols)), n = static_cast<int>(rows);
   const bool fp4 = first.format == WeightFormat::kFp4;
   const auto round_up = [](int64_t bytes) { return (bytes + 255) / 256 * 256; };
-  const int64_t code_bytes = round_up(rows * padded_row), scale_bytes = round_up(all_scale_rows * padded_scale), arranged = fp4 ? round_up(arranged_fp4_bytes(n, k)) : 0;
+  const int64_t code_bytes = round_up(rows * padded_row), scale_bytes = round_up(all_scale_rows * padded_scale),
+                arranged = fp4 ? round_up(arranged_fp4_bytes(n, k)) : 0;
   // FP4: row-major copies of one expert pass through a buffer of their own.
   Arena passing;
   Arena& arena = fp4 ? passing : arena_;
@@ -115,7 +119,8 @@ Status Backend::upload_stack(const std::vector<std::vector<const Matrix*>>& expe
     DI_RETURN_IF_ERROR(copy_stack(experts[e], code, scale));
     if (fp4) arrange_fp4(code, scale, n, k, static_cast<uint8_t*>(tiles) + e * arranged, stream_);
   }
-  if (const cudaError_t error = cudaStreamSynchronize(stream_); error != cudaSuccess) return cuda_error("take the weights", error);
+  if (const cudaError_t error = cudaStreamSynchronize(stream_); error != cudaSuccess)
+    return cuda_error("take the weights", error);
   if (fp4) {
     *out = {tiles, nullptr, n, k, first.format, arranged, 0};
   } else {
@@ -162,7 +167,8 @@ Status Backend::load_layer(const LayerWeights& in, Layer* l) {
   DI_RETURN_IF_ERROR(upload_stack({{&in.attention.wq_a, &in.attention.wkv}}, &l->wq_a_wkv));
   l->wkv = l->wq_a_wkv;
   const int64_t low = in.attention.wq_a.rows, k = l->wkv.k;
-  l->wkv.codes = static_cast<const uint8_t*>(l->wkv.codes) + low * k, l->wkv.scales += low / 32 * (k / 32), l->wkv.n -= static_cast<int>(low);
+  l->wkv.codes = static_cast<const uint8_t*>(l->wkv.codes) + low * k, l->wkv.scales += low / 32 * (k / 32),
+  l->wkv.n -= static_cast<int>(low);
   DI_RETURN_IF_ERROR(upload_matrix(in.attention.wq_b, &l->wq_b));
   DI_RETURN_IF_ERROR(upload_matrix(in.attention.wo_a, &l->wo_a));
   DI_RETURN_IF_ERROR(upload_matrix(in.attention.wo_b, &l->wo_b));
@@ -185,11 +191,14 @@ Status Backend::load_layer(const LayerWeights& in, Layer* l) {
   DI_RETURN_IF_ERROR(upload_matrix(in.engram.wkv, &l->engram_wkv));
   l->experts = static_cast<int>(in.moe.experts.size());
   const std::pair<const Matrix*, const float**> vectors[] = {
-      {&in.attn_norm, &l->attn_norm},       {&in.ffn_norm, &l->ffn_norm},       {&in.attention.q_norm, &l->q_norm},
-      {&in.attention.kv_norm, &l->kv_norm}, {&in.attention.sink, &l->sink},     {&in.compressor.norm, &l->compressor_norm},
-      {&in.indexer.k_norm, &l->k_norm},     {&in.moe.bias, &l->bias},           {&in.moe.bias_vl, &l->bias_vl},
-      {&in.hc_attn.fn, &l->hc_fn[0]},       {&in.hc_attn.base, &l->hc_base[0]}, {&in.hc_attn.scale, &l->hc_scale[0]},
-      {&in.hc_ffn.fn, &l->hc_fn[1]},        {&in.hc_ffn.base, &l->hc_base[1]},  {&in.hc_ffn.scale, &l->hc_scale[1]},
+      {&in.attn_norm, &l->attn_norm},      {&in.ffn_norm, &l->ffn_norm},
+      {&in.attention.q_norm, &l->q_norm},  {&in.attention.kv_norm, &l->kv_norm},
+      {&in.attention.sink, &l->sink},      {&in.compressor.norm, &l->compressor_norm},
+      {&in.indexer.k_norm, &l->k_norm},    {&in.moe.bias, &l->bias},
+      {&in.moe.bias_vl, &l->bias_vl},      {&in.hc_attn.fn, &l->hc_fn[0]},
+      {&in.hc_attn.base, &l->hc_base[0]},  {&in.hc_attn.scale, &l->hc_scale[0]},
+      {&in.hc_ffn.fn, &l->hc_fn[1]},       {&in.hc_ffn.base, &l->hc_base[1]},
+      {&in.hc_ffn.scale, &l->hc_scale[1]},
   };
   for (const auto& [from, to] : vectors) DI_RETURN_IF_ERROR(upload_vector(*from, to));
   if (const EngramWeights& e = in.engram; e.q_weight) {
@@ -203,7 +212,8 @@ Status Backend::load_layer(const LayerWeights& in, Layer* l) {
     DI_RETURN_IF_ERROR(upload_vector(e.k_weight, &k));
     const size_t n = e.q_weight.rows * e.q_weight.cols;
     std::vector<float> a(n), b(n);
-    if (cudaMemcpy(a.data(), q, n * 4, cudaMemcpyDeviceToHost) != cudaSuccess || cudaMemcpy(b.data(), k, n * 4, cudaMemcpyDeviceToHost) != cudaSuccess) {
+    if (cudaMemcpy(a.data(), q, n * 4, cudaMemcpyDeviceToHost) != cudaSuccess ||
+        cudaMemcpy(b.data(), k, n * 4, cudaMemcpyDeviceToHost) != cudaSuccess) {
       return cuda_error("return weights", cudaGetLastError());
     }
     for (size_t i = 0; i < n; ++i) a[i] *= b[i];
@@ -216,23 +226,31 @@ Status Backend::load(const checkpoint::ModelConfig& config, const ModelWeights& 
   c_ = config;
   limits_ = limits;
   layout_ = KvLayout::make(c_, KvFormat{});
-  if (c_.hc_mult != 4) return make_error(Code::kUnsupported, "the CUDA backend has kernels for hc_mult 4; this model has {}", c_.hc_mult);
-  if ((c_.head_dim != 64 && c_.head_dim != 512) || (c_.index_head_dim != 64 && c_.index_head_dim != 128) || c_.index_n_heads > 32 || c_.num_experts_per_tok > 8) {
-    return make_error(Code::kUnsupported, "the CUDA backend has kernels for head_dim 64 or 512, index_head_dim 64 or 128, at most 32 index heads and 8 experts a token; this model has {}, {}, {} and {}",
+  if (c_.hc_mult != 4)
+    return make_error(Code::kUnsupported, "the CUDA backend has kernels for hc_mult 4; this model has {}", c_.hc_mult);
+  if ((c_.head_dim != 64 && c_.head_dim != 512) || (c_.index_head_dim != 64 && c_.index_head_dim != 128) ||
+      c_.index_n_heads > 32 || c_.num_experts_per_tok > 8) {
+    return make_error(Code::kUnsupported,
+                      "the CUDA backend has kernels for head_dim 64 or 512, index_head_dim 64 or 128, at most 32 index "
+                      "heads and 8 experts a token; this model has {}, {}, {} and {}",
                       c_.head_dim, c_.index_head_dim, c_.index_n_heads, c_.num_experts_per_tok);
   }
   if (limits_.blocks_max == 0) limits_.blocks_max = limits_.sequences_max * KvLayout::pages_for(limits_.context_max);
   rope_ = {RopeFrequencies::make(c_, false), RopeFrequencies::make(c_, true)};
-  if (c_.head_dim == kWideDim && std::max(padded(c_.sliding_window) + padded(c_.index_topk), padded(c_.sliding_window + c_.dspark_block_size)) > kWideKeys) {
-    return make_error(Code::kUnsupported, "the CUDA backend attends to at most {} keys a row; this model has a window of {} and selects {}", kWideKeys, c_.sliding_window, c_.index_topk);
+  if (c_.head_dim == kWideDim && std::max(padded(c_.sliding_window) + padded(c_.index_topk),
+                                          padded(c_.sliding_window + c_.dspark_block_size)) > kWideKeys) {
+    return make_error(Code::kUnsupported,
+                      "the CUDA backend attends to at most {} keys a row; this model has a window of {} and selects {}",
+                      kWideKeys, c_.sliding_window, c_.index_topk);
   }
   const WeightBytes bytes = bytes_of(weights);
   // Said before gigabytes are copied.
   if (const uint64_t work = workspace_bytes(c_, limits_), room = free_bytes(); bytes.dense + work > room) {
-    return make_error(Code::kResourceExhausted,
-                      "Weights that every token reads take {} MiB and the working memory {} MiB, and the GPU has {} MiB "
-                      "for them: use a smaller model, fewer rows or sequences, or the CPU (--device cpu).",
-                      bytes.dense >> 20, work >> 20, room >> 20);
+    return make_error(
+        Code::kResourceExhausted,
+        "Weights that every token reads take {} MiB and the working memory {} MiB, and the GPU has {} MiB "
+        "for them: use a smaller model, fewer rows or sequences, or the CPU (--device cpu).",
+        bytes.dense >> 20, work >> 20, room >> 20);
   }
   buffers_ = plan_buffers(c_, limits_);
   for (Buffer& b : buffers_) DI_RETURN_IF_ERROR(arena_.take(b.rows * b.cols * element_bytes(b.element), &b.data));
@@ -250,35 +268,45 @@ Status Backend::load(const checkpoint::ModelConfig& config, const ModelWeights& 
   if (c_.has_drafter()) {
     DI_RETURN_IF_ERROR(upload_matrix(weights.main_proj, &main_proj_));
     DI_RETURN_IF_ERROR(upload_matrix(weights.markov_head, &markov_head_));
-    DI_RETURN_IF_ERROR(upload(weights.markov_embed.data, weights.markov_embed.rows * weights.markov_embed.cols * 2, reinterpret_cast<const void**>(&markov_embed_)));
+    DI_RETURN_IF_ERROR(upload(weights.markov_embed.data, weights.markov_embed.rows * weights.markov_embed.cols * 2,
+                              reinterpret_cast<const void**>(&markov_embed_)));
     DI_RETURN_IF_ERROR(upload_vector(weights.main_norm, &main_norm_));
     DI_RETURN_IF_ERROR(upload_vector(weights.draft_norm, &draft_norm_));
     DI_RETURN_IF_ERROR(upload_vector(weights.confidence, &confidence_));
   }
-  DI_RETURN_IF_ERROR(upload(weights.token_classes.data(), weights.token_classes.size() * 4, reinterpret_cast<const void**>(&classes_)));
+  DI_RETURN_IF_ERROR(upload(weights.token_classes.data(), weights.token_classes.size() * 4,
+                            reinterpret_cast<const void**>(&classes_)));
   std::vector<int64_t> constants;
   for (const checkpoint::EngramInfo& e : c_.engram) {
     for (int64_t i = 0; i < c_.engram_max_ngram_size; ++i) constants.push_back(static_cast<int64_t>(e.multipliers[i]));
     for (int64_t i = 0; i < c_.engram_columns(); ++i) constants.push_back(e.primes[i]);
     for (int64_t i = 0; i < c_.engram_columns(); ++i) constants.push_back(e.offsets[i]);
   }
-  if (!constants.empty()) DI_RETURN_IF_ERROR(upload(constants.data(), constants.size() * 8, reinterpret_cast<const void**>(&engram_constants_)));
+  if (!constants.empty())
+    DI_RETURN_IF_ERROR(
+        upload(constants.data(), constants.size() * 8, reinterpret_cast<const void**>(&engram_constants_)));
   return {};
 }
 
 Status Backend::take_scratch() {
-  const int64_t rows = buffers_[static_cast<int>(Role::kResidual)].rows, outputs = buffers_[static_cast<int>(Role::kLogits)].rows;
-  const int64_t most = std::max(rows, outputs), D = c_.hidden_size, heads = c_.num_attention_heads * c_.head_dim, groups = c_.o_groups * c_.o_lora_rank;
+  const int64_t rows = buffers_[static_cast<int>(Role::kResidual)].rows,
+                outputs = buffers_[static_cast<int>(Role::kLogits)].rows;
+  const int64_t most = std::max(rows, outputs), D = c_.hidden_size, heads = c_.num_attention_heads * c_.head_dim,
+                groups = c_.o_groups * c_.o_lora_rank;
   const int64_t taps = static_cast<int64_t>(c_.dspark_target_layer_ids.size()) * D;
   const int64_t widest_input = std::max({D, c_.q_lora_rank, heads, groups, c_.engram_width(), taps});
-  const int64_t widest = std::max({(c_.hc_mult + 1) * D, heads, groups, c_.engram_width(), 2 * c_.head_dim, 2 * c_.moe_intermediate_size, c_.q_lora_rank + c_.head_dim});
-  const int64_t most_experts = std::max<int64_t>(c_.n_routed_experts, c_.has_drafter() ? c_.dspark_n_routed_experts : 0);
+  const int64_t widest = std::max({(c_.hc_mult + 1) * D, heads, groups, c_.engram_width(), 2 * c_.head_dim,
+                                   2 * c_.moe_intermediate_size, c_.q_lora_rank + c_.head_dim});
+  const int64_t most_experts =
+      std::max<int64_t>(c_.n_routed_experts, c_.has_drafter() ? c_.dspark_n_routed_experts : 0);
   const int64_t pairs = rows * buffers_[static_cast<int>(Role::kExpertIds)].cols;
   // Every expert's rows are padded to 8; no more experts than pairs have rows.
   expert_rows_max_ = static_cast<int>(pairs + 7 * std::min(most_experts, pairs));
   const int64_t packed_rows = std::max<int64_t>(most, 0), inter = c_.moe_intermediate_size;
-  const size_t packed = std::max({packed_bytes(packed_rows, static_cast<int>(widest_input)), packed_bytes(expert_rows_max_, static_cast<int>(D)), packed_bytes(expert_rows_max_, static_cast<int>(inter)),
-                                  static_cast<size_t>(c_.o_groups) * packed_bytes(packed_rows, static_cast<int>(c_.group_input()))});
+  const size_t packed = std::max(
+      {packed_bytes(packed_rows, static_cast<int>(widest_input)), packed_bytes(expert_rows_max_, static_cast<int>(D)),
+       packed_bytes(expert_rows_max_, static_cast<int>(inter)),
+       static_cast<size_t>(c_.o_groups) * packed_bytes(packed_rows, static_cast<int>(c_.group_input()))});
   const auto take = [this](size_t bytes, auto** p) { return arena_.take(bytes, reinterpret_cast<void**>(p)); };
   DI_RETURN_IF_ERROR(take(packed, &packed_));
   DI_RETURN_IF_ERROR(take(packed_bytes(packed_rows, static_cast<int>(D)), &in_fp8_));
@@ -288,7 +316,8 @@ Status Backend::take_scratch() {
   DI_RETURN_IF_ERROR(take(packed_rows * 2 * inter * 2, &side_wide_));
   DI_RETURN_IF_ERROR(take(most * widest * 2, &wide_));
   DI_RETURN_IF_ERROR(take(most * widest * 2, &narrow_));
-  DI_RETURN_IF_ERROR(take(most * ((c_.hidden_size + kMixSlice - 1) / kMixSlice) * (c_.hc_coefficients() + 1) * 4, &mix_));
+  DI_RETURN_IF_ERROR(
+      take(most * ((c_.hidden_size + kMixSlice - 1) / kMixSlice) * (c_.hc_coefficients() + 1) * 4, &mix_));
   DI_RETURN_IF_ERROR(take(most * most_experts * 4, &gate_scores_));
   DI_RETURN_IF_ERROR(take(static_cast<size_t>(limits_.sequences_max) * c_.vocab_size * 4, &base_logits_));
   score_columns_ = (limits_.context_max + 7) / 8 * 8;
@@ -302,10 +331,14 @@ Status Backend::take_scratch() {
   DI_RETURN_IF_ERROR(take(static_cast<size_t>(expert_rows_max_) * inter * 4, &expert_gate_up_));
 
   for (RowSet& s : sets_) {
-    const size_t ints = static_cast<size_t>(limits_.blocks_max) + rows * 5 + outputs + limits_.sequences_max * c_.engram_max_ngram_size + 64;
-    const size_t bytes = limits_.sequences_max * sizeof(SequenceRows) + ints * 4 + static_cast<size_t>(rows) * half() * 6 * 4 + 16 * 256;
+    const size_t ints = static_cast<size_t>(limits_.blocks_max) + rows * 5 + outputs +
+                        limits_.sequences_max * c_.engram_max_ngram_size + 64;
+    const size_t bytes =
+        limits_.sequences_max * sizeof(SequenceRows) + ints * 4 + static_cast<size_t>(rows) * half() * 6 * 4 + 16 * 256;
     DI_RETURN_IF_ERROR(arena_.take(bytes, reinterpret_cast<void**>(&s.device)));
-    if (cudaMallocHost(&s.staging, bytes) != cudaSuccess || cudaEventCreateWithFlags(&s.copied, cudaEventDisableTiming) != cudaSuccess) return cuda_error("pin memory of the host", cudaGetLastError());
+    if (cudaMallocHost(&s.staging, bytes) != cudaSuccess ||
+        cudaEventCreateWithFlags(&s.copied, cudaEventDisableTiming) != cudaSuccess)
+      return cuda_error("pin memory of the host", cudaGetLastError());
     std::memset(s.staging, 0, bytes);
   }
   return {};

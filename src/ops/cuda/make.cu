@@ -15,7 +15,8 @@ ExpertTraffic expert_traffic(Ops& ops) { return static_cast<Backend&>(ops).exper
 }  // namespace deepinfer::ops::cuda
 
 // What ops/cuda_backend.cc looks up. The caller owns *out.
-extern "C" __attribute__((visibility("default"))) void deepinfer_make_cuda_ops(int device, deepinfer::ops::CudaBackend* out) {
+extern "C" __attribute__((visibility("default"))) void deepinfer_make_cuda_ops(int device,
+                                                                               deepinfer::ops::CudaBackend* out) {
   deepinfer::Result<std::unique_ptr<deepinfer::ops::Ops>> made = deepinfer::ops::cuda::make(device);
   out->status = made.status();
   out->ops = made.ok() ? std::move(made).value() : nullptr;

@@ -1,5 +1,5 @@
-// Mixture of experts (spec/model.md 9). Grouping happens on the device: pairs (row, slot) are sorted by expert, each expert's rows
-// padded to 8, and cut into tiles; nothing waits for the host.
+// Mixture of experts (spec/model.md 9). Grouping happens on the device: pairs (row, slot) are sorted by expert, each
+// expert's rows padded to 8, and cut into tiles; nothing waits for the host.
 #include <algorithm>
 
 #include "ops/cuda/backend.h"
@@ -11,9 +11,11 @@ namespace {
 
 constexpr int kRouteThreads = 128, kMaxChoices = 8, kGroupThreads = 512;
 
-// sqrt(softplus(gate)), top-k of the biased scores in descending order (lower id on ties), weights from the unbiased ones.
-__global__ __launch_bounds__(kRouteThreads) void route_kernel(RowView v, const float* gate, const float* bias, const float* bias_vl, int experts, int k, int columns, float scaling,
-                                                              int32_t* ids, float* weights) {
+// sqrt(softplus(gate)), top-k of the biased scores in descending order (lower id on ties), weights from the unbiased
+// ones.
+__global__ __launch_bounds__(kRouteThreads) void route_kernel(RowView v, const float* gate, const float* bias,
+                                                              const float* bias_vl, int experts, int k, int columns,
+                                                              float scaling, int32_t* ids, float* weights) {
   extern __shared__ float scores[];  // [experts] unbiased, [experts] biased
   __shared__ float best_value[kRouteThreads / 32];
   __shared__ int best_id[kRouteThreads / 32], chosen[kMaxChoices];
@@ -61,10 +63,13 @@ __global__ __launch_bounds__(kRouteThreads) void route_kernel(RowView v, const f
   }
 }
 
-// Counts, places and tiles. Pairs of an expert keep their order, so every list is the same on every run. Every CTA counts; CTA b
-// places the rows of experts b, b + gridDim.x, ..: a warp an expert. slot_of: where the weights of an expert are (null: in order).
-__global__ __launch_bounds__(kGroupThreads) void group_kernel(const int32_t* ids, int rows, int columns, int per_row, int experts, int rows_per_tile, int32_t* source, int32_t* pair,
-                                                              int capacity, const int32_t* slot_of, GroupTile* tiles, int32_t* tile_count) {
+// Counts, places and tiles. Pairs of an expert keep their order, so every list is the same on every run. Every CTA
+// counts; CTA b places the rows of experts b, b + gridDim.x, ..: a warp an expert. slot_of: where the weights of an
+// expert are (null: in order).
+__global__ __launch_bounds__(kGroupThreads) void group_kernel(const int32_t* ids, int rows, int columns, int per_row,
+                                                              int experts, int rows_per_tile, int32_t* source,
+                                                              int32_t* pair, int capacity, const int32_t* slot_of,
+                                                              GroupTile* tiles, int32_t* tile_count) {
   extern __shared__ int32_t table[];  // [experts] count, [experts] first packed row, [experts] first tile
   __shared__ int warp_rows[kGroupThreads / 32], warp_tiles[kGroupThreads / 32];
   int32_t *count = table, *first_row = table + experts, *first_tile = table + 2 * experts;
@@ -81,7 +86,8 @@ __global__ __launch_bounds__(kGroupThreads) void group_kernel(const int32_t* ids
   // Exclusive sums of padded rows and of tiles, kGroupThreads experts at a time.
   int row_base = 0, tile_base = 0;
   for (int e0 = 0; e0 < experts; e0 += kGroupThreads) {
-    const int e = e0 + threadIdx.x, n = e < experts ? count[e] : 0, my_rows = (n + 7) / 8 * 8, my_tiles = (n + rows_per_tile - 1) / rows_per_tile;
+    const int e = e0 + threadIdx.x, n = e < experts ? count[e] : 0, my_rows = (n + 7) / 8 * 8,
+              my_tiles = (n + rows_per_tile - 1) / rows_per_tile;
     int row_sum = my_rows, tile_sum = my_tiles;
 #pragma unroll
     for (int o = 1; o < 32; o *= 2) {
@@ -100,12 +106,14 @@ __global__ __launch_bounds__(kGroupThreads) void group_kernel(const int32_t* ids
   }
   __syncthreads();
   if (blockIdx.x == 0 && threadIdx.x == 0) *tile_count = tile_base;
-  for (int i = row_base + blockIdx.x * kGroupThreads + threadIdx.x; i < capacity; i += gridDim.x * kGroupThreads) source[i] = pair[i] = -1;
+  for (int i = row_base + blockIdx.x * kGroupThreads + threadIdx.x; i < capacity; i += gridDim.x * kGroupThreads)
+    source[i] = pair[i] = -1;
   for (int e = blockIdx.x + gridDim.x * warp; e < experts; e += gridDim.x * (kGroupThreads / 32)) {
     const int n = count[e], first = first_row[e];
     if (n == 0) continue;
     const int slot = slot_of != nullptr ? slot_of[e] : e;
-    for (int i = lane; i * rows_per_tile < n; i += 32) tiles[first_tile[e] + i] = {slot, first + i * rows_per_tile, min(rows_per_tile, n - i * rows_per_tile)};
+    for (int i = lane; i * rows_per_tile < n; i += 32)
+      tiles[first_tile[e] + i] = {slot, first + i * rows_per_tile, min(rows_per_tile, n - i * rows_per_tile)};
     if (lane < (n + 7) / 8 * 8 - n) source[first + n + lane] = pair[first + n + lane] = -1;
     int next = first;
     for (int i0 = 0; next < first + n; i0 += 32) {
@@ -122,12 +130,15 @@ __global__ __launch_bounds__(kGroupThreads) void group_kernel(const int32_t* ids
   }
 }
 
-// hidden = bf16(silu(min(g, limit)) * clamp(u) * weight) of [rows][gate | up], packed for the matrix behind. A warp a chunk of a row.
-__global__ __launch_bounds__(128) void swiglu_kernel(const bf16* gate_up, int rows, int inter, int chunks, float limit, const float* weights, const int32_t* pair, Packing packing,
+// hidden = bf16(silu(min(g, limit)) * clamp(u) * weight) of [rows][gate | up], packed for the matrix behind. A warp a
+// chunk of a row.
+__global__ __launch_bounds__(128) void swiglu_kernel(const bf16* gate_up, int rows, int inter, int chunks, float limit,
+                                                     const float* weights, const int32_t* pair, Packing packing,
                                                      uint8_t* packed) {
   wait_for_inputs();
   start_next_kernel();
-  const int at = blockIdx.x * 4 + threadIdx.x / 32, row = at / chunks, chunk = at % chunks, i = kChunk * chunk + 4 * (threadIdx.x % 32);
+  const int at = blockIdx.x * 4 + threadIdx.x / 32, row = at / chunks, chunk = at % chunks,
+            i = kChunk * chunk + 4 * (threadIdx.x % 32);
   if (row >= rows) return;
   float weight = 1.0f;
   if (pair != nullptr) {
@@ -142,7 +153,8 @@ __global__ __launch_bounds__(128) void swiglu_kernel(const bf16* gate_up, int ro
     bf16* h = reinterpret_cast<bf16*>(&out);
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
-      const float g = fminf(value(gate[e]), limit), u = fminf(fmaxf(value(up[e]), -limit), limit), v = g / (1.0f + expf(-g)) * u;
+      const float g = fminf(value(gate[e]), limit), u = fminf(fmaxf(value(up[e]), -limit), limit),
+                  v = g / (1.0f + expf(-g)) * u;
       h[e] = rounded(pair != nullptr ? v * weight : v);
     }
   }
@@ -158,7 +170,8 @@ __global__ void combine_kernel(const bf16* shared, const bf16* routed, int d, in
   if (i >= d) return;
   const auto load = [](const bf16* p, float (&v)[4]) {
     const uint2 u = *reinterpret_cast<const uint2*>(p);
-    v[0] = __uint_as_float(u.x << 16), v[1] = __uint_as_float(u.x & 0xffff0000u), v[2] = __uint_as_float(u.y << 16), v[3] = __uint_as_float(u.y & 0xffff0000u);
+    v[0] = __uint_as_float(u.x << 16), v[1] = __uint_as_float(u.x & 0xffff0000u), v[2] = __uint_as_float(u.y << 16),
+    v[3] = __uint_as_float(u.y & 0xffff0000u);
   };
   float sum[4], v[4];
   load(shared + row * d + i, sum);
@@ -181,26 +194,33 @@ void Backend::route(At where) {
   note(cudaEventRecord(forked_, stream_));
   side_state_ = Side::kForked;
   project_in(l.gate, set.rows, {gate_scores_, Output::kFp32, experts});
-  launch_next(route_kernel, set.rows, kRouteThreads, 2 * experts * sizeof(float), stream_, set.view, gate_scores_, l.bias, l.bias_vl, experts, experts_per_row(where.layer),
-              static_cast<int>(buffer(Role::kExpertIds).cols), static_cast<float>(c_.routed_scaling_factor), at<int32_t>(Role::kExpertIds), at<float>(Role::kExpertWeights));
+  launch_next(route_kernel, set.rows, kRouteThreads, 2 * experts * sizeof(float), stream_, set.view, gate_scores_,
+              l.bias, l.bias_vl, experts, experts_per_row(where.layer), static_cast<int>(buffer(Role::kExpertIds).cols),
+              static_cast<float>(c_.routed_scaling_factor), at<int32_t>(Role::kExpertIds),
+              at<float>(Role::kExpertWeights));
 }
 
-void Backend::swiglu(const bf16* gate_up, int rows, int inter, Packing packing, const float* weights, const int32_t* pair, uint8_t* packed, cudaStream_t stream) {
+void Backend::swiglu(const bf16* gate_up, int rows, int inter, Packing packing, const float* weights,
+                     const int32_t* pair, uint8_t* packed, cudaStream_t stream) {
   const int chunks = (inter + kChunk - 1) / kChunk;
-  launch_next(swiglu_kernel, (rows * chunks + 3) / 4, 128, 0, stream, gate_up, rows, inter, chunks, static_cast<float>(c_.swiglu_limit), weights, pair, packing, packed);
+  launch_next(swiglu_kernel, (rows * chunks + 3) / 4, 128, 0, stream, gate_up, rows, inter, chunks,
+              static_cast<float>(c_.swiglu_limit), weights, pair, packing, packed);
 }
 
 void Backend::experts(At where, const ExpertRows& rows) {
   const Layer& l = layers_[where.layer];
-  const int n = static_cast<int>(rows.rows), columns = static_cast<int>(rows.ids.cols), D = static_cast<int>(c_.hidden_size), inter = l.w1_w3.n / 2;
+  const int n = static_cast<int>(rows.rows), columns = static_cast<int>(rows.ids.cols),
+            D = static_cast<int>(c_.hidden_size), inter = l.w1_w3.n / 2;
   if (n == 0) return;
   const int pairs = n * rows.per_row, average = (pairs + l.experts - 1) / l.experts;
   const int per_tile = average <= 4 ? 8 : average <= 12 ? 16 : average <= 24 ? 32 : average <= 64 ? 64 : 128;
   const int packed_rows = std::min(expert_rows_max_, pairs + 7 * std::min(l.experts, pairs));
-  const int max_tiles = std::min(pairs, pairs / per_tile + l.experts), ctas = pairs <= 64 ? 1 : std::min(24, (l.experts + 15) / 16);
+  const int max_tiles = std::min(pairs, pairs / per_tile + l.experts),
+            ctas = pairs <= 64 ? 1 : std::min(24, (l.experts + 15) / 16);
   const int32_t* slot_of = bring_experts(where.layer, rows);
-  launch_next(group_kernel, ctas, kGroupThreads, 3 * l.experts * sizeof(int32_t), stream_, static_cast<const int32_t*>(rows.ids.data), n, columns, rows.per_row, l.experts, per_tile,
-              expert_source_, expert_pair_, packed_rows, slot_of, expert_tiles_, expert_tile_count_);
+  launch_next(group_kernel, ctas, kGroupThreads, 3 * l.experts * sizeof(int32_t), stream_,
+              static_cast<const int32_t*>(rows.ids.data), n, columns, rows.per_row, l.experts, per_tile, expert_source_,
+              expert_pair_, packed_rows, slot_of, expert_tiles_, expert_tile_count_);
   const Packing packing = packing_of(WeightFormat::kFp4, per_tile);
   const LinearOutput gate_up{expert_gate_up_, Output::kBf16, 2 * inter};
   if (packing.stream && rows.input.data == buffer(Role::kSublayerIn).data && packed_in_.fp4 && packed_in_.rows == n) {
@@ -210,8 +230,10 @@ void Backend::experts(At where, const ExpertRows& rows) {
     pack_activations(rows.input.data, packed_rows, D, packing, expert_source_, packed_, stream_);
     linear_grouped(l.w1_w3, packed_, expert_tiles_, expert_tile_count_, max_tiles, per_tile, gate_up, stream_);
   }
-  swiglu(expert_gate_up_, packed_rows, inter, packing, static_cast<const float*>(rows.weights.data), expert_pair_, packed_, stream_);
-  linear_grouped(l.w2, packed_, expert_tiles_, expert_tile_count_, max_tiles, per_tile, {rows.output.data, Output::kBf16, D}, stream_, expert_pair_);
+  swiglu(expert_gate_up_, packed_rows, inter, packing, static_cast<const float*>(rows.weights.data), expert_pair_,
+         packed_, stream_);
+  linear_grouped(l.w2, packed_, expert_tiles_, expert_tile_count_, max_tiles, per_tile,
+                 {rows.output.data, Output::kBf16, D}, stream_, expert_pair_);
 }
 
 void Backend::shared_expert(At where) {
@@ -236,7 +258,8 @@ void Backend::combine(At where) {
   const int n = row_count(where.rows), D = static_cast<int>(c_.hidden_size);
   if (n == 0) return;
   join();
-  launch_next(combine_kernel, dim3((D + 1023) / 1024, n), 256, 0, stream_, at<bf16>(Role::kSharedOut), at<bf16>(Role::kExpertOut), D, experts_per_row(where.layer),
+  launch_next(combine_kernel, dim3((D + 1023) / 1024, n), 256, 0, stream_, at<bf16>(Role::kSharedOut),
+              at<bf16>(Role::kExpertOut), D, experts_per_row(where.layer),
               static_cast<int>(buffer(Role::kExpertIds).cols), at<bf16>(Role::kSublayerOut));
 }
 

@@ -20,8 +20,8 @@ constexpr int64_t kPieceBytes = 4 * 16 * kFetchThreads;
 constexpr double kHalfLifeSteps = 128;
 constexpr uint64_t kReserveBytes = uint64_t{512} << 20;  // of graphs, contexts and stacks
 
-// Which of a layer's experts a step needs, in which slots they are, which are missing and where those go: to the slots of
-// the lowest counts. One CTA; `first`: number of the layer's first expert.
+// Which of a layer's experts a step needs, in which slots they are, which are missing and where those go: to the slots
+// of the lowest counts. One CTA; `first`: number of the layer's first expert.
 __global__ __launch_bounds__(kResolveThreads) void resolve_kernel(const int32_t* ids, int rows, int columns,
                                                                   int per_row, int first, int experts, ExpertTable t) {
   extern __shared__ int32_t needed[];  // [experts], then a list of the missing
@@ -78,7 +78,8 @@ __global__ __launch_bounds__(kResolveThreads) void resolve_kernel(const int32_t*
     __syncthreads();
     if (threadIdx.x == 0) {
       for (int w = 1; w < kResolveThreads / 32; ++w) {
-        if (best_count[w] < least || (best_count[w] == least && best_slot[w] < slot)) least = best_count[w], slot = best_slot[w];
+        if (best_count[w] < least || (best_count[w] == least && best_slot[w] < slot))
+          least = best_count[w], slot = best_slot[w];
       }
       const int expert = first + list[m];
       if (t.owner[slot] >= 0) t.slot_of[t.owner[slot]] = -1;
@@ -238,7 +239,8 @@ Status Backend::keep_experts(const MoeWeights& moe) {
   DI_RETURN_IF_ERROR(passing.take(bytes, &image));
   for (const ExpertWeights& e : moe.experts) {
     DI_RETURN_IF_ERROR(arrange_expert(e, static_cast<uint8_t*>(image)));
-    if (const cudaError_t error = cudaMemcpyAsync(host, image, bytes, cudaMemcpyDeviceToHost, stream_); error != cudaSuccess) {
+    if (const cudaError_t error = cudaMemcpyAsync(host, image, bytes, cudaMemcpyDeviceToHost, stream_);
+        error != cudaSuccess) {
       return cuda_error("return weights", error);
     }
     o.images.push_back(host);
@@ -254,7 +256,8 @@ Status Backend::take_slots() {
   if (!o.experts || o.table.slots != nullptr) return {};
   const uint64_t room = free_bytes(), each = static_cast<uint64_t>(o.table.slot_bytes) + 8;
   uint64_t slots = std::min<uint64_t>(static_cast<uint64_t>(o.table.experts), room / each);
-  if (options_.expert_slots_max > 0) slots = std::min<uint64_t>(slots, static_cast<uint64_t>(options_.expert_slots_max));
+  if (options_.expert_slots_max > 0)
+    slots = std::min<uint64_t>(slots, static_cast<uint64_t>(options_.expert_slots_max));
   if (slots < static_cast<uint64_t>(o.most)) {
     return make_error(Code::kResourceExhausted,
                       "The GPU has {} left for experts, and the {} experts of a layer take {}: allow less context, "
@@ -308,7 +311,8 @@ const int32_t* Backend::bring_experts(int layer, const ExpertRows& rows) {
 void Backend::read_experts(int layer) {
   Offload& o = offload_;
   const int first = o.first[static_cast<size_t>(layer)];
-  note(cudaMemcpyAsync(o.missing, o.table.missing, 8 * static_cast<size_t>(o.most) + 4, cudaMemcpyDeviceToHost, stream_));
+  note(cudaMemcpyAsync(o.missing, o.table.missing, 8 * static_cast<size_t>(o.most) + 4, cudaMemcpyDeviceToHost,
+                       stream_));
   note(cudaStreamSynchronize(stream_));
   if (error_ != cudaSuccess) return;
   std::vector<int32_t> wanted(static_cast<size_t>(o.missing[0]));
@@ -323,7 +327,8 @@ void Backend::read_experts(int layer) {
         m->data = a.at.part[static_cast<size_t>(i++)];
         m->scale = a.at.part[static_cast<size_t>(i++)];
       }
-      Status status = a.failed ? Status() : arrange_expert(e, o.table.slots + o.missing[2 + 2 * at] * o.table.slot_bytes);
+      Status status =
+          a.failed ? Status() : arrange_expert(e, o.table.slots + o.missing[2 + 2 * at] * o.table.slot_bytes);
       if (!status.ok() && read_error_.ok()) read_error_ = status;
       o.forget = o.forget || a.failed || !status.ok();
     }
@@ -335,7 +340,8 @@ void Backend::read_experts(int layer) {
 const uint8_t* Backend::read_rows(int table, int64_t count) {
   Offload& o = offload_;
   const std::byte* rows = o.store->rows().wait(table);
-  note(cudaMemcpyAsync(o.rows, rows, static_cast<size_t>(count) * o.store->rows().stride(table), cudaMemcpyHostToDevice, stream_));
+  note(cudaMemcpyAsync(o.rows, rows, static_cast<size_t>(count) * o.store->rows().stride(table), cudaMemcpyHostToDevice,
+                       stream_));
   note(cudaStreamSynchronize(stream_));
   return o.rows;
 }
@@ -389,7 +395,8 @@ uint64_t Backend::free_bytes() const {
 
 ExpertTraffic Backend::expert_traffic() {
   unsigned long long counts[2] = {};
-  if (offload_.experts) note(cudaMemcpyAsync(counts, offload_.table.traffic, sizeof counts, cudaMemcpyDeviceToHost, stream_));
+  if (offload_.experts)
+    note(cudaMemcpyAsync(counts, offload_.table.traffic, sizeof counts, cudaMemcpyDeviceToHost, stream_));
   note(cudaStreamSynchronize(stream_));
   return {counts[0], counts[1], static_cast<uint64_t>(offload_.table.slot_bytes), offload_.table.slot_count};
 }

@@ -3,7 +3,8 @@
 // Experts share a cache of equal slots on the GPU. Which slot holds which expert is kept in device memory, and a kernel
 // (offload.cu) looks a step's experts up, chooses whose slots go (the lowest count of uses, of which one 128 steps ago
 // counts half, as in checkpoint/store/expert_cache.h) and lists what is missing. Then
-//   without a weight store  all experts lie in pinned host memory, arranged as the kernels read them, and a second kernel
+//   without a weight store  all experts lie in pinned host memory, arranged as the kernels read them, and a second
+//   kernel
 //                           copies what is missing: nothing waits for the host, so that decode steps stay CUDA graphs;
 //   with a weight store     the host reads the list, asks the store (checkpoint/store/weight_store.h), and copies what
 //                           arrives: steps are not recorded.

@@ -1,5 +1,5 @@
-// Writing one 128-column chunk of activations in the packed form (linear.h), by one warp: for pack_activations and for kernels that
-// pack what they computed.
+// Writing one 128-column chunk of activations in the packed form (linear.h), by one warp: for pack_activations and for
+// kernels that pack what they computed.
 #pragma once
 
 #include "ops/cuda/common.cuh"
@@ -14,10 +14,12 @@ __device__ __forceinline__ uint32_t bf16_pair(float a, float b) {
 }
 
 // u: the bf16 values of columns 4 lane .. + 3 of the chunk. Places: the inverse of packed_column().
-__device__ __forceinline__ void pack_chunk(uint2 u, const Packing& packing, uint8_t* packed, int64_t row, int chunks, int chunk) {
+__device__ __forceinline__ void pack_chunk(uint2 u, const Packing& packing, uint8_t* packed, int64_t row, int chunks,
+                                           int chunk) {
   const int lane = threadIdx.x % 32;
   if (packing.format != WeightFormat::kBf16 && packing.quantise) {
-    float v[4] = {__uint_as_float(u.x << 16), __uint_as_float(u.x & 0xffff0000u), __uint_as_float(u.y << 16), __uint_as_float(u.y & 0xffff0000u)};
+    float v[4] = {__uint_as_float(u.x << 16), __uint_as_float(u.x & 0xffff0000u), __uint_as_float(u.y << 16),
+                  __uint_as_float(u.y & 0xffff0000u)};
     float amax = fmaxf(fmaxf(fabsf(v[0]), fabsf(v[1])), fmaxf(fabsf(v[2]), fabsf(v[3])));
 #pragma unroll
     for (int o = 4; o > 0; o /= 2) amax = fmaxf(amax, __shfl_xor_sync(0xffffffffu, amax, o));
@@ -43,9 +45,11 @@ __device__ __forceinline__ void pack_chunk(uint2 u, const Packing& packing, uint
   }
   // Stream: [two steps][lane][8 values], so that a lane reads 16 bytes for two steps. Else wgmma's cores.
   if (packing.stream) {
-    *reinterpret_cast<uint2*>(packed + (row * chunks + chunk) * 256 + j / 2 * 64 + quad * 16 + j % 2 * 8) = {words[0], words[1]};
+    *reinterpret_cast<uint2*>(packed + (row * chunks + chunk) * 256 + j / 2 * 64 + quad * 16 + j % 2 * 8) = {words[0],
+                                                                                                             words[1]};
   } else {
-    uint8_t* to = packed + ((row / kPackedRows * chunks + chunk) * (kPackedRows / 8) + row % kPackedRows / 8) * 2048 + 2 * j * 128 + row % 8 * 16 + quad * 4;
+    uint8_t* to = packed + ((row / kPackedRows * chunks + chunk) * (kPackedRows / 8) + row % kPackedRows / 8) * 2048 +
+                  2 * j * 128 + row % 8 * 16 + quad * 4;
     *reinterpret_cast<uint32_t*>(to) = words[0];
     *reinterpret_cast<uint32_t*>(to + 128) = words[1];
   }

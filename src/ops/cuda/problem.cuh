@@ -1,4 +1,5 @@
-// What the kernels of linear layers share: the problem as a kernel sees it, stores and launches (internal to linear*.cu).
+// What the kernels of linear layers share: the problem as a kernel sees it, stores and launches (internal to
+// linear*.cu).
 #pragma once
 
 #include <cuda_bf16.h>
@@ -58,7 +59,8 @@ __device__ __forceinline__ void store(void* y, int64_t index, float v) {
 }
 
 template <typename Kernel>
-void launch_problem(Kernel kernel, dim3 grid, int threads, int shared_bytes, int cluster, const Problem& p, cudaStream_t stream) {
+void launch_problem(Kernel kernel, dim3 grid, int threads, int shared_bytes, int cluster, const Problem& p,
+                    cudaStream_t stream) {
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
@@ -84,8 +86,11 @@ inline int multiprocessors() {
 }
 
 // tokens: rows of a tile, 8 or 16 (few), 32, 64 or 128 (many).
-void multiply_few(WeightFormat format, Output output, int tokens, const Problem& p, cudaStream_t stream);       // linear_few.cu
-void multiply_few_fp4(Output output, int tokens, const Problem& p, cudaStream_t stream);                         // linear_few_fp4.cu
-void multiply_many(WeightFormat format, Output output, int tokens, const Problem& p, cudaStream_t stream);      // linear_many.cu
+// linear_few.cu
+void multiply_few(WeightFormat format, Output output, int tokens, const Problem& p, cudaStream_t stream);
+// linear_few_fp4.cu
+void multiply_few_fp4(Output output, int tokens, const Problem& p, cudaStream_t stream);
+// linear_many.cu
+void multiply_many(WeightFormat format, Output output, int tokens, const Problem& p, cudaStream_t stream);
 
 }  // namespace deepinfer::ops::cuda

@@ -1,5 +1,5 @@
-// The indexer (spec/model.md 8): scores by tensor cores and the bf16 chain of 8.2, candidate blocks, exact top-k by radix selection
-// of 16-bit keys. Equal scores prefer the lower index.
+// The indexer (spec/model.md 8): scores by tensor cores and the bf16 chain of 8.2, candidate blocks, exact top-k by
+// radix selection of 16-bit keys. Equal scores prefer the lower index.
 #include <algorithm>
 #include <bit>
 
@@ -28,7 +28,9 @@ struct ScoreArguments {
   uint16_t* keys;             // [rows of this launch][columns]
   float* scores;              // kept scores, or null
   int64_t page_stride, key_offset, key_scale_offset, columns, score_columns;
-  int first_row, page_shift, key_data_bytes, key_scale_bytes, heads, ratio, topk, candidate_blocks, candidate_size, candidate_shift;  // shifts: log2 of entries
+  // shifts: log2 of entries
+  int first_row, page_shift, key_data_bytes, key_scale_bytes, heads, ratio, topk, candidate_blocks, candidate_size,
+      candidate_shift;
 };
 
 // Entries that a row scores: all visible ones, or those of its candidate blocks laid back to back.
@@ -47,18 +49,21 @@ struct Scored {
     count = (a.candidate_blocks - 1) * a.candidate_size + visible - kept[a.candidate_blocks - 1] * a.candidate_size;
     count = min(count, a.candidate_blocks * a.candidate_size);
   }
-  __device__ int entry(int i, int shift) const { return blocks == nullptr ? i : (blocks[i >> shift] << shift) + (i & ((1 << shift) - 1)); }
+  __device__ int entry(int i, int shift) const {
+    return blocks == nullptr ? i : (blocks[i >> shift] << shift) + (i & ((1 << shift) - 1));
+  }
 };
 
 constexpr int kScoreWarps = 8;
 
-// For 64 dims. A warp scores 8 entries at a time against all heads. Lane (n, quad) holds dims kDim / 4 * quad .. of entry n: one scale block or
-// half of one. q is laid in the same order, so keys need no shuffle.
+// For 64 dims. A warp scores 8 entries at a time against all heads. Lane (n, quad) holds dims kDim / 4 * quad .. of
+// entry n: one scale block or half of one. q is laid in the same order, so keys need no shuffle.
 template <int kDim>
 __global__ __launch_bounds__(32 * kScoreWarps) void score_kernel(const ScoreArguments a) {
   constexpr int kLaneDims = kDim / 4, kSteps = kDim / 16, kMaxHeads = 32;
   __shared__ float dots[kScoreWarps][8][kMaxHeads + 1];
-  const int row = a.first_row + blockIdx.y, warp = threadIdx.x / 32, lane = threadIdx.x % 32, quad = lane % 4, n = lane / 4;
+  const int row = a.first_row + blockIdx.y, warp = threadIdx.x / 32, lane = threadIdx.x % 32, quad = lane % 4,
+            n = lane / 4;
   const SequenceRows s = a.v.sequences[a.v.sequence[row]];
   const Scored scored(a, row);
   if (a.scores == nullptr && scored.visible <= a.topk) return;  // every entry is taken
@@ -71,7 +76,9 @@ __global__ __launch_bounds__(32 * kScoreWarps) void score_kernel(const ScoreArgu
 #pragma unroll
       for (int r = 0; r < 4; ++r) {  // register r: head n + 8 (r mod 2), pair r / 2
         const int head = 16 * m + n + 8 * (r % 2), c = kLaneDims * quad + 4 * j + 2 * (r / 2);
-        if (head < a.heads) q[m][j][r] = *reinterpret_cast<const uint32_t*>(a.q + (static_cast<int64_t>(row) * a.heads + head) * kDim + c);
+        if (head < a.heads)
+          q[m][j][r] =
+              *reinterpret_cast<const uint32_t*>(a.q + (static_cast<int64_t>(row) * a.heads + head) * kDim + c);
       }
     }
   }
@@ -79,10 +86,12 @@ __global__ __launch_bounds__(32 * kScoreWarps) void score_kernel(const ScoreArgu
   for (int step = blockIdx.x * kScoreWarps + warp; step < steps; step += gridDim.x * kScoreWarps) {
     const int i = 8 * step + n;
     const int entry = scored.entry(min(i, scored.count - 1), a.candidate_shift);
-    const auto* page = reinterpret_cast<const uint8_t*>(a.pages + static_cast<int64_t>(a.v.blocks[s.first_block + (entry >> a.page_shift)]) * a.page_stride);
+    const auto* page = reinterpret_cast<const uint8_t*>(
+        a.pages + static_cast<int64_t>(a.v.blocks[s.first_block + (entry >> a.page_shift)]) * a.page_stride);
     const int offset = entry & ((1 << a.page_shift) - 1);
     const uint8_t* data = page + a.key_offset + static_cast<int64_t>(offset) * a.key_data_bytes + kLaneDims / 2 * quad;
-    const float scale = ue8m0_value(page[a.key_scale_offset + static_cast<int64_t>(offset) * a.key_scale_bytes + kLaneDims * quad / 32]);
+    const float scale = ue8m0_value(
+        page[a.key_scale_offset + static_cast<int64_t>(offset) * a.key_scale_bytes + kLaneDims * quad / 32]);
     uint32_t words[kLaneDims / 8];
 #pragma unroll
     for (int w = 0; w < kLaneDims / 8; ++w) words[w] = *reinterpret_cast<const uint32_t*>(data + 4 * w);
@@ -91,9 +100,11 @@ __global__ __launch_bounds__(32 * kScoreWarps) void score_kernel(const ScoreArgu
     for (int j = 0; j < kSteps; ++j) {
       const uint32_t word = words[j / 2] >> (16 * (j % 2));  // dims 4 j .. 4 j + 3
       const __nv_bfloat162 b0(rounded(e2m1_value(word & 15) * scale), rounded(e2m1_value(word >> 4 & 15) * scale));
-      const __nv_bfloat162 b1(rounded(e2m1_value(word >> 8 & 15) * scale), rounded(e2m1_value(word >> 12 & 15) * scale));
+      const __nv_bfloat162 b1(rounded(e2m1_value(word >> 8 & 15) * scale),
+                              rounded(e2m1_value(word >> 12 & 15) * scale));
       mma_bf16(d[0], q[0][j], *reinterpret_cast<const uint32_t*>(&b0), *reinterpret_cast<const uint32_t*>(&b1));
-      if (a.heads > 16) mma_bf16(d[1], q[1][j], *reinterpret_cast<const uint32_t*>(&b0), *reinterpret_cast<const uint32_t*>(&b1));
+      if (a.heads > 16)
+        mma_bf16(d[1], q[1][j], *reinterpret_cast<const uint32_t*>(&b0), *reinterpret_cast<const uint32_t*>(&b1));
     }
     __syncwarp();
 #pragma unroll
@@ -104,7 +115,8 @@ __global__ __launch_bounds__(32 * kScoreWarps) void score_kernel(const ScoreArgu
     __syncwarp();
     // Lane (n, quad): chain `quad` of entry n (8.2).
     bf16 chain = rounded(0.0f);
-    for (int h = quad; h < a.heads; h += 4) chain = __hfma(rounded(fmaxf(dots[warp][n][h], 0.0f)), a.weights[static_cast<int64_t>(row) * a.heads + h], chain);
+    for (int h = quad; h < a.heads; h += 4)
+      chain = __hfma(rounded(fmaxf(dots[warp][n][h], 0.0f)), a.weights[static_cast<int64_t>(row) * a.heads + h], chain);
     const bf16 c0 = __hadd_rn(chain, __shfl_down_sync(0xffffffffu, chain, 2));
     const bf16 total = __hadd_rn(c0, __shfl_down_sync(0xffffffffu, c0, 1));
     if (quad == 0 && i < scored.count) {
@@ -115,8 +127,8 @@ __global__ __launch_bounds__(32 * kScoreWarps) void score_kernel(const ScoreArgu
 }
 
 // For 128 dims. A warpgroup scores 64 entries at a time: keys are the A operand, expanded in registers like FP4 weights
-// (weights.cuh), the row's heads the B operand. Column 8 i + 2 quad + e of B holds head 8 i + quad + 4 e, so that each lane finds the
-// heads of its chain (8.2) in its own accumulators.
+// (weights.cuh), the row's heads the B operand. Column 8 i + 2 quad + e of B holds head 8 i + quad + 4 e, so that each
+// lane finds the heads of its chain (8.2) in its own accumulators.
 constexpr int kWideThreads = 256, kWideHeads = 32;
 
 struct KeyTile {
@@ -130,10 +142,12 @@ struct KeyPlace {
 
 __global__ __launch_bounds__(kWideThreads, 2) void score_wide_kernel(const ScoreArguments a, const Shifts shifts) {
   using F = Fragment<WeightFormat::kFp4>;
-  __shared__ __align__(128) uint8_t heads[kWideHeads / 8 * 16 * 128];  // [4 groups of heads][16 cores][8 heads][16 bytes]
+  // [4 groups of heads][16 cores][8 heads][16 bytes]
+  __shared__ __align__(128) uint8_t heads[kWideHeads / 8 * 16 * 128];
   wait_for_inputs();
   start_next_kernel();
-  const int row = a.first_row + blockIdx.y, lane = threadIdx.x % 32, quad = lane % 4, group = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 128, 0);
+  const int row = a.first_row + blockIdx.y, lane = threadIdx.x % 32, quad = lane % 4,
+            group = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 128, 0);
   const SequenceRows s = a.v.sequences[a.v.sequence[row]];
   const Scored scored(a, row);
   if (a.scores == nullptr && scored.visible <= a.topk) return;  // every entry is taken
@@ -145,17 +159,20 @@ __global__ __launch_bounds__(kWideThreads, 2) void score_wide_kernel(const Score
     if (head < a.heads) {
       const bf16* x = a.q + (static_cast<int64_t>(row) * a.heads + head) * 128;
       const int c = packed_column(WeightFormat::kFp4, q, j, e, 0);
-      u = __bfloat16_as_ushort(x[c]) | static_cast<uint32_t>(__bfloat16_as_ushort(x[packed_column(WeightFormat::kFp4, q, j, e, 1)])) << 16;
+      u = __bfloat16_as_ushort(x[c]) |
+          static_cast<uint32_t>(__bfloat16_as_ushort(x[packed_column(WeightFormat::kFp4, q, j, e, 1)])) << 16;
     }
     *reinterpret_cast<uint32_t*>(heads + column / 8 * 2048 + (2 * j + e) * 128 + column % 8 * 16 + q * 4) = u;
   }
   bf16 weight[kWideHeads / 4];
 #pragma unroll
-  for (int i = 0; i < kWideHeads / 4; ++i) weight[i] = quad + 4 * i < a.heads ? a.weights[static_cast<int64_t>(row) * a.heads + quad + 4 * i] : rounded(0.0f);
+  for (int i = 0; i < kWideHeads / 4; ++i)
+    weight[i] = quad + 4 * i < a.heads ? a.weights[static_cast<int64_t>(row) * a.heads + quad + 4 * i] : rounded(0.0f);
   async_proxy_fence();
   __syncthreads();
 
-  const int tiles = (scored.count + 63) / 64, step = gridDim.x * (kWideThreads / 128), in_tile = 16 * (threadIdx.x % 128 / 32) + lane / 4;
+  const int tiles = (scored.count + 63) / 64, step = gridDim.x * (kWideThreads / 128),
+            in_tile = 16 * (threadIdx.x % 128 / 32) + lane / 4;
   const auto look_up = [&](int tile, KeyPlace* to) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -168,8 +185,10 @@ __global__ __launch_bounds__(kWideThreads, 2) void score_wide_kernel(const Score
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const auto* page = reinterpret_cast<const uint8_t*>(a.pages + from.block[h] * a.page_stride);
-      to->code[h] = *reinterpret_cast<const uint4*>(page + a.key_offset + static_cast<int64_t>(from.offset[h]) * 64 + 16 * quad);
-      to->scale[h] = *reinterpret_cast<const uint32_t*>(page + a.key_scale_offset + static_cast<int64_t>(from.offset[h]) * 4);
+      to->code[h] =
+          *reinterpret_cast<const uint4*>(page + a.key_offset + static_cast<int64_t>(from.offset[h]) * 64 + 16 * quad);
+      to->scale[h] =
+          *reinterpret_cast<const uint32_t*>(page + a.key_scale_offset + static_cast<int64_t>(from.offset[h]) * 4);
     }
   };
   // Scores one tile; then the keys two tiles and the places four tiles ahead are on their way.
@@ -184,27 +203,32 @@ __global__ __launch_bounds__(kWideThreads, 2) void score_wide_kernel(const Score
     float dot[kWideHeads / 2];
     wgmma_fence();
 #pragma unroll
-    for (int j = 0; j < 8; ++j) wgmma_bf16<kWideHeads>(dot, operand[j], matrix_descriptor(heads + 2 * j * 128, 128, 2048), j > 0);
+    for (int j = 0; j < 8; ++j)
+      wgmma_bf16<kWideHeads>(dot, operand[j], matrix_descriptor(heads + 2 * j * 128, 128, 2048), j > 0);
     wgmma_commit();
     wgmma_wait<0>();
 #pragma unroll
-    for (int j = 0; j < 8; ++j) asm volatile("" ::"r"(operand[j][0]), "r"(operand[j][1]), "r"(operand[j][2]), "r"(operand[j][3]));
+    for (int j = 0; j < 8; ++j)
+      asm volatile("" ::"r"(operand[j][0]), "r"(operand[j][1]), "r"(operand[j][2]), "r"(operand[j][3]));
     // Both of a lane's entries at once: heads quad, quad + 4, ..
     __nv_bfloat162 chain(rounded(0.0f), rounded(0.0f));
 #pragma unroll
     for (int i = 0; i < kWideHeads / 4; ++i) {
       const int at = i / 2 * 4 + i % 2;
       const __nv_bfloat162 positive(rounded(fmaxf(dot[at], 0.0f)), rounded(fmaxf(dot[at + 2], 0.0f)));
-      chain = __hfma2(positive, __nv_bfloat162(weight[i], weight[i]), chain);  // weights of heads that are not there are 0
+      // weights of heads that are not there are 0
+      chain = __hfma2(positive, __nv_bfloat162(weight[i], weight[i]), chain);
     }
-    const __nv_bfloat162 c0 = __hadd2_rn(chain, __shfl_down_sync(0xffffffffu, chain, 2)), total = __hadd2_rn(c0, __shfl_down_sync(0xffffffffu, c0, 1));
+    const __nv_bfloat162 c0 = __hadd2_rn(chain, __shfl_down_sync(0xffffffffu, chain, 2)),
+                         total = __hadd2_rn(c0, __shfl_down_sync(0xffffffffu, c0, 1));
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int i = 64 * tile + in_tile + 8 * h;
       if (quad != 0 || i >= scored.count) continue;
       const bf16 score = h == 0 ? total.x : total.y;
       a.keys[static_cast<int64_t>(blockIdx.y) * a.columns + i] = ordered_key(score);
-      if (a.scores != nullptr) a.scores[static_cast<int64_t>(row) * a.score_columns + scored.entry(i, a.candidate_shift)] = value(score);
+      if (a.scores != nullptr)
+        a.scores[static_cast<int64_t>(row) * a.score_columns + scored.entry(i, a.candidate_shift)] = value(score);
     }
     __syncwarp();
   };
@@ -222,8 +246,10 @@ __global__ __launch_bounds__(kWideThreads, 2) void score_wide_kernel(const Score
   }
 }
 
-// ---- selection -----------------------------------------------------------------------------------------------------------------
-constexpr int kSelectThreads = 1024, kHighBits = 12, kHighBins = 1 << kHighBits, kLowBins = 1 << (16 - kHighBits), kVector = 8;
+// ---- selection
+// -----------------------------------------------------------------------------------------------------------------
+constexpr int kSelectThreads = 1024, kHighBits = 12, kHighBins = 1 << kHighBits, kLowBins = 1 << (16 - kHighBits),
+              kVector = 8;
 
 // Exclusive sum over the block; *total: over all threads. `shared`: 33 ints, free again after the next barrier but one.
 __device__ __forceinline__ int block_exclusive(int n, int* shared, int* total) {
@@ -261,7 +287,8 @@ __device__ int find_bin(const int* histogram, int keep, int* shared, int* above)
   int seen = block_exclusive(sum, shared, &total);
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
-    if (seen < keep && seen + count[i] >= keep) found[0] = kBins - 1 - (static_cast<int>(threadIdx.x) * kEach + i), found[1] = seen;
+    if (seen < keep && seen + count[i] >= keep)
+      found[0] = kBins - 1 - (static_cast<int>(threadIdx.x) * kEach + i), found[1] = seen;
     seen += count[i];
   }
   __syncthreads();
@@ -269,7 +296,8 @@ __device__ int find_bin(const int* histogram, int keep, int* shared, int* above)
   return found[0];
 }
 
-// The `keep` best of n keys (keep < n, keys 16-byte aligned): calls take(index, position), positions ascending with the index.
+// The `keep` best of n keys (keep < n, keys 16-byte aligned): calls take(index, position), positions ascending with the
+// index.
 template <class Take>
 __device__ void select_best(const uint16_t* keys, int n, int keep, Take take) {
   __shared__ int histogram[kHighBins], low[kLowBins], shared[33];
@@ -302,8 +330,10 @@ __device__ void select_best(const uint16_t* keys, int n, int keep, Take take) {
     }
   }
   __syncthreads();
-  const int threshold = high * kLowBins + find_bin<kLowBins>(low, keep - above, shared, &above_low), ties = keep - above - above_low;
-  // In index order: everything above, and the first `ties` that equal the threshold. Both counts of a round (at most 8,192) in one sum.
+  const int threshold = high * kLowBins + find_bin<kLowBins>(low, keep - above, shared, &above_low),
+            ties = keep - above - above_low;
+  // In index order: everything above, and the first `ties` that equal the threshold. Both counts of a round (at most
+  // 8,192) in one sum.
   int greater_base = 0, equal_base = 0;
   for (int i0 = 0; i0 < n; i0 += kVector * kSelectThreads) {
     const int i = i0 + kVector * threadIdx.x;
@@ -368,21 +398,27 @@ __device__ void select_entries(const ScoreArguments& a, int32_t* out) {
   const Scored scored(a, row);
   int32_t* selected = out + static_cast<int64_t>(row) * a.topk;
   if (scored.count <= a.topk) {
-    for (int i = threadIdx.x; i < a.topk; i += kSelectThreads) selected[i] = i < scored.count ? scored.entry(i, a.candidate_shift) : -1;
+    for (int i = threadIdx.x; i < a.topk; i += kSelectThreads)
+      selected[i] = i < scored.count ? scored.entry(i, a.candidate_shift) : -1;
     return;
   }
-  select_best(a.keys + static_cast<int64_t>(blockIdx.x) * a.columns, scored.count, a.topk, [&](int i, int position) { selected[position] = scored.entry(i, a.candidate_shift); });
+  select_best(a.keys + static_cast<int64_t>(blockIdx.x) * a.columns, scored.count, a.topk,
+              [&](int i, int position) { selected[position] = scored.entry(i, a.candidate_shift); });
 }
 
 // Block y = 0 selects a row's entries; 1 its candidate blocks.
-__global__ __launch_bounds__(kSelectThreads) void select_kernel(const ScoreArguments a, int32_t* entries, int32_t* candidates, uint16_t* maxima, int64_t maxima_columns) {
+__global__ __launch_bounds__(kSelectThreads) void select_kernel(const ScoreArguments a, int32_t* entries,
+                                                                int32_t* candidates, uint16_t* maxima,
+                                                                int64_t maxima_columns) {
   wait_for_inputs();
   start_next_kernel();
   blockIdx.y == 0 ? select_entries(a, entries) : select_blocks(a, candidates, maxima, maxima_columns);
 }
 
 __global__ void clear_scores_kernel(float* scores, int64_t n) {
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < n; i += static_cast<int64_t>(gridDim.x) * blockDim.x) scores[i] = -INFINITY;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < n;
+       i += static_cast<int64_t>(gridDim.x) * blockDim.x)
+    scores[i] = -INFINITY;
 }
 
 }  // namespace
@@ -398,14 +434,18 @@ void Backend::select(At where) {
   a.pages = kv_.pages;
   a.keys = scores_;
   a.page_stride = static_cast<int64_t>(layout_.page_stride);
-  a.key_offset = static_cast<int64_t>(source.key_offset), a.key_scale_offset = static_cast<int64_t>(source.key_scale_offset);
+  a.key_offset = static_cast<int64_t>(source.key_offset),
+  a.key_scale_offset = static_cast<int64_t>(source.key_scale_offset);
   a.columns = score_columns_, a.score_columns = buffer(Role::kIndexScores).cols;
   a.page_shift = std::countr_zero(static_cast<unsigned>(source.page_entries));
   a.candidate_shift = std::countr_zero(static_cast<unsigned>(c_.candidate_block_size));
-  a.key_data_bytes = static_cast<int>(layout_.key_data_bytes), a.key_scale_bytes = static_cast<int>(layout_.key_scale_bytes);
+  a.key_data_bytes = static_cast<int>(layout_.key_data_bytes),
+  a.key_scale_bytes = static_cast<int>(layout_.key_scale_bytes);
   a.heads = static_cast<int>(c_.index_n_heads), a.ratio = layer.ratio, a.topk = static_cast<int>(c_.index_topk);
-  a.candidate_blocks = static_cast<int>(c_.candidate_topk_blocks), a.candidate_size = static_cast<int>(c_.candidate_block_size);
-  const bool source_of_candidates = where.layer == c_.candidate_source_layer_id, filtered = where.layer > c_.candidate_source_layer_id;
+  a.candidate_blocks = static_cast<int>(c_.candidate_topk_blocks),
+  a.candidate_size = static_cast<int>(c_.candidate_block_size);
+  const bool source_of_candidates = where.layer == c_.candidate_source_layer_id,
+             filtered = where.layer > c_.candidate_source_layer_id;
   if (filtered) a.candidates = at<int32_t>(Role::kCandidates);
   if (limits_.keep_scores) {
     a.scores = at<float>(Role::kIndexScores);
@@ -422,7 +462,8 @@ void Backend::select(At where) {
     } else {
       score_kernel<64><<<dim3(ctas, n), 32 * kScoreWarps, 0, stream_>>>(a);
     }
-    launch_next(select_kernel, dim3(n, source_of_candidates ? 2 : 1), kSelectThreads, 0, stream_, a, at<int32_t>(Role::kSelected), at<int32_t>(Role::kCandidates), block_scores_, maxima_columns);
+    launch_next(select_kernel, dim3(n, source_of_candidates ? 2 : 1), kSelectThreads, 0, stream_, a,
+                at<int32_t>(Role::kSelected), at<int32_t>(Role::kCandidates), block_scores_, maxima_columns);
   }
 }
 

@@ -1,10 +1,10 @@
-// A thread's share of a 16-row (mma) or 64-row (wgmma) x 128-column weight tile: loading it as stored, and expanding it to the
-// registers of the A operand.
+// A thread's share of a 16-row (mma) or 64-row (wgmma) x 128-column weight tile: loading it as stored, and expanding it
+// to the registers of the A operand.
 //
-// Lane l holds rows l / 4 and l / 4 + 8 of its warp's 16 and 32 columns of the chunk, in 16-byte vectors so placed that the four
-// lanes of a row read whole sectors. Step j of 8 multiplies four of the 32, packed_column() says which: the order in which the
-// cheapest instructions unpack each format. Packed activations (pack.cu) hold their columns in the same order, so no lane
-// exchanges data.
+// Lane l holds rows l / 4 and l / 4 + 8 of its warp's 16 and 32 columns of the chunk, in 16-byte vectors so placed that
+// the four lanes of a row read whole sectors. Step j of 8 multiplies four of the 32, packed_column() says which: the
+// order in which the cheapest instructions unpack each format. Packed activations (pack.cu) hold their columns in the
+// same order, so no lane exchanges data.
 #pragma once
 
 #include <cstdint>
@@ -22,21 +22,24 @@ __device__ __forceinline__ uint32_t scale_pair(uint32_t bits, uint32_t factor) {
 }
 
 // Word `i` of four.
-__device__ __forceinline__ uint32_t word_of(const uint4& u, int i) { return i == 0 ? u.x : i == 1 ? u.y : i == 2 ? u.z : u.w; }
+__device__ __forceinline__ uint32_t word_of(const uint4& u, int i) {
+  return i == 0 ? u.x : i == 1 ? u.y : i == 2 ? u.z : u.w;
+}
 
-// Left shifts as multiplications by numbers that the compiler does not know: they go to the multipliers, while the logic unit, which
-// expansion keeps busiest, is left with the masks.
+// Left shifts as multiplications by numbers that the compiler does not know: they go to the multipliers, while the
+// logic unit, which expansion keeps busiest, is left with the masks.
 struct Shifts {
   uint32_t by1 = 1 << 1, by2 = 1 << 2, by3 = 1 << 3, by4 = 1 << 4, by6 = 1 << 6, by8 = 1 << 8, by12 = 1 << 12;
 };
 
-// kVectors: 16-byte vectors a row; kVectorStep: bytes between a lane's vectors in a row; kRowBytes: bytes of a chunk in a row;
-// kScaleRows: weight rows that share a scale.
-// expand(v, j, f, shifts, a): the A registers of step j from the vectors v[row half][kVectors]; f: factors() of the chunk's scales.
+// kVectors: 16-byte vectors a row; kVectorStep: bytes between a lane's vectors in a row; kRowBytes: bytes of a chunk in
+// a row; kScaleRows: weight rows that share a scale. expand(v, j, f, shifts, a): the A registers of step j from the
+// vectors v[row half][kVectors]; f: factors() of the chunk's scales.
 template <WeightFormat kFormat>
 struct Fragment;
 
-// Codes spread to exponent and mantissa fields are the value times 2^-120 (FP8) or 2^-126 (FP4); the factor undoes that.
+// Codes spread to exponent and mantissa fields are the value times 2^-120 (FP8) or 2^-126 (FP4); the factor undoes
+// that.
 template <>
 struct Fragment<WeightFormat::kFp8> {
   static constexpr int kVectors = 2, kVectorStep = 64, kRowBytes = 128, kScaleRows = 32, kFactors = 2;
@@ -46,7 +49,8 @@ struct Fragment<WeightFormat::kFp8> {
     f[0] = __byte_perm(scales, 0, 0x4440 + quad / 2) * 0x00800080u + 120 * 0x00800080u;
     f[1] = __byte_perm(scales, 0, 0x4442 + quad / 2) * 0x00800080u + 120 * 0x00800080u;
   }
-  __device__ __forceinline__ static void expand(const uint4 (&v)[2][kVectors], int j, const uint32_t (&f)[kFactors], const Shifts& s, uint32_t (&a)[4]) {
+  __device__ __forceinline__ static void expand(const uint4 (&v)[2][kVectors], int j, const uint32_t (&f)[kFactors],
+                                                const Shifts& s, uint32_t (&a)[4]) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const uint32_t word = word_of(v[h][j / 4], j % 4);
@@ -56,16 +60,19 @@ struct Fragment<WeightFormat::kFp8> {
   }
 };
 
-// FP4 weights lie in tiles of 16 rows x 128 columns (arrange_fp4(), linear.h): 16 x 64 bytes of codes, then four scales a row; the tiles of
-// 32 rows side by side. A word holds 8 codes; those of columns b and b + 4 have their bits where one shift and one mask bring them to their fields (b = 3: three), in the low
-// and in the high half alike:
+// FP4 weights lie in tiles of 16 rows x 128 columns (arrange_fp4(), linear.h): 16 x 64 bytes of codes, then four scales
+// a row; the tiles of
+// 32 rows side by side. A word holds 8 codes; those of columns b and b + 4 have their bits where one shift and one mask
+// bring them to their fields (b = 3: three), in the low and in the high half alike:
 //   bit    15 14 13 12 11 10  9  8  7  6  5  4  3  2  1  0
 //   code    0  3  3  1  3  3  2  0  0  0  1  1  1  2  2  2
 //   part    s  s  e  s  m  e' s  e  e' m  e  e' m  e  e' m
 inline constexpr int kFp4TileBytes = 16 * (64 + 4);
 
 // Where the tile of rows 16 block .. begins.
-__host__ __device__ constexpr int64_t fp4_tile(int block, int chunk, int chunks) { return (static_cast<int64_t>(block / 2) * chunks + chunk) * 2 * kFp4TileBytes + block % 2 * kFp4TileBytes; }
+__host__ __device__ constexpr int64_t fp4_tile(int block, int chunk, int chunks) {
+  return (static_cast<int64_t>(block / 2) * chunks + chunk) * 2 * kFp4TileBytes + block % 2 * kFp4TileBytes;
+}
 
 // The bits of a word of 8 codes as published (low nibble first), so placed.
 __host__ __device__ constexpr uint32_t spread_fp4(uint32_t word) {
@@ -82,11 +89,13 @@ struct Fragment<WeightFormat::kFp4> {
   static constexpr int kVectors = 1, kVectorStep = 0, kRowBytes = 64, kScaleRows = 1, kFactors = 2;
 
   // Columns 32 quad .. + 31: scale `quad`, one a row.
-  __device__ __forceinline__ static void factors(uint32_t scales0, uint32_t scales1, int quad, uint32_t (&f)[kFactors]) {
+  __device__ __forceinline__ static void factors(uint32_t scales0, uint32_t scales1, int quad,
+                                                 uint32_t (&f)[kFactors]) {
     f[0] = __byte_perm(scales0, 0, 0x4440 + quad) * 0x00800080u + 126 * 0x00800080u;
     f[1] = __byte_perm(scales1, 0, 0x4440 + quad) * 0x00800080u + 126 * 0x00800080u;
   }
-  __device__ __forceinline__ static void expand(const uint4 (&v)[2][kVectors], int j, const uint32_t (&f)[kFactors], const Shifts& s, uint32_t (&a)[4]) {
+  __device__ __forceinline__ static void expand(const uint4 (&v)[2][kVectors], int j, const uint32_t (&f)[kFactors],
+                                                const Shifts& s, uint32_t (&a)[4]) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const uint32_t word = word_of(v[h][0], j / 2);
@@ -95,7 +104,8 @@ struct Fragment<WeightFormat::kFp4> {
         a[2 + h] = scale_pair((word * s.by3) & 0x81c081c0u, f[h]);
       } else {
         a[h] = scale_pair((word * s.by6) & 0x81c081c0u, f[h]);
-        a[2 + h] = scale_pair(((word * s.by1) & 0x80008000u) | ((word >> 5) & 0x01400140u) | ((word >> 3) & 0x00800080u), f[h]);
+        a[2 + h] = scale_pair(
+            ((word * s.by1) & 0x80008000u) | ((word >> 5) & 0x01400140u) | ((word >> 3) & 0x00800080u), f[h]);
       }
     }
   }
@@ -103,7 +113,8 @@ struct Fragment<WeightFormat::kFp4> {
 
 // FP4 records of the KV memory: words as published.
 struct Fp4Record {
-  __device__ __forceinline__ static void expand(const uint4 (&v)[2][1], int j, const uint32_t (&f)[2], const Shifts& s, uint32_t (&a)[4]) {
+  __device__ __forceinline__ static void expand(const uint4 (&v)[2][1], int j, const uint32_t (&f)[2], const Shifts& s,
+                                                uint32_t (&a)[4]) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const uint32_t word = word_of(v[h][0], j / 2);
@@ -120,7 +131,8 @@ struct Fragment<WeightFormat::kBf16> {
   static constexpr int kVectors = 4, kVectorStep = 64, kRowBytes = 256, kScaleRows = 0, kFactors = 1;
 
   __device__ __forceinline__ static void factors(uint32_t, uint32_t, int, uint32_t (&)[kFactors]) {}
-  __device__ __forceinline__ static void expand(const uint4 (&v)[2][kVectors], int j, const uint32_t (&)[kFactors], const Shifts&, uint32_t (&a)[4]) {
+  __device__ __forceinline__ static void expand(const uint4 (&v)[2][kVectors], int j, const uint32_t (&)[kFactors],
+                                                const Shifts&, uint32_t (&a)[4]) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const uint4 u = v[h][j / 2];

@@ -1,6 +1,6 @@
-// One pair of functions a format (internal to serve/images): the size in the head, and the pixels. `out` of decode_* has
-// room for the whole image. Null for success, else a literal that says what is wrong with the file; the two below are told
-// apart by their addresses.
+// One pair of functions a format (internal to serve/images): the size in the head, and the pixels. `out` of decode_*
+// has room for the whole image. Null for success, else a literal that says what is wrong with the file; the two below
+// are told apart by their addresses.
 #pragma once
 
 #include <cstddef>

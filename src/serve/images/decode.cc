@@ -24,7 +24,8 @@ constexpr Codec kCodecs[] = {
 };
 
 constexpr std::string_view kUnsupported =
-    "You have uploaded an unsupported image. Please make sure your image is valid and has one of the following formats: webp, png, jpeg, "
+    "You have uploaded an unsupported image. Please make sure your image is valid and has one of the following "
+    "formats: webp, png, jpeg, "
     "and gif.";
 
 std::optional<ImageFormat> sniff(std::string_view bytes) {
@@ -36,7 +37,8 @@ std::optional<ImageFormat> sniff(std::string_view bytes) {
 }
 
 ImageError damaged(ImageFormat format, std::string_view why) {
-  return {.code = image_code::kDamaged, .message = fmt::format("{} ({}: {}.)", kUnsupported, image_format_name(format), why)};
+  return {.code = image_code::kDamaged,
+          .message = fmt::format("{} ({}: {}.)", kUnsupported, image_format_name(format), why)};
 }
 
 }  // namespace
@@ -52,7 +54,8 @@ std::optional<ImageError> read_image_info(std::string_view bytes, int side_max, 
   if (out->width < 1 || out->height < 1) return damaged(*format, "it has no pixels");
   if (out->width > side_max || out->height > side_max) {
     return ImageError{.code = image_code::kTooManyPixels,
-                      .message = fmt::format("The image has {} x {} pixels; image_side_max is {}.", out->width, out->height, side_max),
+                      .message = fmt::format("The image has {} x {} pixels; image_side_max is {}.", out->width,
+                                             out->height, side_max),
                       .limit = "image_side_max"};
   }
   const size_t area = static_cast<size_t>(out->width) * static_cast<size_t>(out->height);
@@ -66,11 +69,14 @@ std::optional<ImageError> decode_image(std::string_view bytes, const ImageInfo& 
     out->height = info.height;
     out->rgb.assign(3 * static_cast<size_t>(info.width) * static_cast<size_t>(info.height), 0);
   } catch (const std::bad_alloc&) {
-    return ImageError{.code = image_code::kOverloaded, .message = "There is not enough memory for the image now.", .retry = true};
+    return ImageError{
+        .code = image_code::kOverloaded, .message = "There is not enough memory for the image now.", .retry = true};
   }
   const char* why = kCodecs[static_cast<size_t>(info.format)].decode(bytes, info, deadline, out->rgb.data());
   if (why == kOutOfTime) {
-    return ImageError{.code = image_code::kTooManyPixels, .message = "The image was not decoded within image_timeout_s.", .limit = "image_timeout_s"};
+    return ImageError{.code = image_code::kTooManyPixels,
+                      .message = "The image was not decoded within image_timeout_s.",
+                      .limit = "image_timeout_s"};
   }
   if (why != nullptr) return damaged(info.format, why);
   return std::nullopt;

@@ -1,14 +1,15 @@
 // The bytes of an image file -> its pixels. Pure: no files, no network, no state.
 //
 //   ImageInfo info;
-//   if (auto error = read_image_info(bytes, limits, &info)) return *error;      // format and size, checked against limits
+//   // format and size, checked against limits
+//   if (auto error = read_image_info(bytes, limits, &info)) return *error;
 //   Pixels pixels;
 //   if (auto error = decode_image(bytes, info, deadline, &pixels)) return *error;
 //
-// JPEG (libjpeg-turbo, also CMYK and progressive), PNG (libpng), WebP (libwebp; of an animation the first frame) and GIF
-// (giflib; the first frame). The kind is told by the bytes, not by a declared type. Pixels are RGB as stored: alpha is
-// dropped and EXIF orientation left alone, as spec/model.md 12.1 has it. Files that are cut off are refused. Decoding
-// allocates at most info.decode_bytes beside a few hundred KiB, which a caller can set aside before.
+// JPEG (libjpeg-turbo, also CMYK and progressive), PNG (libpng), WebP (libwebp; of an animation the first frame) and
+// GIF (giflib; the first frame). The kind is told by the bytes, not by a declared type. Pixels are RGB as stored: alpha
+// is dropped and EXIF orientation left alone, as spec/model.md 12.1 has it. Files that are cut off are refused.
+// Decoding allocates at most info.decode_bytes beside a few hundred KiB, which a caller can set aside before.
 #pragma once
 
 #include <chrono>

@@ -90,7 +90,8 @@ size_t on_body(char* bytes, size_t size, size_t count, void* data) {
 int on_progress(void* data, curl_off_t expected, curl_off_t, curl_off_t, curl_off_t) {
   auto* t = static_cast<Transfer*>(data);
   t->stopped = (*t->stop)();
-  t->too_large = t->too_large || (expected > 0 && static_cast<uint64_t>(expected) > t->limits->bytes_max && t->status() == 200);
+  t->too_large =
+      t->too_large || (expected > 0 && static_cast<uint64_t>(expected) > t->limits->bytes_max && t->status() == 200);
   return t->stopped || t->too_large;
 }
 
@@ -130,7 +131,8 @@ std::optional<ImageError> check_url(CURLU* url, const FetchRules& rules, bool* a
   }
   *any_address = is_allowed(rules, host, port);
   if (!*any_address && port != "80" && port != "443") {
-    return bad_url(fmt::format("The image's URL has the port {}; images are fetched from ports 80 and 443 only.", port));
+    return bad_url(
+        fmt::format("The image's URL has the port {}; images are fetched from ports 80 and 443 only.", port));
   }
   return std::nullopt;
 }
@@ -146,7 +148,8 @@ std::optional<ImageError> transfer_error(const Transfer& t, CURLcode code) {
   }
   if (t.too_large) {
     return ImageError{.code = image_code::kTooManyBytes,
-                      .message = fmt::format("The image at the URL has more bytes than may be fetched for it, {} (image_bytes_max, images_fetched_bytes_max).",
+                      .message = fmt::format("The image at the URL has more bytes than may be fetched for it, {} "
+                                             "(image_bytes_max, images_fetched_bytes_max).",
                                              t.limits->bytes_max),
                       .limit = "image_bytes_max"};
   }
@@ -156,13 +159,17 @@ std::optional<ImageError> transfer_error(const Transfer& t, CURLcode code) {
                       .retry = true,
                       .limit = "image_memory_max"};
   }
-  if (t.stopped) return fetch_failed(true, "The service ended, or gave up on the request, while the image was fetched.");
-  if (t.head_bytes > kHeadBytesMax) return fetch_failed(false, fmt::format("The image's server sent more than {} bytes of headers.", kHeadBytesMax));
+  if (t.stopped)
+    return fetch_failed(true, "The service ended, or gave up on the request, while the image was fetched.");
+  if (t.head_bytes > kHeadBytesMax)
+    return fetch_failed(false, fmt::format("The image's server sent more than {} bytes of headers.", kHeadBytesMax));
   if (status == 404 || status == 410) {
-    return ImageError{.code = image_code::kNotFound, .message = fmt::format("There is no image at the URL: its server answered {}.", status)};
+    return ImageError{.code = image_code::kNotFound,
+                      .message = fmt::format("There is no image at the URL: its server answered {}.", status)};
   }
   if (status != 0 && status != 200) {
-    return fetch_failed(status == 429 || status >= 500, fmt::format("The image's server answered with status {}.", status));
+    return fetch_failed(status == 429 || status >= 500,
+                        fmt::format("The image's server answered with status {}.", status));
   }
   switch (code) {
     case CURLE_OK: return std::nullopt;
@@ -178,22 +185,29 @@ std::optional<ImageError> transfer_error(const Transfer& t, CURLcode code) {
   }
 }
 
-bool is_redirect(long status) { return status == 301 || status == 302 || status == 303 || status == 307 || status == 308; }
+bool is_redirect(long status) {
+  return status == 301 || status == 302 || status == 303 || status == 307 || status == 308;
+}
 
 // One request; *next is where it leads on, or empty.
 std::optional<ImageError> fetch_once(const std::string& text, const FetchRules& rules, const FetchLimits& limits,
                                      const std::function<bool()>& stop, std::string* out, std::string* next) {
   const Url url(curl_url(), &curl_url_cleanup);
   const std::unique_ptr<CURL, decltype(&curl_easy_cleanup)> curl(curl_easy_init(), &curl_easy_cleanup);
-  if (!url || !curl) return ImageError{.code = image_code::kOverloaded, .message = "There is not enough memory to fetch the image now.", .retry = true};
-  if (curl_url_set(url.get(), CURLUPART_URL, text.c_str(), 0) != CURLUE_OK) return bad_url("The image's URL is malformed.");
+  if (!url || !curl)
+    return ImageError{.code = image_code::kOverloaded,
+                      .message = "There is not enough memory to fetch the image now.",
+                      .retry = true};
+  if (curl_url_set(url.get(), CURLUPART_URL, text.c_str(), 0) != CURLUE_OK)
+    return bad_url("The image's URL is malformed.");
   Transfer t;
   t.limits = &limits;
   t.stop = &stop;
   t.curl = curl.get();
   t.body = out;
   if (auto error = check_url(url.get(), rules, &t.any_address)) return error;
-  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(limits.deadline - std::chrono::steady_clock::now()).count();
+  const auto left =
+      std::chrono::duration_cast<std::chrono::milliseconds>(limits.deadline - std::chrono::steady_clock::now()).count();
   if (left <= 0) return transfer_error(t, CURLE_OPERATION_TIMEDOUT);
   set_options(&t, url.get(), static_cast<long>(left));
   out->clear();

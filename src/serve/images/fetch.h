@@ -3,10 +3,12 @@
 //
 //   FetchRules rules{.allow_hosts = {"images.internal:8080"}};
 //   std::string bytes;
-//   if (auto error = fetch_image(url, rules, {.bytes_max = 32 << 20, .deadline = deadline}, stop, &bytes)) return *error;
+//   if (auto error = fetch_image(url, rules, {.bytes_max = 32 << 20, .deadline = deadline}, stop, &bytes)) return
+//   *error;
 //
 // - http and https, ports 80 and 443, no user name or password. Certificates are checked.
-// - Each connection is a new one, and the address that it goes to is judged when it is opened (is_public_address): a name
+// - Each connection is a new one, and the address that it goes to is judged when it is opened (is_public_address): a
+//   name
 //   cannot mean one address when it is checked and another when it is used.
 // - Redirects, a few, are requests of their own under the same rules.
 // - No proxy, no cookies, no compression; heads and bodies have limits while they are read.

@@ -39,7 +39,8 @@ const char* find_frame(GifFileType* gif) {
   for (int i = 0; i < kRecordsMax; ++i) {
     GifRecordType record = UNDEFINED_RECORD_TYPE;
     if (DGifGetRecordType(gif, &record) != GIF_OK) return "the file is cut off or damaged";
-    if (record == IMAGE_DESC_RECORD_TYPE) return DGifGetImageDesc(gif) == GIF_OK ? nullptr : "the file is cut off or damaged";
+    if (record == IMAGE_DESC_RECORD_TYPE)
+      return DGifGetImageDesc(gif) == GIF_OK ? nullptr : "the file is cut off or damaged";
     if (record == TERMINATE_RECORD_TYPE) return "it has no frame";
     if (!skip_extension(gif)) return "the file is cut off or damaged";
   }
@@ -70,8 +71,8 @@ void fill(const ImageInfo& info, const ColorMapObject* colors, int color, uint8_
 
 const char* read_frame(GifFileType* gif, const ImageInfo& info, Deadline deadline, uint8_t* out) {
   const GifImageDesc& frame = gif->Image;
-  const bool inside = frame.Left >= 0 && frame.Top >= 0 && frame.Width > 0 && frame.Height > 0 && frame.Left <= info.width - frame.Width &&
-                      frame.Top <= info.height - frame.Height;
+  const bool inside = frame.Left >= 0 && frame.Top >= 0 && frame.Width > 0 && frame.Height > 0 &&
+                      frame.Left <= info.width - frame.Width && frame.Top <= info.height - frame.Height;
   if (!inside) return "its first frame lies outside of it";
   const ColorMapObject* colors = frame.ColorMap != nullptr ? frame.ColorMap : gif->SColorMap;
   if (colors == nullptr) return "it has no colours";
@@ -81,7 +82,8 @@ const char* read_frame(GifFileType* gif, const ImageInfo& info, Deadline deadlin
     if (n % 64 == 0 && std::chrono::steady_clock::now() > deadline) return kOutOfTime;
     if (DGifGetLine(gif, row.data(), frame.Width) != GIF_OK) return "the file is cut off or damaged";
     const int y = frame.Top + row_of(n, frame.Height, frame.Interlace);
-    uint8_t* to = out + 3 * (static_cast<size_t>(y) * static_cast<size_t>(info.width) + static_cast<size_t>(frame.Left));
+    uint8_t* to =
+        out + 3 * (static_cast<size_t>(y) * static_cast<size_t>(info.width) + static_cast<size_t>(frame.Left));
     for (const GifPixelType color : row) {
       if (color >= colors->ColorCount) return "it uses a colour that it does not have";
       const GifColorType& c = colors->Colors[color];
@@ -97,7 +99,9 @@ const char* read_frame(GifFileType* gif, const ImageInfo& info, Deadline deadlin
 
 const char* read_gif_info(std::string_view bytes, ImageInfo* out) {
   if (bytes.size() < kHeadBytes) return "the file is cut off";
-  const auto number = [&](size_t at) { return static_cast<unsigned char>(bytes[at]) | static_cast<unsigned char>(bytes[at + 1]) << 8; };
+  const auto number = [&](size_t at) {
+    return static_cast<unsigned char>(bytes[at]) | static_cast<unsigned char>(bytes[at + 1]) << 8;
+  };
   out->width = number(6);
   out->height = number(8);
   out->decode_bytes = 64 << 10;  // the tables of its decoder

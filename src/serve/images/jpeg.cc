@@ -29,7 +29,9 @@ struct Decoder {
 
 void on_error(j_common_ptr common) {
   const int code = common->err->msg_code;
-  give_up(common, code == JERR_OUT_OF_MEMORY ? kOutOfMemory : code == JERR_INPUT_EOF ? "the file is cut off" : "the data is damaged");
+  give_up(common, code == JERR_OUT_OF_MEMORY ? kOutOfMemory
+                  : code == JERR_INPUT_EOF   ? "the file is cut off"
+                                             : "the data is damaged");
 }
 
 // Levels below zero are warnings. Only a missing end makes a file unusable: decoders fill what else is damaged.
@@ -56,7 +58,8 @@ void open(Decoder* d, std::string_view bytes) {
   jpeg_mem_src(&d->jpeg, reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size());
   jpeg_read_header(&d->jpeg, TRUE);
   const int components = d->jpeg.num_components;
-  if (components != 1 && components != 3 && components != 4) give_up(reinterpret_cast<j_common_ptr>(&d->jpeg), "it has an unknown kind of colour");
+  if (components != 1 && components != 3 && components != 4)
+    give_up(reinterpret_cast<j_common_ptr>(&d->jpeg), "it has an unknown kind of colour");
 }
 
 // Adobe's CMYK files hold inverted values.
@@ -77,8 +80,10 @@ void read_rows(Decoder* d, const ImageInfo& info, uint8_t* out) {
   const bool cmyk = jpeg.num_components == 4;
   jpeg.out_color_space = cmyk ? JCS_CMYK : JCS_RGB;
   jpeg_start_decompress(&jpeg);
-  if (jpeg.output_width != width || jpeg.output_height != static_cast<unsigned>(info.height)) give_up(common, "its size changes");
-  JSAMPARRAY four = cmyk ? (*jpeg.mem->alloc_sarray)(common, JPOOL_IMAGE, static_cast<JDIMENSION>(4 * width), 1) : nullptr;
+  if (jpeg.output_width != width || jpeg.output_height != static_cast<unsigned>(info.height))
+    give_up(common, "its size changes");
+  JSAMPARRAY four =
+      cmyk ? (*jpeg.mem->alloc_sarray)(common, JPOOL_IMAGE, static_cast<JDIMENSION>(4 * width), 1) : nullptr;
   while (jpeg.output_scanline < jpeg.output_height) {
     uint8_t* row = out + 3 * width * jpeg.output_scanline;
     JSAMPROW target = cmyk ? four[0] : row;

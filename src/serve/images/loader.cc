@@ -136,28 +136,34 @@ struct ImageLoader::Impl {
 
 std::optional<ImageError> ImageLoader::Impl::fetch(Job& job, size_t index, GrowingShare& share, std::string* bytes) {
   if (!options.fetch) {
-    return ImageError{.code = image_code::kBadUrl,
-                      .message = "This service does not fetch images. Send a data URL, or start it with --image-fetch."};
+    return ImageError{
+        .code = image_code::kBadUrl,
+        .message = "This service does not fetch images. Send a data URL, or start it with --image-fetch."};
   }
   const size_t before = job.fetched_bytes.load();
   const size_t left = options.fetched_bytes_max - std::min(before, options.fetched_bytes_max);
-  const FetchLimits limits = {.bytes_max = std::min(options.bytes_max, left), .deadline = job.deadline, .reserve = [&](size_t more) { return share.grow(more); }};
+  const FetchLimits limits = {.bytes_max = std::min(options.bytes_max, left),
+                              .deadline = job.deadline,
+                              .reserve = [&](size_t more) { return share.grow(more); }};
   const auto stop = [&] { return ending || job.over || job.first_bad < index; };
   auto error = fetch_image(job.images[index].source, options.rules, limits, stop, bytes);
   if (error) return error;
   if (job.fetched_bytes.fetch_add(bytes->size()) + bytes->size() > options.fetched_bytes_max) {
-    return ImageError{.code = image_code::kTooManyBytes,
-                      .message = fmt::format("The images of this request have more than images_fetched_bytes_max, {} bytes.", options.fetched_bytes_max),
-                      .limit = "images_fetched_bytes_max"};
+    return ImageError{
+        .code = image_code::kTooManyBytes,
+        .message = fmt::format("The images of this request have more than images_fetched_bytes_max, {} bytes.",
+                               options.fetched_bytes_max),
+        .limit = "images_fetched_bytes_max"};
   }
   return std::nullopt;
 }
 
 std::optional<ImageError> ImageLoader::Impl::decode(const Job& job, std::string_view bytes) {
   if (bytes.size() > options.bytes_max) {
-    return ImageError{.code = image_code::kTooManyBytes,
-                      .message = fmt::format("The image has {} bytes; image_bytes_max is {}.", bytes.size(), options.bytes_max),
-                      .limit = "image_bytes_max"};
+    return ImageError{
+        .code = image_code::kTooManyBytes,
+        .message = fmt::format("The image has {} bytes; image_bytes_max is {}.", bytes.size(), options.bytes_max),
+        .limit = "image_bytes_max"};
   }
   const bool many = job.images.size() >= options.many_images;
   ImageInfo info;
@@ -202,9 +208,13 @@ void ImageLoader::Impl::take_turn(const std::shared_ptr<Job>& job, size_t index)
   try {
     error = read(*job, index);
   } catch (const std::exception& e) {
-    error = ImageError{.code = image_code::kOverloaded, .message = fmt::format("The image cannot be read now: {}.", e.what()), .retry = true};
+    error = ImageError{.code = image_code::kOverloaded,
+                       .message = fmt::format("The image cannot be read now: {}.", e.what()),
+                       .retry = true};
   }
-  if (!job->over && !ending) on_outcome({.fetched = fetched, .code = error ? error->code : "ok", .limit = error ? error->limit : std::string_view()});
+  if (!job->over && !ending)
+    on_outcome(
+        {.fetched = fetched, .code = error ? error->code : "ok", .limit = error ? error->limit : std::string_view()});
   if (error) {
     const std::lock_guard<std::mutex> lock(job->mutex);
     if (index < job->first_bad) {
@@ -235,7 +245,8 @@ void ImageLoader::stop() {
   impl_->reading.stop();
 }
 
-std::unique_ptr<ImageCheck> ImageLoader::check(std::vector<recipe::Image> images, std::function<void(std::optional<recipe::ApiError>)> done) {
+std::unique_ptr<ImageCheck> ImageLoader::check(std::vector<recipe::Image> images,
+                                               std::function<void(std::optional<recipe::ApiError>)> done) {
   if (impl_->requests.fetch_add(1) >= impl_->options.requests_max) {
     --impl_->requests;
     impl_->on_outcome({.code = image_code::kOverloaded, .limit = "images_requests_max"});
@@ -245,8 +256,8 @@ std::unique_ptr<ImageCheck> ImageLoader::check(std::vector<recipe::Image> images
   job->images = std::move(images);
   job->done = std::move(done);
   job->first_bad = job->images.size();
-  job->deadline = std::chrono::steady_clock::now() +
-                  std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(impl_->options.timeout_s));
+  job->deadline = std::chrono::steady_clock::now() + std::chrono::duration_cast<std::chrono::steady_clock::duration>(
+                                                         std::chrono::duration<double>(impl_->options.timeout_s));
   const size_t readers = std::min(kAtOncePerRequest, std::max<size_t>(job->images.size(), 1));
   job->readers = readers;
   auto handle = std::make_unique<Handle>(job);

@@ -1,7 +1,8 @@
 // Reads the images of requests in the background: from their data URLs, or fetched, then decoded.
 //
 //   ImageLoader loader(options, [&](const ImageOutcome& o) { count(o); });
-//   auto check = loader.check(std::move(images), [&](std::optional<recipe::ApiError> error) { ... });   // null: too many wait
+//   // null: too many wait
+//   auto check = loader.check(std::move(images), [&](std::optional<recipe::ApiError> error) { ... });
 //   check.reset();                                       // gives up: `done` is not called any more
 //
 // The images of many requests take turns. Of one request up to kAtOncePerRequest are read at once, and the error of the
@@ -44,7 +45,8 @@ class ImageLoader {
   // stop().
   ~ImageLoader();
 
-  std::unique_ptr<ImageCheck> check(std::vector<recipe::Image> images, std::function<void(std::optional<recipe::ApiError>)> done);
+  std::unique_ptr<ImageCheck> check(std::vector<recipe::Image> images,
+                                    std::function<void(std::optional<recipe::ApiError>)> done);
   // Ends what is being read, without a call of `done`, and waits for it. No check afterwards.
   void stop();
 

@@ -26,7 +26,8 @@ struct ImageOptions {
   int side_max = 8192;                           // image_side_max: pixels of width and of height ..
   size_t many_images = 15;                       // .. and half of it in requests with so many (spec/deepinfer.md A10)
   double timeout_s = 20;                         // image_timeout_s: for all images of a request
-  size_t memory_max = size_t{1} << 30;           // image_memory_max: for pixels, of all requests; half of it for fetched files
+  // image_memory_max: for pixels, of all requests; half of it for fetched files
+  size_t memory_max = size_t{1} << 30;
   size_t requests_max = 256;                     // images_requests_max: whose images are being read or wait
   int fetch_threads = 64;                        // images that are fetched at once
   int decode_threads = 4;                        // that are decoded at once

@@ -43,7 +43,8 @@ void read_rows(Reader* r, png_structp png, png_infop info, const ImageInfo& size
   png_set_chunk_malloc_max(png, kChunkBytesMax);
   png_set_chunk_cache_max(png, kChunksMax);
   png_read_info(png, info);
-  if (png_get_image_width(png, info) != static_cast<png_uint_32>(size.width) || png_get_image_height(png, info) != static_cast<png_uint_32>(size.height)) {
+  if (png_get_image_width(png, info) != static_cast<png_uint_32>(size.width) ||
+      png_get_image_height(png, info) != static_cast<png_uint_32>(size.height)) {
     give_up(r, "its size changes");
   }
   png_set_expand(png);

@@ -37,7 +37,8 @@ const char* decode_animation(std::string_view bytes, const ImageInfo& info, uint
                       frame.x_offset <= info.width - frame.width && frame.y_offset <= info.height - frame.height;
   if (!inside) return "its first frame lies outside of it";
   const int stride = 3 * info.width;
-  const size_t offset = static_cast<size_t>(frame.y_offset) * static_cast<size_t>(stride) + 3 * static_cast<size_t>(frame.x_offset);
+  const size_t offset =
+      static_cast<size_t>(frame.y_offset) * static_cast<size_t>(stride) + 3 * static_cast<size_t>(frame.x_offset);
   const size_t room = static_cast<size_t>(stride) * static_cast<size_t>(info.height) - offset;
   return decode_still(frame.fragment.bytes, frame.fragment.size, out + offset, room, stride);
 }
@@ -69,7 +70,8 @@ const char* decode_webp(std::string_view bytes, const ImageInfo& info, Deadline 
   if (features.width != info.width || features.height != info.height) return "its size changes";
   if (features.has_animation) return decode_animation(bytes, info, out);
   const int stride = 3 * info.width;
-  return decode_still(data_of(bytes), bytes.size(), out, static_cast<size_t>(stride) * static_cast<size_t>(info.height), stride);
+  return decode_still(data_of(bytes), bytes.size(), out, static_cast<size_t>(stride) * static_cast<size_t>(info.height),
+                      stride);
 }
 
 }  // namespace deepinfer::serve

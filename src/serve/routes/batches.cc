@@ -57,8 +57,10 @@ Json batch_object(const StoredBatch& b) {
 }
 
 bool is_metadata(const Json& value) {
-  return value.is_object() && value.as_object().size() <= kMetadataMax && std::ranges::all_of(value.as_object(), [](const recipe::JsonMember& m) {
-           return m.key.size() <= kMetadataKeyMax && m.value.is_string() && m.value.as_string().size() <= kMetadataValueMax;
+  return value.is_object() && value.as_object().size() <= kMetadataMax &&
+         std::ranges::all_of(value.as_object(), [](const recipe::JsonMember& m) {
+           return m.key.size() <= kMetadataKeyMax && m.value.is_string() &&
+                  m.value.as_string().size() <= kMetadataValueMax;
          });
 }
 
@@ -74,25 +76,32 @@ Response create(Service& service, Exchange& x) {
   if (!body.is_object()) return state_error(x, 400, "The body must be an object.");
   constexpr std::string_view kFields[] = {"input_file_id", "endpoint", "completion_window", "metadata"};
   for (const recipe::JsonMember& m : body.as_object()) {
-    if (std::ranges::find(kFields, m.key) == std::end(kFields)) return state_error(x, 400, "Unknown parameter: '" + m.key + "'.", m.key);
+    if (std::ranges::find(kFields, m.key) == std::end(kFields))
+      return state_error(x, 400, "Unknown parameter: '" + m.key + "'.", m.key);
   }
   const std::string* input = text_member(body, "input_file_id");
   const std::string* endpoint = text_member(body, "endpoint");
   const std::string* window = text_member(body, "completion_window");
   if (endpoint == nullptr || std::ranges::find(kBatchEndpoints, *endpoint) == std::end(kBatchEndpoints)) {
-    return state_error(x, 400, fmt::format("endpoint must be one of {}.", fmt::join(kBatchEndpoints, ", ")), "endpoint");
+    return state_error(x, 400, fmt::format("endpoint must be one of {}.", fmt::join(kBatchEndpoints, ", ")),
+                       "endpoint");
   }
-  if (window == nullptr || *window != "24h") return state_error(x, 400, "completion_window must be \"24h\".", "completion_window");
+  if (window == nullptr || *window != "24h")
+    return state_error(x, 400, "completion_window must be \"24h\".", "completion_window");
   const Json* metadata = body.find("metadata");
   const bool has_metadata = metadata != nullptr && !metadata->is_null();
   if (has_metadata && !is_metadata(*metadata)) {
-    return state_error(x, 400, "metadata must be an object of at most 16 texts of 512 bytes, with names of at most 64 bytes.", "metadata");
+    return state_error(x, 400,
+                       "metadata must be an object of at most 16 texts of 512 bytes, with names of at most 64 bytes.",
+                       "metadata");
   }
-  if (input == nullptr) return state_error(x, 400, "input_file_id must be the id of an uploaded file.", "input_file_id");
+  if (input == nullptr)
+    return state_error(x, 400, "input_file_id must be the id of an uploaded file.", "input_file_id");
   const Result<StoredFile> file = service.state->file(*input, x.key_name);
   if (file.status().code() == Code::kNotFound) return state_error(x, 400, file.status().message(), "input_file_id");
   if (!file.ok()) return state_error(x, file.status());
-  if (file.value().purpose != "batch") return state_error(x, 400, "The input file must have the purpose batch.", "input_file_id");
+  if (file.value().purpose != "batch")
+    return state_error(x, 400, "The input file must have the purpose batch.", "input_file_id");
   const int64_t now = service.now();
   const StoredBatch batch{.id = service.ids.next("batch_"),
                           .owner = x.key_name,
@@ -131,7 +140,8 @@ Response cancel(Service& service, Exchange& x) {
   if (batch.value().ended != 0) {
     return state_error(x, 409, fmt::format("Cannot cancel a batch with status '{}'.", batch.value().status));
   }
-  if (const Status cancelled = service.state->cancel_batch(batch.value().id, service.now()); !cancelled.ok()) return state_error(x, cancelled);
+  if (const Status cancelled = service.state->cancel_batch(batch.value().id, service.now()); !cancelled.ok())
+    return state_error(x, cancelled);
   batch = service.state->batch(x.path_argument(), x.key_name);
   if (!batch.ok()) return state_error(x, batch.status());
   service.batches->wake();

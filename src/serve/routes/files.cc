@@ -34,17 +34,22 @@ Response upload(Service& service, Exchange& x) {
     } else if (part.name == "purpose") {
       purpose = part.content;
     } else {
-      return state_error(x, 400, "The form has a field that this service does not have; it takes file and purpose.", recipe::printable(part.name));
+      return state_error(x, 400, "The form has a field that this service does not have; it takes file and purpose.",
+                         recipe::printable(part.name));
     }
   }
   if (file == nullptr) return state_error(x, 400, "The form has no field file.", "file");
-  if (purpose != "batch") return state_error(x, 400, "purpose must be batch: files are the inputs of batches here.", "purpose");
+  if (purpose != "batch")
+    return state_error(x, 400, "purpose must be batch: files are the inputs of batches here.", "purpose");
   if (file->filename.empty() || file->filename.size() > kFilenameBytesMax) {
     return state_error(x, 400, fmt::format("The file needs a name of 1 to {} bytes.", kFilenameBytesMax), "file");
   }
   if (file->content.size() > service.state->limits().file_bytes_max) {
     service.metrics.limit_hit("file_bytes_max");
-    return state_error(x, 413, fmt::format("The file has {} bytes; file_bytes_max is {}.", file->content.size(), service.state->limits().file_bytes_max), "file");
+    return state_error(x, 413,
+                       fmt::format("The file has {} bytes; file_bytes_max is {}.", file->content.size(),
+                                   service.state->limits().file_bytes_max),
+                       "file");
   }
   const StoredFile stored{.id = service.ids.next("file-"),
                           .owner = x.key_name,
@@ -60,8 +65,10 @@ Response list_files(Service& service, Exchange& x) {
   const auto limit = query_limit(x, kFilesPerPage, kFilesPerPage);
   if (!limit) return state_error(x, 400, fmt::format("limit must be between 1 and {}.", kFilesPerPage), "limit");
   const std::string order = x.query_value("order");
-  if (!order.empty() && order != "asc" && order != "desc") return state_error(x, 400, "order must be asc or desc.", "order");
-  auto files = service.state->files(x.key_name, x.query_value("purpose"), x.query_value("after"), order == "asc", *limit + 1);
+  if (!order.empty() && order != "asc" && order != "desc")
+    return state_error(x, 400, "order must be asc or desc.", "order");
+  auto files =
+      service.state->files(x.key_name, x.query_value("purpose"), x.query_value("after"), order == "asc", *limit + 1);
   if (!files.ok()) return state_error(x, files.status());
   const bool more = static_cast<int64_t>(files.value().size()) > *limit;
   if (more) files.value().pop_back();
@@ -83,7 +90,8 @@ Response get_content(Service& service, Exchange& x) {
 }
 
 Response delete_file(Service& service, Exchange& x) {
-  if (const Status removed = service.state->remove_file(x.path_argument(), x.key_name); !removed.ok()) return state_error(x, removed);
+  if (const Status removed = service.state->remove_file(x.path_argument(), x.key_name); !removed.ok())
+    return state_error(x, removed);
   Json out = Json::object();
   out.set("id", x.path_argument());
   out.set("object", "file");

@@ -25,7 +25,10 @@ constexpr Endpoint kEndpoints[] = {
 
 void add_generation_routes(Router& router, Service& service) {
   for (const Endpoint& e : kEndpoints) {
-    router.add({.method = "POST", .path = e.path, .protocol = e.protocol, .handler = [&service, &e](const std::shared_ptr<Exchange>& x) {
+    router.add({.method = "POST",
+                .path = e.path,
+                .protocol = e.protocol,
+                .handler = [&service, &e](const std::shared_ptr<Exchange>& x) {
                   start_generation(service, x, {.protocol = e.protocol, .id_prefix = e.id_prefix});
                 }});
   }

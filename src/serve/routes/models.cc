@@ -50,7 +50,8 @@ void list(const Service& service, Exchange& x) {
 void get(const Service& service, Exchange& x) {
   if (is_anthropic(x)) x.protocol = recipe::Protocol::kMessages;  // of an error
   for (const recipe::ServedModel& m : service.request_options.models) {
-    if (m.name == x.path_argument()) return x.respond({.body = recipe::to_compact_json(model_object(service, m.name, is_anthropic(x)))});
+    if (m.name == x.path_argument())
+      return x.respond({.body = recipe::to_compact_json(model_object(service, m.name, is_anthropic(x)))});
   }
   respond_error(x, 404, "The model '" + std::string(x.path_argument()) + "' does not exist.",
                 is_anthropic(x) ? "not_found_error" : "invalid_request_error", "model_not_found", "model");

@@ -84,7 +84,9 @@ const std::map<std::string_view, FieldType>& field_types(const recipe::RequestLi
 
 Json field_schema(Protocol protocol, std::string_view name, const recipe::RequestLimits& limits) {
   if (name == "messages") {
-    const Json item = object({{"type", "object"}, {"required", list({"role"})}, {"properties", object({{"role", object({{"type", "string"}})}})}});
+    const Json item = object({{"type", "object"},
+                              {"required", list({"role"})},
+                              {"properties", object({{"role", object({{"type", "string"}})}})}});
     return object({{"type", "array"}, {"minItems", 1}, {"items", item}});
   }
   const auto at = field_types(limits).find(name);
@@ -97,14 +99,17 @@ Json field_schema(Protocol protocol, std::string_view name, const recipe::Reques
   const auto number = [whole](double value) { return whole ? Json(static_cast<int64_t>(value)) : Json(value); };
   out.set(t.lower, number(t.least));
   // Messages lowers a max_tokens that is too high.
-  if (std::isfinite(t.most) && !(protocol == Protocol::kMessages && name == "max_tokens")) out.set("maximum", number(t.most));
+  if (std::isfinite(t.most) && !(protocol == Protocol::kMessages && name == "max_tokens"))
+    out.set("maximum", number(t.most));
   return out;
 }
 
 Json request_schema(Protocol protocol, const recipe::RequestLimits& limits) {
   Json properties = Json::object();
   for (const recipe::RequestField& f : recipe::request_fields()) {
-    if (f.protocol != protocol || f.use == recipe::FieldUse::kRefused || f.path.find_first_of(".[") != std::string_view::npos) continue;
+    if (f.protocol != protocol || f.use == recipe::FieldUse::kRefused ||
+        f.path.find_first_of(".[") != std::string_view::npos)
+      continue;
     Json field = f.use == recipe::FieldUse::kHonoured ? field_schema(protocol, f.path, limits) : Json::object();
     std::string text(f.note);
     if (f.use == recipe::FieldUse::kChecked) text = text.empty() ? "checked, without effect" : text;
@@ -119,7 +124,8 @@ Json request_schema(Protocol protocol, const recipe::RequestLimits& limits) {
 }
 
 bool generates(const Route& r) {
-  return r.method == "POST" && (r.path.ends_with("/completions") || r.path.ends_with("/responses") || r.path.ends_with("/messages"));
+  return r.method == "POST" &&
+         (r.path.ends_with("/completions") || r.path.ends_with("/responses") || r.path.ends_with("/messages"));
 }
 
 Json ref(std::string_view name) { return object({{"$ref", fmt::format("#/components/schemas/{}", name)}}); }
@@ -155,7 +161,8 @@ Json operation(const Route& r, std::string_view model) {
   if (const size_t open = r.path.find('{'); open != std::string::npos) {
     const std::string name = r.path.substr(open + 1, r.path.find('}') - open - 1);
     Json parameters = Json::array();
-    parameters.as_array().push_back(object({{"name", name}, {"in", "path"}, {"required", true}, {"schema", object({{"type", "string"}})}}));
+    parameters.as_array().push_back(
+        object({{"name", name}, {"in", "path"}, {"required", true}, {"schema", object({{"type", "string"}})}}));
     op.set("parameters", std::move(parameters));
   }
   const bool counts = r.path.ends_with("/count_tokens") || r.path.ends_with("/input_tokens");
@@ -176,7 +183,9 @@ Json operation(const Route& r, std::string_view model) {
   for (const int status : error_statuses(r)) {
     responses.set(std::to_string(status), object({{"$ref", fmt::format("#/components/responses/{}", error)}}));
   }
-  if (r.path == "/ready") responses.set("503", object({{"description", "It ends"}, {"content", object({{kJsonType, object({{"schema", ref("Status")}})}})}}));
+  if (r.path == "/ready")
+    responses.set("503", object({{"description", "It ends"},
+                                 {"content", object({{kJsonType, object({{"schema", ref("Status")}})}})}}));
   op.set("responses", std::move(responses));
   if (r.access == Access::kOpen) op.set("security", Json::array());
   return op;
@@ -184,7 +193,8 @@ Json operation(const Route& r, std::string_view model) {
 
 Json error_response(Json properties, Json required) {
   Json schema = object({{"type", "object"}, {"required", std::move(required)}, {"properties", std::move(properties)}});
-  return object({{"description", "What is wrong"}, {"content", object({{"application/json", object({{"schema", std::move(schema)}})}})}});
+  return object({{"description", "What is wrong"},
+                 {"content", object({{"application/json", object({{"schema", std::move(schema)}})}})}});
 }
 
 std::string document(const Router& router, std::string_view model, const recipe::RequestLimits& limits) {
@@ -200,9 +210,10 @@ std::string document(const Router& router, std::string_view model, const recipe:
     schemas.set(schema_name(p), request_schema(p, limits));
   }
   const Json text = object({{"type", "string"}}), any = Json::object();
-  const Json openai_error = object({{"type", "object"},
-                                    {"required", list({"message", "type", "param", "code"})},
-                                    {"properties", object({{"message", text}, {"type", text}, {"param", any}, {"code", any}})}});
+  const Json openai_error =
+      object({{"type", "object"},
+              {"required", list({"message", "type", "param", "code"})},
+              {"properties", object({{"message", text}, {"type", text}, {"param", any}, {"code", any}})}});
   const Json messages_error = object({{"type", "object"},
                                       {"required", list({"type", "message"})},
                                       {"properties", object({{"type", text}, {"message", text}})}});
@@ -211,23 +222,28 @@ std::string document(const Router& router, std::string_view model, const recipe:
   const Json keys = object({{"bearer", object({{"type", "http"}, {"scheme", "bearer"}})},
                             {"x-api-key", object({{"type", "apiKey"}, {"in", "header"}, {"name", "x-api-key"}})}});
   Json security = Json::array();
-  for (const std::string_view name : {"bearer", "x-api-key"}) security.as_array().push_back(object({{name, Json::array()}}));
+  for (const std::string_view name : {"bearer", "x-api-key"})
+    security.as_array().push_back(object({{name, Json::array()}}));
   security.as_array().push_back(Json::object());
   return recipe::to_compact_json(
       object({{"openapi", "3.1.0"},
               {"info", object({{"title", "DeepInfer"}, {"version", DEEPINFER_VERSION}})},
               {"security", std::move(security)},
               {"paths", std::move(all)},
-              {"components", object({{"schemas", std::move(schemas)},
-                                     {"responses", object({{"Error", error_response(openai, list({"error"}))},
-                                                            {"MessagesError", error_response(anthropic, list({"type", "error"}))}})},
-                                     {"securitySchemes", keys}})}}));
+              {"components",
+               object({{"schemas", std::move(schemas)},
+                       {"responses", object({{"Error", error_response(openai, list({"error"}))},
+                                             {"MessagesError", error_response(anthropic, list({"type", "error"}))}})},
+                       {"securitySchemes", keys}})}}));
 }
 
 }  // namespace
 
 void add_openapi_routes(Router& router, Service& service) {
-  router.add({.method = "GET", .path = "/openapi.json", .access = Access::kOpen, .handler = [&router, &service](const std::shared_ptr<Exchange>& x) {
+  router.add({.method = "GET",
+              .path = "/openapi.json",
+              .access = Access::kOpen,
+              .handler = [&router, &service](const std::shared_ptr<Exchange>& x) {
                 // The table does not change once the service runs.
                 x->respond({.body = document(router, service.config.model_name, service.request_options.limits)});
               }});

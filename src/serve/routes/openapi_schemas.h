@@ -17,7 +17,8 @@ recipe::Json hand_written_schemas();
 // Of a route's answer with status 200; empty: it is no JSON.
 std::string_view answer_schema(std::string_view method, std::string_view path);
 
-// Of a body that is sent to a route, for those that recipe/request_fields.h does not describe; empty: it does, or there is none.
+// Of a body that is sent to a route, for those that recipe/request_fields.h does not describe; empty: it does, or there
+// is none.
 std::string_view body_schema(std::string_view method, std::string_view path);
 
 // A request that the bundled model answers; null where a path takes none.

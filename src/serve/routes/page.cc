@@ -24,7 +24,9 @@ void send_file(Exchange& x, const PageFile& file) {
   }
   const bool packed = !file.gzip.empty() && x.header("accept-encoding").find("gzip") != std::string_view::npos;
   if (packed) headers.emplace_back("Content-Encoding", "gzip");
-  x.respond({.content_type = file.content_type, .body = std::string(packed ? file.gzip : file.plain), .headers = std::move(headers)});
+  x.respond({.content_type = file.content_type,
+             .body = std::string(packed ? file.gzip : file.plain),
+             .headers = std::move(headers)});
 }
 
 }  // namespace
@@ -32,15 +34,18 @@ void send_file(Exchange& x, const PageFile& file) {
 void add_page_routes(Router& router, Service&) {
   for (const PageFile& file : page_files()) {
     const auto handler = [&file](const std::shared_ptr<Exchange>& x) { send_file(*x, file); };
-    router.add({.method = "GET", .path = std::string(file.path), .access = Access::kOpen, .handler = handler, .name = "page"});
+    router.add(
+        {.method = "GET", .path = std::string(file.path), .access = Access::kOpen, .handler = handler, .name = "page"});
     if (file.path == "/index.html") {
       router.add({.method = "GET", .path = "/", .access = Access::kOpen, .handler = handler, .name = "page"});
     }
   }
   if (page_files().empty()) {
-    router.add({.method = "GET", .path = "/", .access = Access::kOpen, .handler = [](const std::shared_ptr<Exchange>& x) {
-                  x->respond({.content_type = kTextType, .body = "DeepInfer. This program was built without its page; the API is at /v1.\n"});
-                }});
+    router.add(
+        {.method = "GET", .path = "/", .access = Access::kOpen, .handler = [](const std::shared_ptr<Exchange>& x) {
+           x->respond({.content_type = kTextType,
+                       .body = "DeepInfer. This program was built without its page; the API is at /v1.\n"});
+         }});
   }
 }
 

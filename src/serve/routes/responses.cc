@@ -21,7 +21,9 @@ Response refuse(const Exchange& x, int status, std::string message, std::string 
   return {.status = status, .body = recipe::error_body(x.protocol, e, x.request_id)};
 }
 
-Response not_found(const Exchange& x) { return refuse(x, 404, "Response with id '" + std::string(x.path_argument()) + "' not found."); }
+Response not_found(const Exchange& x) {
+  return refuse(x, 404, "Response with id '" + std::string(x.path_argument()) + "' not found.");
+}
 
 std::vector<Json> output_items(const std::string& body) {
   Result<Json> response = recipe::parse_json(body);
@@ -33,7 +35,8 @@ std::vector<Json> output_items(const std::string& body) {
 std::vector<Json> numbered_items(std::vector<Json> items, std::string_view response) {
   for (size_t i = 0; i < items.size(); ++i) {
     const Json* id = items[i].find("id");
-    if (items[i].is_object() && (id == nullptr || !id->is_string())) items[i].set("id", fmt::format("item_{}_{}", response, i));
+    if (items[i].is_object() && (id == nullptr || !id->is_string()))
+      items[i].set("id", fmt::format("item_{}_{}", response, i));
   }
   return items;
 }
@@ -89,7 +92,8 @@ Response list_items(Service&, const StoredResponse& r, Exchange& x) {
   const size_t end = std::min(items.size(), begin + static_cast<size_t>(limit));
   Json list = Json::object();
   list.set("object", "list");
-  list.set("data", recipe::JsonArray(items.begin() + static_cast<std::ptrdiff_t>(begin), items.begin() + static_cast<std::ptrdiff_t>(end)));
+  list.set("data", recipe::JsonArray(items.begin() + static_cast<std::ptrdiff_t>(begin),
+                                     items.begin() + static_cast<std::ptrdiff_t>(end)));
   list.set("first_id", begin < end ? id_of(items[begin]) : Json());
   list.set("last_id", begin < end ? id_of(items[end - 1]) : Json());
   list.set("has_more", end < items.size());
@@ -98,7 +102,8 @@ Response list_items(Service&, const StoredResponse& r, Exchange& x) {
 
 Response get(Service&, const StoredResponse& r, Exchange& x) {
   if (x.query_value("stream") == "true") {
-    return refuse(x, 400, "A stored response is given as a whole; its events are not kept. Ask without stream.", "stream");
+    return refuse(x, 400, "A stored response is given as a whole; its events are not kept. Ask without stream.",
+                  "stream");
   }
   return {.body = r.body};
 }
@@ -111,7 +116,8 @@ Response cancel(Service&, const StoredResponse& r, Exchange& x) {
 
 Response remove(Service& service, const StoredResponse& r, Exchange& x) {
   const Result<bool> removed = service.responses.remove(r.id, x.key_name, service.now());
-  if (!removed.ok()) return refuse(x, removed.status().code() == Code::kResourceExhausted ? 507 : 500, removed.status().message());
+  if (!removed.ok())
+    return refuse(x, removed.status().code() == Code::kResourceExhausted ? 507 : 500, removed.status().message());
   Json out = Json::object();
   out.set("id", x.path_argument());
   out.set("object", "response");
@@ -144,9 +150,10 @@ void add(Router& router, Service& service, std::string_view method, std::string 
 void add_response_routes(Router& router, Service& service) {
   constexpr auto kProtocol = recipe::Protocol::kResponses;
   for (const char* path : {"/v1/responses", "/responses"}) {
-    router.add({.method = "POST", .path = path, .protocol = kProtocol, .handler = [&service](const std::shared_ptr<Exchange>& x) {
-                  create(service, x);
-                }});
+    router.add({.method = "POST",
+                .path = path,
+                .protocol = kProtocol,
+                .handler = [&service](const std::shared_ptr<Exchange>& x) { create(service, x); }});
   }
   add(router, service, "POST", "/v1/responses/{id}/cancel", &cancel);
   add(router, service, "GET", "/v1/responses/{id}/input_items", &list_items);

@@ -25,7 +25,8 @@ struct Computed {
 void answer(Service& service, const std::shared_ptr<Exchange>& x, Computed computed) {
   if (computed.images.empty()) return x->respond(std::move(computed.response));
   std::shared_ptr<ImageCheck> check =
-      check_images(service, x->loop(), std::move(computed.images), [x](const recipe::ApiError& error) { respond_api_error(*x, error); });
+      check_images(service, x->loop(), std::move(computed.images),
+                   [x](const recipe::ApiError& error) { respond_api_error(*x, error); });
   if (!check) return respond_api_error(*x, too_many_images());
   x->on_gone = [check = std::move(check)]() mutable { check.reset(); };
 }
@@ -38,7 +39,11 @@ void compute(Service& service, const std::shared_ptr<Exchange>& x, std::function
     auto computed = std::make_shared<Computed>(work(*x));
     x->loop().post([&service, x, computed] { answer(service, x, std::move(*computed)); });
   });
-  if (!queued) respond_api_error(*x, {.status = 503, .message = "Too many large requests are waiting. Try again later.", .type = "server_error", .code = "overloaded"});
+  if (!queued)
+    respond_api_error(*x, {.status = 503,
+                           .message = "Too many large requests are waiting. Try again later.",
+                           .type = "server_error",
+                           .code = "overloaded"});
 }
 
 Computed error_response(const Exchange& x, const recipe::ApiError& error) {
@@ -52,12 +57,14 @@ Computed bad_request(const Exchange& x, std::string message, std::string param) 
 // The chat form: the prompt that /v1/chat/completions would give.
 Computed tokenize_chat(const Service& service, Exchange& x) {
   Prepared p;
-  if (auto error = recipe::parse_request(recipe::Protocol::kChat, x.body(), service.request_options, p.request)) return error_response(x, *error);
+  if (auto error = recipe::parse_request(recipe::Protocol::kChat, x.body(), service.request_options, p.request))
+    return error_response(x, *error);
   if (auto error = prepare_prompt(service, x.key_name, p)) return error_response(x, *error);
   if (!p.images.empty()) return {.response = {}, .images = std::move(p.images)};
   std::string out = fmt::format("{{\"count\":{},\"max_model_len\":{},\"tokens\":[{}]", p.engine.prompt.size(),
                                 service.backend->limits().context_max, fmt::join(p.engine.prompt, ","));
-  return {.response = {.body = out + ",\"prompt\":" + recipe::to_compact_json(recipe::render_request(p.request).text) + "}"}};
+  return {.response = {.body = out + ",\"prompt\":" + recipe::to_compact_json(recipe::render_request(p.request).text) +
+                               "}"}};
 }
 
 Computed tokenize(const Service& service, Exchange& x) {
@@ -66,7 +73,8 @@ Computed tokenize(const Service& service, Exchange& x) {
   if (body->find("messages") != nullptr) return tokenize_chat(service, x);
   const Json* text = body->find("prompt");
   if (text == nullptr) text = body->find("text");
-  if (text == nullptr || !text->is_string()) return bad_request(x, "prompt must be a string, or messages a conversation.", "prompt");
+  if (text == nullptr || !text->is_string())
+    return bad_request(x, "prompt must be a string, or messages a conversation.", "prompt");
   const Json* alias = body->find("text");
   if (alias != nullptr && !alias->is_string()) return bad_request(x, "text must be a string.", "text");
   const Json* offsets_wanted = body->find("return_offsets");
@@ -80,7 +88,8 @@ Computed tokenize(const Service& service, Exchange& x) {
                                 service.backend->limits().context_max, fmt::join(ids, ","));
   if (offsets_wanted != nullptr && offsets_wanted->is_bool() && offsets_wanted->as_bool()) {
     out += ",\"offsets\":[";
-    for (const text::TokenRange& r : encoding.ranges) out += fmt::format("{}[{},{}]", out.back() == '[' ? "" : ",", r.begin, r.end);
+    for (const text::TokenRange& r : encoding.ranges)
+      out += fmt::format("{}[{},{}]", out.back() == '[' ? "" : ",", r.begin, r.end);
     out += "]";
   }
   return {.response = {.body = out + "}"}};
@@ -96,7 +105,9 @@ Computed detokenize(const Service& service, Exchange& x) {
   for (const Json& item : tokens->as_array()) {
     const auto id = item.is_integer() ? item.to_int64() : std::nullopt;
     if (!id || *id < 0 || *id >= vocab_size) {
-      return bad_request(x, fmt::format("tokens must be a list of token ids, which are 0 to {} for this model.", vocab_size - 1), "tokens");
+      return bad_request(
+          x, fmt::format("tokens must be a list of token ids, which are 0 to {} for this model.", vocab_size - 1),
+          "tokens");
     }
     bytes += service.tokenizer.token_bytes(static_cast<text::TokenId>(*id));
   }
@@ -108,10 +119,12 @@ Computed detokenize(const Service& service, Exchange& x) {
 // Of Messages and of Responses.
 Computed count_tokens(const Service& service, Exchange& x) {
   Prepared p;
-  if (auto error = parse_api_request(service, x.protocol, x.body(), x.key_name, p.request)) return error_response(x, *error);
+  if (auto error = parse_api_request(service, x.protocol, x.body(), x.key_name, p.request))
+    return error_response(x, *error);
   if (auto error = prepare_prompt(service, x.key_name, p)) return error_response(x, *error);
   if (!p.images.empty()) return {.response = {}, .images = std::move(p.images)};
-  const std::string_view kind = x.protocol == recipe::Protocol::kResponses ? R"("object":"response.input_tokens",)" : "";
+  const std::string_view kind =
+      x.protocol == recipe::Protocol::kResponses ? R"("object":"response.input_tokens",)" : "";
   return {.response = {.body = fmt::format("{{{}\"input_tokens\":{}}}", kind, p.engine.prompt.size())}};
 }
 
@@ -119,7 +132,10 @@ Computed count_tokens(const Service& service, Exchange& x) {
 
 void add_tokenize_routes(Router& router, Service& service) {
   const auto add = [&](const char* path, recipe::Protocol protocol, Computed (*work)(const Service&, Exchange&)) {
-    router.add({.method = "POST", .path = path, .protocol = protocol, .handler = [&service, work](const std::shared_ptr<Exchange>& x) {
+    router.add({.method = "POST",
+                .path = path,
+                .protocol = protocol,
+                .handler = [&service, work](const std::shared_ptr<Exchange>& x) {
                   compute(service, x, [&service, work](Exchange& e) { return work(service, e); });
                 }});
   };

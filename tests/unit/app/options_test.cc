@@ -187,8 +187,8 @@ TEST_F(OptionsTest, HonoursNamesOfTheFirstRelease) {
   EXPECT_EQ(refusal({.command = "run", .environment = {"DEEPINFER_HF_MODEL_DIR=/a", "DEEPINFER_MODEL=/a"}}), "");
 }
 
-// USE_NEXTN_DECODE is a number of drafts, ENABLE_MTP_VARLEN whether their confidence decides; each beats the default and
-// is beaten by a flag.
+// USE_NEXTN_DECODE is a number of drafts, ENABLE_MTP_VARLEN whether their confidence decides; each beats the default
+// and is beaten by a flag.
 TEST_F(OptionsTest, HonoursTheNamesOfSpeculation) {
   struct Case {
     std::string nextn, varlen;

@@ -105,7 +105,8 @@ TEST(Checkpoint, ExpectedTensorsOfTheOfficialModel) {
   EXPECT_EQ(bytes[Group::kDrafter] + bytes[Group::kDrafterExperts], 7'932'874'632u);
   const uint64_t image_vectors = 3 * 5120 * 2;
   EXPECT_EQ(bytes[Group::kVision] + image_vectors, 970'536'960u);
-  EXPECT_EQ(bytes[Group::kEmbedding] - image_vectors + bytes[Group::kAttention] + bytes[Group::kSharedExperts] + bytes[Group::kHead] + bytes[Group::kEngramDense],
+  EXPECT_EQ(bytes[Group::kEmbedding] - image_vectors + bytes[Group::kAttention] + bytes[Group::kSharedExperts] +
+                bytes[Group::kHead] + bytes[Group::kEngramDense],
             9'846'748'608u);
   EXPECT_EQ(params[Group::kRoutedExperts], 543'581'798'400u);
   EXPECT_EQ(params[Group::kEngramTables], 196'613'849'600u);
@@ -147,18 +148,21 @@ TEST(Checkpoint, RefusesAHeaderOfTwoToTheSixtyThird) {
 TEST(Checkpoint, RefusesMissingTensorsByName) {
   Folder f;
   f.edit("config.json", "\"n_routed_experts\": 16", "\"n_routed_experts\": 17");
-  expect_refusal(f.path(), Code::kFailedPrecondition, "48 of the 1341 tensors that config.json calls for are missing: layers.0.ffn.experts.16.w1.weight");
+  expect_refusal(f.path(), Code::kFailedPrecondition,
+                 "48 of the 1341 tensors that config.json calls for are missing: layers.0.ffn.experts.16.w1.weight");
 }
 
 TEST(Checkpoint, RefusesWrongShapes) {
   Folder f;
   f.edit("config.json", "\"q_lora_rank\": 64", "\"q_lora_rank\": 96");
-  expect_refusal(f.path(), Code::kInvalidArgument, "layers.0.attn.wq_a.weight is F8_E4M3 [64, 256] instead of F8_E4M3 [96, 256]");
+  expect_refusal(f.path(), Code::kInvalidArgument,
+                 "layers.0.attn.wq_a.weight is F8_E4M3 [64, 256] instead of F8_E4M3 [96, 256]");
 }
 
 TEST(Checkpoint, RefusesAWrongType) {
   Folder f;
-  f.edit(kShard1, "\"layers.0.attn.q_norm.weight\":{\"dtype\":\"BF16\"", "\"layers.0.attn.q_norm.weight\":{\"dtype\":\"F16\" ");
+  f.edit(kShard1, "\"layers.0.attn.q_norm.weight\":{\"dtype\":\"BF16\"",
+         "\"layers.0.attn.q_norm.weight\":{\"dtype\":\"F16\" ");
   expect_refusal(f.path(), Code::kInvalidArgument, "layers.0.attn.q_norm.weight is F16 [64] instead of BF16 [64]");
 }
 
@@ -169,12 +173,13 @@ TEST(Checkpoint, IndexAndShardsMustAgree) {
 }
 
 TEST(Checkpoint, RefusesHostileIndexFiles) {
-  for (const auto& [content, says] : std::map<std::string, std::string>{{R"({"weight_map":{"a":"../x.safetensors"}})", "not a plain file name"},
-                                                                        {R"({"weight_map":{"a":"/etc/passwd"}})", "not a plain file name"},
-                                                                        {R"({"weight_map":{"a":5}})", "not a string"},
-                                                                        {R"({"weight_map":[]})", "no object"},
-                                                                        {"{", "not valid JSON"},
-                                                                        {R"({"weight_map":{"a":"x","model.a":"y"}})", "shards missing"}}) {
+  for (const auto& [content, says] :
+       std::map<std::string, std::string>{{R"({"weight_map":{"a":"../x.safetensors"}})", "not a plain file name"},
+                                          {R"({"weight_map":{"a":"/etc/passwd"}})", "not a plain file name"},
+                                          {R"({"weight_map":{"a":5}})", "not a string"},
+                                          {R"({"weight_map":[]})", "no object"},
+                                          {"{", "not valid JSON"},
+                                          {R"({"weight_map":{"a":"x","model.a":"y"}})", "shards missing"}}) {
     Folder f;
     f.write(kIndex, content);
     const Result<Checkpoint> c = Checkpoint::open(f.path());
@@ -219,7 +224,9 @@ TEST(Checkpoint, NoticesNanScales) {
   const Result<Checkpoint> c = Checkpoint::open(f.path());
   ASSERT_TRUE(c.ok()) << c.status().message();
   ASSERT_EQ(c->warnings().size(), 1u);
-  EXPECT_NE(c->warnings()[0].find("1 scales are NaN (byte 255), first in \"layers.0.attn.wq_b.scale\""), std::string::npos) << c->warnings()[0];
+  EXPECT_NE(c->warnings()[0].find("1 scales are NaN (byte 255), first in \"layers.0.attn.wq_b.scale\""),
+            std::string::npos)
+      << c->warnings()[0];
 }
 
 TEST(Checkpoint, DigestsFollowTheContent) {
@@ -256,7 +263,8 @@ TEST(EngramClasses, TheFileIsPartOfTheCheckpoint) {
 TEST(EngramClasses, AMapThatDoesNotFitIsRefused) {
   Folder f;
   f.remove("engram_token_classes.json");
-  expect_refusal(f.path(), Code::kFailedPrecondition, "gives 6513 Engram classes, but text_config.engram_compressed_vocab_size is 6518");
+  expect_refusal(f.path(), Code::kFailedPrecondition,
+                 "gives 6513 Engram classes, but text_config.engram_compressed_vocab_size is 6518");
   f.remove("tokenizer.json");
   expect_refusal(f.path(), Code::kNotFound, "neither engram_token_classes.json nor a readable tokenizer.json");
 }

@@ -22,7 +22,8 @@ std::string with(std::string text, const std::string& from, const std::string& t
 }
 
 TEST(Config, ReadsTheTinyFilesAndWritesThemBack) {
-  for (const auto& [file, preset] : {std::pair{"tiny-random.config.json", tiny_config()}, {"tiny-wide-random.config.json", tiny_wide_config()}}) {
+  for (const auto& [file, preset] :
+       {std::pair{"tiny-random.config.json", tiny_config()}, {"tiny-wide-random.config.json", tiny_wide_config()}}) {
     const std::string text = read_data(file);
     const Result<ModelConfig> c = ModelConfig::parse(text);
     ASSERT_TRUE(c.ok()) << c.status().message();
@@ -87,7 +88,8 @@ TEST(Config, VisionTower) {
 }
 
 TEST(Config, ReportsUnknownKeys) {
-  const std::string text = with(with(read_data("tiny-random.config.json"), "\"dtype\"", "\"colour\": 1, \"dtype\""), "\"head_dim\"", "\"shape\": [1], \"head_dim\"");
+  const std::string text = with(with(read_data("tiny-random.config.json"), "\"dtype\"", "\"colour\": 1, \"dtype\""),
+                                "\"head_dim\"", "\"shape\": [1], \"head_dim\"");
   const Result<ModelConfig> c = ModelConfig::parse(text);
   ASSERT_TRUE(c.ok()) << c.status().message();
   ASSERT_EQ(c->warnings.size(), 2u);
@@ -104,9 +106,12 @@ struct Case {
 
 TEST(Config, RefusesByName) {
   const Case cases[] = {
-      {"\"hidden_size\": 256", "\"hidden_size\": \"256\"", Code::kInvalidArgument, "text_config.hidden_size is a string"},
-      {"\"hidden_size\": 256", "\"hidden_size\": 256.5", Code::kInvalidArgument, "text_config.hidden_size is a fraction"},
-      {"\"hidden_size\": 256", "\"hidden_size\": 18446744073709551615", Code::kInvalidArgument, "text_config.hidden_size is too large"},
+      {"\"hidden_size\": 256", "\"hidden_size\": \"256\"", Code::kInvalidArgument,
+       "text_config.hidden_size is a string"},
+      {"\"hidden_size\": 256", "\"hidden_size\": 256.5", Code::kInvalidArgument,
+       "text_config.hidden_size is a fraction"},
+      {"\"hidden_size\": 256", "\"hidden_size\": 18446744073709551615", Code::kInvalidArgument,
+       "text_config.hidden_size is too large"},
       {"\"hidden_size\": 256", "\"hidden_size\": 1099511627776", Code::kInvalidArgument, "text_config.hidden_size"},
       {"\"hidden_size\": 256", "\"hidden_size\": -32", Code::kInvalidArgument, "text_config.hidden_size"},
       {"\"hidden_size\": 256", "\"hidden_sizes\": 256", Code::kInvalidArgument, "text_config.hidden_size is missing"},
@@ -119,7 +124,8 @@ TEST(Config, RefusesByName) {
       {"\"attention_bias\": false", "\"attention_bias\": true", Code::kUnsupported, "attention_bias"},
       {"\"attention_dropout\": 0.0", "\"attention_dropout\": 0.1", Code::kUnsupported, "attention_dropout"},
       {"\"num_key_value_heads\": 1", "\"num_key_value_heads\": 8", Code::kUnsupported, "num_key_value_heads"},
-      {"\"quant_method\": \"fp8\"", "\"quant_method\": \"awq\"", Code::kUnsupported, "quantization_config.quant_method"},
+      {"\"quant_method\": \"fp8\"", "\"quant_method\": \"awq\"", Code::kUnsupported,
+       "quantization_config.quant_method"},
       {"\"expert_dtype\": \"fp4\"", "\"expert_dtype\": \"fp8\"", Code::kUnsupported, "expert_dtype"},
       {"\"dynamic\"", "\"static\"", Code::kUnsupported, "activation_scheme"},
       {"\"ue8m0\"", "\"e4m3\"", Code::kUnsupported, "scale_fmt"},
@@ -131,15 +137,21 @@ TEST(Config, RefusesByName) {
       {"\"hc_mult\": 4", "\"hc_mult\": 4, \"hc_shifted\": false", Code::kUnsupported, "hc_shifted"},
       {"\"o_groups\": 2", "\"o_groups\": 3", Code::kInvalidArgument, "divisible by o_groups"},
       {"\"qk_rope_head_dim\": 32", "\"qk_rope_head_dim\": 33", Code::kInvalidArgument, "qk_rope_head_dim"},
-      {"\"candidate_topk_blocks\": 8", "\"candidate_topk_blocks\": 12", Code::kInvalidArgument, "candidate_topk_blocks"},
+      {"\"candidate_topk_blocks\": 8", "\"candidate_topk_blocks\": 12", Code::kInvalidArgument,
+       "candidate_topk_blocks"},
       {"\"index_topk\": 32", "\"index_topk\": 58", Code::kInvalidArgument, "fewer than index_topk"},
       {"\"candidate_block_size\": 8", "\"candidate_block_size\": 4", Code::kInvalidArgument, "candidate_block_size"},
-      {"\"candidate_source_layer_id\": 4", "\"candidate_source_layer_id\": 5", Code::kInvalidArgument, "candidate_source_layer_id"},
-      {"\"candidate_source_layer_id\": 4", "\"candidate_source_layer_id\": 3", Code::kInvalidArgument, "another compressed cache"},
-      {"\"dspark_noise_token_id\": 9", "\"dspark_noise_token_id\": 8192", Code::kInvalidArgument, "dspark_noise_token_id"},
-      {"\"engram_vocab_size\": 1000", "\"engram_vocab_size\": 1010", Code::kInvalidArgument, "engram_num_embeddings[0] is 6126"},
+      {"\"candidate_source_layer_id\": 4", "\"candidate_source_layer_id\": 5", Code::kInvalidArgument,
+       "candidate_source_layer_id"},
+      {"\"candidate_source_layer_id\": 4", "\"candidate_source_layer_id\": 3", Code::kInvalidArgument,
+       "another compressed cache"},
+      {"\"dspark_noise_token_id\": 9", "\"dspark_noise_token_id\": 8192", Code::kInvalidArgument,
+       "dspark_noise_token_id"},
+      {"\"engram_vocab_size\": 1000", "\"engram_vocab_size\": 1010", Code::kInvalidArgument,
+       "engram_num_embeddings[0] is 6126"},
       {"\"num_experts_per_tok\": 4", "\"num_experts_per_tok\": 17", Code::kInvalidArgument, "num_experts_per_tok"},
-      {"\"num_hidden_layers\": 8", "\"num_hidden_layers\": 7", Code::kInvalidArgument, "compress_ratios has 11 entries"},
+      {"\"num_hidden_layers\": 8", "\"num_hidden_layers\": 7", Code::kInvalidArgument,
+       "compress_ratios has 11 entries"},
       {"\"text_config\": {", "\"text_config\": [], \"x\": {", Code::kInvalidArgument, "text_config is a list"},
       {"{", "", Code::kInvalidArgument, "not valid JSON"},
   };
@@ -210,7 +222,8 @@ TEST(Config, SurvivesDamage) {
   int parsed = 0;
   for (int round = 0; round < 3000; ++round) {
     std::string damaged = text;
-    for (uint32_t n = random() % 3 + 1; n > 0; --n) damaged[random() % damaged.size()] = "0123456789-e.[]{},\""[random() % 19];
+    for (uint32_t n = random() % 3 + 1; n > 0; --n)
+      damaged[random() % damaged.size()] = "0123456789-e.[]{},\""[random() % 19];
     const Result<ModelConfig> c = ModelConfig::parse(damaged);
     if (!c.ok()) continue;
     ++parsed;
@@ -227,7 +240,8 @@ TEST(Config, MissingFile) {
 }
 
 TEST(GenerationConfig, FormsAndRefusals) {
-  const Result<GenerationConfig> g = GenerationConfig::parse(R"({"temperature": 0.6, "top_p": 0.95, "top_k": 20, "eos_token_id": [1, 5], "do_sample": false})");
+  const Result<GenerationConfig> g = GenerationConfig::parse(
+      R"({"temperature": 0.6, "top_p": 0.95, "top_k": 20, "eos_token_id": [1, 5], "do_sample": false})");
   ASSERT_TRUE(g.ok());
   EXPECT_EQ(g->temperature, 0.6);
   EXPECT_EQ(g->top_p, 0.95);

@@ -37,9 +37,12 @@ TEST(RandomTensor, Vectors) {
     for (int i = 0; i < 4; ++i) bits.push_back(std::bit_cast<uint32_t>(v[static_cast<size_t>(i)]));
     return bits;
   };
-  EXPECT_EQ(first_bits("layers.0.attn.wkv.weight"), (std::vector<uint32_t>{0x3d02b390, 0x3d8163f6, 0xbd806502, 0x3ca56a80}));
-  EXPECT_EQ(first_bits("layers.0.ffn.experts.0.w1.weight"), (std::vector<uint32_t>{0x3da43e74, 0xbcdb9318, 0xbd711088, 0xbcf1c860}));
-  EXPECT_EQ(first_bits("layers.1.attn_norm.weight"), (std::vector<uint32_t>{0x3f8608e5, 0x3f85aa5f, 0x3f7c6744, 0x3f84a924}));
+  EXPECT_EQ(first_bits("layers.0.attn.wkv.weight"),
+            (std::vector<uint32_t>{0x3d02b390, 0x3d8163f6, 0xbd806502, 0x3ca56a80}));
+  EXPECT_EQ(first_bits("layers.0.ffn.experts.0.w1.weight"),
+            (std::vector<uint32_t>{0x3da43e74, 0xbcdb9318, 0xbd711088, 0xbcf1c860}));
+  EXPECT_EQ(first_bits("layers.1.attn_norm.weight"),
+            (std::vector<uint32_t>{0x3f8608e5, 0x3f85aa5f, 0x3f7c6744, 0x3f84a924}));
 
   const auto first_bytes = [](const std::string& name) {
     const RandomTensor t(41, spec_of(name));
@@ -79,14 +82,20 @@ TEST(RandomCheckpoint, ThreadsDoNotChangeTheBytes) {
   EXPECT_EQ(total, random_checkpoint_bytes(tiny_config()));
   for (const auto& entry : std::filesystem::directory_iterator(testing::tiny_random_dir())) {
     const std::string name = entry.path().filename();
-    EXPECT_TRUE(read_file(dir.path() + "/a/" + name, 1 << 26).value() == read_file(entry.path(), 1 << 26).value()) << name;
+    EXPECT_TRUE(read_file(dir.path() + "/a/" + name, 1 << 26).value() == read_file(entry.path(), 1 << 26).value())
+        << name;
   }
 }
 
 TEST(RandomCheckpoint, AnyOtherConfigWithVisionAndFewerLayers) {
   testing::TempDir dir;
   ModelConfig config = tiny_config();
-  config.vision = VisionConfig{.num_hidden_layers = 2, .hidden_size = 64, .num_attention_heads = 2, .intermediate_size = 96, .max_image_tokens = 64, .min_pixels = 7056};
+  config.vision = VisionConfig{.num_hidden_layers = 2,
+                               .hidden_size = 64,
+                               .num_attention_heads = 2,
+                               .intermediate_size = 96,
+                               .max_image_tokens = 64,
+                               .min_pixels = 7056};
   ASSERT_TRUE(config.complete().ok());
   config = first_layers(config, 7).value();
   config.max_position_embeddings = 4096;

@@ -44,8 +44,9 @@ class Safetensors : public ::testing::Test {
   testing::TempDir dir_;
 };
 
-constexpr const char* kTwo = R"({"__metadata__":{"format":"pt"},"b":{"dtype":"F8_E4M3","shape":[2,4],"data_offsets":[8,16]},)"
-                             R"("a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})";
+constexpr const char* kTwo =
+    R"({"__metadata__":{"format":"pt"},"b":{"dtype":"F8_E4M3","shape":[2,4],"data_offsets":[8,16]},)"
+    R"("a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})";
 
 std::string padded(std::string header) {
   header.resize((header.size() + 7) / 8 * 8, ' ');
@@ -76,7 +77,9 @@ TEST_F(Safetensors, CopiesTensorsAtOddAddresses) {
 }
 
 TEST_F(Safetensors, AcceptsEmptyTensorsAndScalars) {
-  const Result<SafetensorsFile> f = open(file_of(R"({"e":{"dtype":"F32","shape":[0,7],"data_offsets":[0,0]},"s":{"dtype":"I8","shape":[],"data_offsets":[0,1]}})", 1));
+  const Result<SafetensorsFile> f = open(file_of(
+      R"({"e":{"dtype":"F32","shape":[0,7],"data_offsets":[0,0]},"s":{"dtype":"I8","shape":[],"data_offsets":[0,1]}})",
+      1));
   ASSERT_TRUE(f.ok()) << f.status().message();
   EXPECT_EQ(f->tensors().size(), 2u);
   EXPECT_TRUE(open(file_of("{}", 0)).ok());
@@ -106,25 +109,34 @@ TEST_F(Safetensors, RefusesATruncatedFile) {
 
 TEST_F(Safetensors, RefusesTensorsThatDoNotFit) {
   const auto one = [](const std::string& body) { return "{\"a\":{" + body + "}}"; };
-  refuses(file_of(one(R"("dtype":"F32","shape":[2],"data_offsets":[0,7])"), 7), Code::kInvalidArgument, "has 7 bytes, but its shape and type need 8");
+  refuses(file_of(one(R"("dtype":"F32","shape":[2],"data_offsets":[0,7])"), 7), Code::kInvalidArgument,
+          "has 7 bytes, but its shape and type need 8");
   refuses(file_of(one(R"("dtype":"F32","shape":[2],"data_offsets":[8,0])"), 8), Code::kInvalidArgument, "data_offsets");
-  refuses(file_of(one(R"("dtype":"F32","shape":[2],"data_offsets":[-8,0])"), 8), Code::kInvalidArgument, "data_offsets");
-  refuses(file_of(one(R"("dtype":"F32","shape":[2],"data_offsets":[0,8,9])"), 8), Code::kInvalidArgument, "data_offsets");
+  refuses(file_of(one(R"("dtype":"F32","shape":[2],"data_offsets":[-8,0])"), 8), Code::kInvalidArgument,
+          "data_offsets");
+  refuses(file_of(one(R"("dtype":"F32","shape":[2],"data_offsets":[0,8,9])"), 8), Code::kInvalidArgument,
+          "data_offsets");
   refuses(file_of(one(R"("dtype":"F32","shape":[2],"data_offsets":"0-8")"), 8), Code::kInvalidArgument, "data_offsets");
-  refuses(file_of(one(R"("dtype":"F32","shape":[-2],"data_offsets":[0,8])"), 8), Code::kInvalidArgument, "does not hold sizes");
-  refuses(file_of(one(R"("dtype":"F32","shape":[1.5],"data_offsets":[0,8])"), 8), Code::kInvalidArgument, "does not hold sizes");
+  refuses(file_of(one(R"("dtype":"F32","shape":[-2],"data_offsets":[0,8])"), 8), Code::kInvalidArgument,
+          "does not hold sizes");
+  refuses(file_of(one(R"("dtype":"F32","shape":[1.5],"data_offsets":[0,8])"), 8), Code::kInvalidArgument,
+          "does not hold sizes");
   refuses(file_of(one(R"("dtype":"F32","shape":2,"data_offsets":[0,8])"), 8), Code::kInvalidArgument, "not a list");
-  refuses(file_of(one(R"("dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,8])"), 8), Code::kInvalidArgument, "overflows");
-  refuses(file_of(one(R"("dtype":"F32","shape":[1,1,1,1,1,1,1,1,2],"data_offsets":[0,8])"), 8), Code::kInvalidArgument, "more than 8 dimensions");
+  refuses(file_of(one(R"("dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,8])"), 8),
+          Code::kInvalidArgument, "overflows");
+  refuses(file_of(one(R"("dtype":"F32","shape":[1,1,1,1,1,1,1,1,2],"data_offsets":[0,8])"), 8), Code::kInvalidArgument,
+          "more than 8 dimensions");
   refuses(file_of(one(R"("dtype":"F7","shape":[2],"data_offsets":[0,8])"), 8), Code::kUnsupported, "F7");
   refuses(file_of(one(R"("dtype":"F32","shape":[2])"), 8), Code::kInvalidArgument, "lacks");
-  refuses(file_of(one(R"("dtype":"F32","shape":[2],"data_offsets":[0,8],"x":1)"), 8), Code::kInvalidArgument, "unknown key");
+  refuses(file_of(one(R"("dtype":"F32","shape":[2],"data_offsets":[0,8],"x":1)"), 8), Code::kInvalidArgument,
+          "unknown key");
   refuses(file_of(R"({"a":1})", 0), Code::kInvalidArgument, "not described by an object");
 }
 
 TEST_F(Safetensors, RefusesOverlapGapDuplicateAndTrailingBytes) {
   const auto two = [](const char* name, const char* offsets) {
-    return std::string(R"({"a":{"dtype":"I8","shape":[8],"data_offsets":[0,8]},")") + name + R"(":{"dtype":"I8","shape":[8],"data_offsets":)" + offsets + "}}";
+    return std::string(R"({"a":{"dtype":"I8","shape":[8],"data_offsets":[0,8]},")") + name +
+           R"(":{"dtype":"I8","shape":[8],"data_offsets":)" + offsets + "}}";
   };
   EXPECT_TRUE(open(file_of(two("b", "[8,16]"), 16)).ok());
   refuses(file_of(two("b", "[4,12]"), 12), Code::kInvalidArgument, "overlaps");
@@ -141,11 +153,14 @@ TEST_F(Safetensors, SurvivesDamage) {
   int opened = 0;
   for (int round = 0; round < 3000; ++round) {
     std::string damaged = whole;
-    for (uint32_t n = random() % 3 + 1; n > 0; --n) damaged[random() % damaged.size()] = static_cast<char>(random() % 4 == 0 ? random() : "0123456789[]{},:\" "[random() % 17]);
+    for (uint32_t n = random() % 3 + 1; n > 0; --n)
+      damaged[random() % damaged.size()] =
+          static_cast<char>(random() % 4 == 0 ? random() : "0123456789[]{},:\" "[random() % 17]);
     const Result<SafetensorsFile> f = open(damaged);
     if (!f.ok()) continue;
     ++opened;
-    for (const SafetensorsFile::Tensor& t : f->tensors()) ASSERT_LE(f->header_bytes() + t.offset + t.view.bytes(), f->bytes().size());
+    for (const SafetensorsFile::Tensor& t : f->tensors())
+      ASSERT_LE(f->header_bytes() + t.offset + t.view.bytes(), f->bytes().size());
   }
   EXPECT_GT(opened, 0);
   EXPECT_LT(opened, 3000);

@@ -121,11 +121,12 @@ TEST(AgentWorkload, HitsWhatCanBeHit) {
   const EngineStats stats = engine->stats();
   const double share = static_cast<double>(hit) / static_cast<double>(input);
   const double best = static_cast<double>(could) / static_cast<double>(input);
-  std::printf("%d sessions of %d turns on a device of 1/%.1f: %.2f%% of %lld input tokens hit, %.2f%% allowed (%.2f%% of "
-              "it); %lld rows ran; %lld blocks came from the tier\n",
-              w.sessions, w.turns, static_cast<double>(w.blocks()) / counted.info().blocks, 100 * share,
-              static_cast<long long>(input), 100 * best, 100.0 * static_cast<double>(hit) / static_cast<double>(could),
-              static_cast<long long>(counted.rows), static_cast<long long>(stats.scheduler.tier_blocks));
+  std::printf(
+      "%d sessions of %d turns on a device of 1/%.1f: %.2f%% of %lld input tokens hit, %.2f%% allowed (%.2f%% of "
+      "it); %lld rows ran; %lld blocks came from the tier\n",
+      w.sessions, w.turns, static_cast<double>(w.blocks()) / counted.info().blocks, 100 * share,
+      static_cast<long long>(input), 100 * best, 100.0 * static_cast<double>(hit) / static_cast<double>(could),
+      static_cast<long long>(counted.rows), static_cast<long long>(stats.scheduler.tier_blocks));
   EXPECT_GE(static_cast<double>(hit), 0.99 * static_cast<double>(could));
   if (w.turns == 30) {
     EXPECT_GE(share, 0.96);

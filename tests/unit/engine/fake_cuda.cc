@@ -1,11 +1,12 @@
-// Stands in for libdeepinfer_cuda.so on machines without a GPU: "GPU" 0 answers with the status code in FAKE_CUDA_CODE, GPU 1 is the
-// plain CPU backend, others do not exist.
+// Stands in for libdeepinfer_cuda.so on machines without a GPU: "GPU" 0 answers with the status code in FAKE_CUDA_CODE,
+// GPU 1 is the plain CPU backend, others do not exist.
 #include <cstdlib>
 
 #include "ops/cpu/cpu_ops.h"
 #include "ops/cuda_backend.h"
 
-extern "C" __attribute__((visibility("default"))) void deepinfer_make_cuda_ops(int device, deepinfer::ops::CudaBackend* out) {
+extern "C" __attribute__((visibility("default"))) void deepinfer_make_cuda_ops(int device,
+                                                                               deepinfer::ops::CudaBackend* out) {
   using deepinfer::Code;
   if (device == 1) {
     out->ops = deepinfer::ops::make_plain_ops(1);

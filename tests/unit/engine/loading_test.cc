@@ -15,7 +15,8 @@
 namespace deepinfer::engine {
 namespace {
 
-// Holds the stand-in of the CUDA backend under the real one's name, in a folder of each test, because libraries stay open.
+// Holds the stand-in of the CUDA backend under the real one's name, in a folder of each test, because libraries stay
+// open.
 class LoadingTest : public ::testing::Test {
  protected:
   LoadingTest()
@@ -42,8 +43,10 @@ class LoadingTest : public ::testing::Test {
 };
 
 TEST_F(LoadingTest, DevicesHaveNames) {
-  for (const char* good : {"auto", "cpu", "cuda", "cuda:0", "cuda:7", "cuda:63"}) EXPECT_EQ(device_error(good), "") << good;
-  for (const char* bad : {"", "gpu", "CPU", "cuda:", "cuda:-1", "cuda:64", "cuda:1x", "cuda: 1", "cuda1", "cuda:99999999999999"}) {
+  for (const char* good : {"auto", "cpu", "cuda", "cuda:0", "cuda:7", "cuda:63"})
+    EXPECT_EQ(device_error(good), "") << good;
+  for (const char* bad :
+       {"", "gpu", "CPU", "cuda:", "cuda:-1", "cuda:64", "cuda:1x", "cuda: 1", "cuda1", "cuda:99999999999999"}) {
     EXPECT_NE(device_error(bad).find("must be auto, cpu, cuda or cuda:N"), std::string::npos) << bad;
     EXPECT_EQ(make(bad).status().code(), Code::kInvalidArgument) << bad;
   }
@@ -61,7 +64,8 @@ TEST_F(LoadingTest, WithoutACudaBackendAutoIsTheCpu) {
 }
 
 TEST_F(LoadingTest, NamesThatContradictEachOtherAreRefused) {
-  for (const auto& [device, backend] : {std::pair("cpu", "cuda"), std::pair("cuda", "plain"), std::pair("cuda:1", "fast")}) {
+  for (const auto& [device, backend] :
+       {std::pair("cpu", "cuda"), std::pair("cuda", "plain"), std::pair("cuda:1", "fast")}) {
     EXPECT_NE(made(device, backend).find("contradict"), std::string::npos) << device << backend;
   }
   EXPECT_NE(made("cpu", "quick").find("There is no backend \"quick\""), std::string::npos);

@@ -58,7 +58,8 @@ TEST(Ngrams, AheadOfTheText) {
   EXPECT_EQ(proposed(index_of({1, 2, 1}), 4, &matched, {2}), (std::vector<int32_t>{1, 2, 1, 2}));
 }
 
-// Against a search by hand: a proposal continues an earlier occurrence of the longest of the three lengths that has one.
+// Against a search by hand: a proposal continues an earlier occurrence of the longest of the three lengths that has
+// one.
 TEST(Ngrams, EqualASearchOverRandomTexts) {
   std::mt19937 random(11);
   for (int round = 0; round < 300; ++round) {

@@ -82,7 +82,8 @@ TEST(SharedDraws, EqualThoseOfOneThread) {
     ASSERT_LT(round, kRoundsMax);
     std::vector<std::unique_ptr<Stream>> streams;
     for (int i = 0; i < kAnswers; ++i) streams.push_back(engine->submit(make_request(i)).value());
-    for (int i = 0; i < kAnswers; ++i) ASSERT_EQ(read(*streams[static_cast<size_t>(i)]), alone[static_cast<size_t>(i)]) << i;
+    for (int i = 0; i < kAnswers; ++i)
+      ASSERT_EQ(read(*streams[static_cast<size_t>(i)]), alone[static_cast<size_t>(i)]) << i;
   }
   EXPECT_TRUE(engine->check_accounting().ok());
 }

@@ -15,7 +15,8 @@ namespace {
 std::string nested_choices(int n) {
   if (n == 0) return R"({"type":"integer"})";
   const std::string inner = nested_choices(n - 1);
-  return R"({"oneOf":[{"type":"object","properties":{"l":)" + inner + R"(}},{"type":"object","properties":{"r":)" + inner + "}}]}";
+  return R"({"oneOf":[{"type":"object","properties":{"l":)" + inner + R"(}},{"type":"object","properties":{"r":)" +
+         inner + "}}]}";
 }
 
 std::string repeated(const std::string& part, int times) {
@@ -28,7 +29,8 @@ std::string repeated(const std::string& part, int times) {
 Constraint slow(int variant) {
   std::string members;
   for (int i = 0; i < 300'000; ++i) members += (i ? ",\"v" : "\"v") + std::to_string(i) + R"(":{"type":"integer"})";
-  return {ConstraintKind::kJsonSchema, R"({"type":"object","title":")" + std::to_string(variant) + R"(","properties":{)" + members + "}}"};
+  return {ConstraintKind::kJsonSchema,
+          R"({"type":"object","title":")" + std::to_string(variant) + R"(","properties":{)" + members + "}}"};
 }
 
 TEST(Compiler, CachesByContentAndSharesCompiles) {

@@ -21,8 +21,9 @@ TEST(Ebnf, RefusesWithPlaceAndReason) {
   EXPECT_NE(error_of("root ::= \"a\"\nroot ::= \"b\"").find("defined twice"), std::string::npos);
   EXPECT_NE(error_of("root ::= \"a\n\"").find("line 1"), std::string::npos);
   EXPECT_NE(error_of("root ::=\n  \"a\" )").find("line 2"), std::string::npos);
-  for (const char* bad : {"root ::= [a", "root ::= (\"a\"", "root ::= \"a\"{3,1}", "root ::= \"a\"{", "root ::= \"\\q\"", "root ::= *", "root",
-                          "root ::= \"\\ud800\"", "::= \"a\"", "root ::= [b-a]", "root ::= \"a\" {2", "\xff"}) {
+  for (const char* bad :
+       {"root ::= [a", "root ::= (\"a\"", "root ::= \"a\"{3,1}", "root ::= \"a\"{", "root ::= \"\\q\"", "root ::= *",
+        "root", "root ::= \"\\ud800\"", "::= \"a\"", "root ::= [b-a]", "root ::= \"a\" {2", "\xff"}) {
     EXPECT_NE(error_of(bad), "") << bad;
   }
 }
@@ -113,7 +114,8 @@ TEST(Ebnf, RandomGrammarsAgreeWithAPlainRecogniser) {
       rule.resize(1 + random() % 3);
       for (std::string& alternative : rule) {
         for (size_t n = random() % 4; n > 0; --n) {
-          alternative += random() % 2 ? static_cast<char>('a' + random() % 3) : static_cast<char>('A' + random() % g.rules.size());
+          alternative +=
+              random() % 2 ? static_cast<char>('a' + random() % 3) : static_cast<char>('A' + random() % g.rules.size());
         }
       }
     }
@@ -153,7 +155,8 @@ TEST(Ebnf, HostileGrammarsEndInTime) {
   EXPECT_NE(error_of("root ::= " + std::string(100'000, '(')).find("groups_max"), std::string::npos);
   EXPECT_NE(error_of(std::string(11 << 20, '#')).find("source_bytes_max"), std::string::npos);
   std::string chain = "root ::= r0\n";
-  for (int i = 0; i < 20'000; ++i) chain += "r" + std::to_string(i) + " ::= \"a\" r" + std::to_string(i + 1) + " | \"b\"\n";
+  for (int i = 0; i < 20'000; ++i)
+    chain += "r" + std::to_string(i) + " ::= \"a\" r" + std::to_string(i + 1) + " | \"b\"\n";
   chain += "r20000 ::= \"c\"\n";
   EXPECT_EQ(error_of(chain), "");
   std::string wide = "root ::= \"x\"";
@@ -161,8 +164,8 @@ TEST(Ebnf, HostileGrammarsEndInTime) {
   EXPECT_EQ(error_of(wide), "");
   std::string circle;  // left recursion through 200 rules
   for (int i = 0; i < 200; ++i) {
-    circle += (i == 0 ? std::string("root") : "r" + std::to_string(i)) + " ::= " + (i == 199 ? "root" : "r" + std::to_string(i + 1)) +
-              " \"a\" | \"b\"\n";
+    circle += (i == 0 ? std::string("root") : "r" + std::to_string(i)) +
+              " ::= " + (i == 199 ? "root" : "r" + std::to_string(i + 1)) + " \"a\" | \"b\"\n";
   }
   EXPECT_NE(error_of(circle).find("left-recursive"), std::string::npos);
   Limits quick;

@@ -45,15 +45,16 @@ inline std::vector<uint32_t> mask_of(Matcher& m) {
 
 inline bool has_bit(const std::vector<uint32_t>& mask, uint32_t token) { return mask[token >> 5] >> (token & 31) & 1; }
 
-// A random output of at most about `tokens` tokens: masks all the way; once past the length, the end as soon as it may come.
-// Empty if the end was not reached.
+// A random output of at most about `tokens` tokens: masks all the way; once past the length, the end as soon as it may
+// come. Empty if the end was not reached.
 struct Walk {
   std::vector<uint32_t> tokens;
   std::string text;
   bool ended = false;
 };
 
-inline Walk random_walk(const std::shared_ptr<Compiled>& compiled, std::mt19937_64& random, size_t length, size_t give_up) {
+inline Walk random_walk(const std::shared_ptr<Compiled>& compiled, std::mt19937_64& random, size_t length,
+                        size_t give_up) {
   Matcher m(compiled);
   Walk walk;
   const auto& v = *bundled_vocabulary();

@@ -126,9 +126,11 @@ TEST(JsonSchema, UniqueItemsOverListedValues) {
       CompiledSchema(
           R"({"items": {"type": "integer", "minimum": -1.5, "exclusiveMaximum": 3}, "uniqueItems": true, "maxItems": 3})"),
       {"[2, -1, 0]", "[]"}, {"[1, 1]", "[3]", "[-2]", "[-1, 0, 1, 2]"});
-  EXPECT_NE(refusal(R"({"properties": {"t": {"items": {"enum": [[1], {}]}, "prefixItems": [{"const": 1}], "uniqueItems": true, "minItems": 3}}})")
-                .find("\"uniqueItems\" at #/properties/t/uniqueItems"),
-            std::string::npos);
+  EXPECT_NE(
+      refusal(
+          R"({"properties": {"t": {"items": {"enum": [[1], {}]}, "prefixItems": [{"const": 1}], "uniqueItems": true, "minItems": 3}}})")
+          .find("\"uniqueItems\" at #/properties/t/uniqueItems"),
+      std::string::npos);
 }
 
 TEST(JsonSchema, FewNamesAreMembersAndOccurOnce) {

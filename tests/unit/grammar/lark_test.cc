@@ -77,8 +77,11 @@ TEST(Lark, RefusedByName) {
 
 TEST(Lark, CustomToolsFollowTheirGrammar) {
   const auto call = [](const char* name, const char* input) {
-    return fmt::format("\n\n<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"{}\">\n<｜DSML｜ parameter name=\"input\" string=\"true\">{}</｜DSML｜ parameter>\n"
-                       "</｜DSML｜ invoke>\n</｜DSML｜ calls>", name, input);
+    return fmt::format(
+        "\n\n<｜DSML｜ calls>\n<｜DSML｜ invoke name=\"{}\">\n<｜DSML｜ parameter name=\"input\" "
+        "string=\"true\">{}</｜DSML｜ parameter>\n"
+        "</｜DSML｜ invoke>\n</｜DSML｜ calls>",
+        name, input);
   };
   const auto compiled = compile({ConstraintKind::kTools, R"({"tools": [
     {"name": "sql", "input": {"syntax": "lark", "definition": "start: \"SELECT \" /[a-z]+/ (\" WHERE \" /[a-z]+/ \"=\" /[0-9]+/)?"}},
@@ -96,7 +99,9 @@ TEST(Lark, CustomToolsFollowTheirGrammar) {
   EXPECT_TRUE(accepts(call("time", "23:59")));
   EXPECT_FALSE(accepts(call("time", "23:60")));
   EXPECT_TRUE(accepts("No call."));
-  const auto bad = compile_constraint({ConstraintKind::kTools, R"({"tools": [{"name": "t", "input": {"syntax": "peg", "definition": "x"}}]})"}, bundled_vocabulary());
+  const auto bad = compile_constraint(
+      {ConstraintKind::kTools, R"({"tools": [{"name": "t", "input": {"syntax": "peg", "definition": "x"}}]})"},
+      bundled_vocabulary());
   EXPECT_NE(bad.status().message().find("'peg'"), std::string::npos) << bad.status().message();
 }
 

@@ -25,7 +25,8 @@ expr ::= expr "+" term | expr "-" term | term
 term ::= term "*" fac | fac
 fac ::= "(" expr ")" | [0-9]+
 )g";
-const char kSchema[] = R"g({"type": "object", "properties": {"name": {"type": "string", "minLength": 1, "maxLength": 12},
+const char kSchema[] =
+    R"g({"type": "object", "properties": {"name": {"type": "string", "minLength": 1, "maxLength": 12},
   "tags": {"type": "array", "items": {"enum": ["red", "green", "blue"]}, "maxItems": 3}, "n": {"type": "integer", "minimum": -5, "maximum": 300},
   "when": {"type": "string", "format": "date"}, "any": {}}, "required": ["name"]})g";
 const char kTags[] = R"g({"items": [{"begin": "<｜DSML｜ invoke name=\"f\">\n", "content": {"regex": "[0-9]{1,3}"},
@@ -245,11 +246,13 @@ TEST(Matcher, DepthLimitIsNamed) {
 }
 
 TEST(Matcher, AmbiguousAndRightRecursiveRulesStayQuick) {
-  for (const char* grammar : {"root ::= root root | \"a\" | \"\"", "root ::= \"a\" root \"b\"? | \"a\"", "root ::= x*\nx ::= \"a\"* | \"aa\" x",
-                              "root ::= a\na ::= b | \"x\" a\nb ::= a \"y\" | \"a\" | b b"}) {
+  for (const char* grammar :
+       {"root ::= root root | \"a\" | \"\"", "root ::= \"a\" root \"b\"? | \"a\"",
+        "root ::= x*\nx ::= \"a\"* | \"aa\" x", "root ::= a\na ::= b | \"x\" a\nb ::= a \"y\" | \"a\" | b b"}) {
     const auto compiled = compile({ConstraintKind::kEbnf, grammar});
     Matcher m(compiled);
-    for (int i = 0; i < 500; ++i) ASSERT_TRUE(m.accept_bytes("a")) << grammar << " at " << i << ": " << m.status().to_string();
+    for (int i = 0; i < 500; ++i)
+      ASSERT_TRUE(m.accept_bytes("a")) << grammar << " at " << i << ": " << m.status().to_string();
     EXPECT_TRUE(m.is_complete()) << grammar;
     mask_of(m);
   }
@@ -266,7 +269,8 @@ TEST(Matcher, EscapesUnderALengthBound) {
     return true;
   };
   EXPECT_TRUE(allows("\\"));
-  for (const char* escape : {"\\n", "\\\"", "\\\\", "\\u", "\\/", "\\b", "\\f", "\\r", "\\t", "\\ud83d\\ude00"}) EXPECT_TRUE(allows(escape)) << escape;
+  for (const char* escape : {"\\n", "\\\"", "\\\\", "\\u", "\\/", "\\b", "\\f", "\\r", "\\t", "\\ud83d\\ude00"})
+    EXPECT_TRUE(allows(escape)) << escape;
   const auto& tokenizer = bundled_tokenizer();
   const auto mask = mask_of(m);
   EXPECT_TRUE(has_bit(mask, static_cast<uint32_t>(*tokenizer.find_ordinary("\\"))));
@@ -276,7 +280,8 @@ TEST(Matcher, EscapesUnderALengthBound) {
 }
 
 TEST(Matcher, ThreadsShareACompiledGrammar) {
-  const auto shared = compile({ConstraintKind::kJsonSchema, kSchema}), own = compile({ConstraintKind::kJsonSchema, kSchema});
+  const auto shared = compile({ConstraintKind::kJsonSchema, kSchema}),
+             own = compile({ConstraintKind::kJsonSchema, kSchema});
   std::mt19937_64 random(9);
   std::vector<Walk> walks;
   std::vector<std::vector<std::vector<uint32_t>>> masks;
@@ -307,7 +312,9 @@ TEST(Matcher, ThreadsShareACompiledGrammar) {
 }
 
 TEST(Matcher, ChangesItsThread) {
-  const auto compiled = compile({ConstraintKind::kJsonSchema, R"({"type": "array", "items": {"type": "string", "pattern": "^[a-f]*$"}, "uniqueItems": true})"});
+  const auto compiled =
+      compile({ConstraintKind::kJsonSchema,
+               R"({"type": "array", "items": {"type": "string", "pattern": "^[a-f]*$"}, "uniqueItems": true})"});
   Matcher m(compiled);
   ASSERT_TRUE(m.accept_bytes(R"(["a", "b", ")"));
   const auto here = mask_of(m);
@@ -332,8 +339,8 @@ TEST(Matcher, RandomSourcesNeverCrash) {
   for (int i = 0; i < 4000; ++i) {
     std::string source = i % 3 == 0 ? "root ::= " : "";
     for (size_t n = random() % 30; n > 0; --n) source += letters[random() % letters.size()];
-    for (ConstraintKind kind : {ConstraintKind::kRegex, ConstraintKind::kEbnf, ConstraintKind::kTags, ConstraintKind::kTools,
-                                ConstraintKind::kJsonSchema}) {
+    for (ConstraintKind kind : {ConstraintKind::kRegex, ConstraintKind::kEbnf, ConstraintKind::kTags,
+                                ConstraintKind::kTools, ConstraintKind::kJsonSchema}) {
       auto r = compile_constraint({kind, source}, bundled_vocabulary());
       if (!r.ok()) {
         EXPECT_FALSE(r.status().message().empty());
@@ -355,9 +362,16 @@ TEST(Matcher, JsonStringsTakeAllSpellings) {
   std::mt19937_64 random(8);
   const std::vector<std::string> units = {"a", "b", "\"", "\\", "/", "\n", "é", "日", "😀", "\x01"};
   const auto spell = [&](const std::string& c) -> std::string {
-    static const std::vector<std::vector<std::string>> kWays = {{"a", "\\u0061"}, {"b", "\\u0062"}, {"\\\"", "\\u0022"}, {"\\\\", "\\u005c", "\\u005C"},
-        {"/", "\\/", "\\u002f"}, {"\\n", "\\u000a", "\\u000A"}, {"é", "\\u00e9", "\\u00E9"}, {"日", "\\u65e5"},
-        {"😀", "\\ud83d\\ude00", "\\uD83D\\uDE00"}, {"\\u0001"}};
+    static const std::vector<std::vector<std::string>> kWays = {{"a", "\\u0061"},
+                                                                {"b", "\\u0062"},
+                                                                {"\\\"", "\\u0022"},
+                                                                {"\\\\", "\\u005c", "\\u005C"},
+                                                                {"/", "\\/", "\\u002f"},
+                                                                {"\\n", "\\u000a", "\\u000A"},
+                                                                {"é", "\\u00e9", "\\u00E9"},
+                                                                {"日", "\\u65e5"},
+                                                                {"😀", "\\ud83d\\ude00", "\\uD83D\\uDE00"},
+                                                                {"\\u0001"}};
     for (size_t i = 0; i < units.size(); ++i) {
       if (units[i] == c) return kWays[i][random() % kWays[i].size()];
     }
@@ -372,8 +386,11 @@ TEST(Matcher, JsonStringsTakeAllSpellings) {
       GrammarBuilder g;  // a second builder, since finish() spends one
       const Text again = parse_regex(g, pattern, RegexMode::kSearch).value();
       const Text again_listed = g.one_of(std::vector<std::string>{"a\"b", "é", "日😀", "a", ""});
-      const Text same = set == t ? again : set == listed ? again_listed : set == b.complement(t) ? g.complement(again)
-                        : set == b.complement(listed) ? g.complement(again_listed) : g.all_of({again, g.complement(again_listed)});
+      const Text same = set == t                      ? again
+                        : set == listed               ? again_listed
+                        : set == b.complement(t)      ? g.complement(again)
+                        : set == b.complement(listed) ? g.complement(again_listed)
+                                                      : g.all_of({again, g.complement(again_listed)});
       auto grammar = g.finish(g.json_string(same));
       ASSERT_TRUE(grammar.ok()) << grammar.status().to_string();
       const auto compiled = Compiled::create(std::move(grammar).value(), bundled_vocabulary()).value();
@@ -386,7 +403,8 @@ TEST(Matcher, JsonStringsTakeAllSpellings) {
         }
         ASSERT_EQ(matches(compiled, spelled + "\""), b.contains(set, value)) << pattern << " on " << spelled;
       }
-      for (const char* bad : {"\"\n\"", "\"\\ud83d\"", "\"\\ude00\"", "\"\\x\"", "\"a", "\"\xff\"", "\"\\ud83d\\u0061\""}) {
+      for (const char* bad :
+           {"\"\n\"", "\"\\ud83d\"", "\"\\ude00\"", "\"\\x\"", "\"a", "\"\xff\"", "\"\\ud83d\\u0061\""}) {
         EXPECT_FALSE(matches(compiled, bad)) << pattern << " on " << bad;
       }
     }

@@ -79,14 +79,34 @@ TEST(Regex, ClassesAndEscapes) {
 TEST(Regex, RefusedByName) {
   EXPECT_NE(regex_error("(a)\\1").message().find("back reference"), std::string::npos);
   EXPECT_NE(regex_error("\\p{Script=Greek}").message().find("Script=Greek"), std::string::npos);
-  for (const char* bad : {"(ab", "ab)", "*a", "a**", "a{3,1}", "a{", "[b-a]", "[a", "\\", "a{99", "\\u12", "\\x1", "(?<n>a)(?<n>b)", "[\\d-x]",
-                          "^*", "(?=a)*", "\\q", "}", "]", "(?i:a)", "\xff"}) {
+  for (const char* bad : {"(ab",
+                          "ab)",
+                          "*a",
+                          "a**",
+                          "a{3,1}",
+                          "a{",
+                          "[b-a]",
+                          "[a",
+                          "\\",
+                          "a{99",
+                          "\\u12",
+                          "\\x1",
+                          "(?<n>a)(?<n>b)",
+                          "[\\d-x]",
+                          "^*",
+                          "(?=a)*",
+                          "\\q",
+                          "}",
+                          "]",
+                          "(?i:a)",
+                          "\xff"}) {
     EXPECT_FALSE(regex_error(bad).ok()) << bad;
   }
 }
 
 TEST(Regex, CountsDoNotBlowUp) {
-  for (const char* pattern : {"(([a-z]{0,200}){0,200}){0,200}", "[a-z]{0,100000}", "(a|b)*a(a|b){12}", "(x?){1000}x{1000}"}) {
+  for (const char* pattern :
+       {"(([a-z]{0,200}){0,200}){0,200}", "[a-z]{0,100000}", "(a|b)*a(a|b){12}", "(x?){1000}x{1000}"}) {
     const auto compiled = compile({ConstraintKind::kRegex, pattern});
     ASSERT_NE(compiled, nullptr);
     Matcher m(compiled);
@@ -111,7 +131,8 @@ std::string random_pattern(std::mt19937_64& random, int depth) {
       return "(?:" + random_pattern(random, depth - 1) + ")" + kMarks[random() % 7];
     }
     case 4:
-      return "(?" + std::string(random() % 2 ? "=" : "!") + random_pattern(random, depth - 1) + ")" + random_pattern(random, depth - 1);
+      return "(?" + std::string(random() % 2 ? "=" : "!") + random_pattern(random, depth - 1) + ")" +
+             random_pattern(random, depth - 1);
     case 5: {
       static const char* const kAssertions[] = {"\\b", "\\B", "^", "$"};
       return random_pattern(random, depth - 1) + kAssertions[random() % 4] + random_pattern(random, depth - 1);

@@ -6,14 +6,16 @@
 namespace deepinfer::grammar {
 namespace {
 
-constexpr const char* kItems = R"("items": [{"begin": "<｜DSML｜ invoke name=\"f\">", "content": {"regex": "[0-9]+"}, "end": "</｜DSML｜ invoke>"},
+constexpr const char* kItems =
+    R"("items": [{"begin": "<｜DSML｜ invoke name=\"f\">", "content": {"regex": "[0-9]+"}, "end": "</｜DSML｜ invoke>"},
   {"begin": "<｜DSML｜ invoke name=\"g\">", "content": {"json_schema": {"type": "boolean"}}, "end": "</｜DSML｜ invoke>"}],
   "triggers": ["<｜DSML｜ invoke"])";
 
 Constraint tags(const std::string& extra) { return {ConstraintKind::kTags, "{" + std::string(kItems) + extra + "}"}; }
 
 // Cuts text into tokens, added ones recognised or not.
-bool accepts(const std::shared_ptr<Compiled>& compiled, const std::string& text, text::AddedTokens added = text::AddedTokens::kRecognise) {
+bool accepts(const std::shared_ptr<Compiled>& compiled, const std::string& text,
+             text::AddedTokens added = text::AddedTokens::kRecognise) {
   Matcher m(compiled);
   for (text::TokenId id : bundled_tokenizer().encode(text, added)) {
     const auto mask = mask_of(m);
@@ -25,7 +27,8 @@ bool accepts(const std::shared_ptr<Compiled>& compiled, const std::string& text,
 
 TEST(Tags, TriggersInBothSpellings) {
   const auto compiled = compile(tags(""));
-  const std::string call = "<｜DSML｜ invoke name=\"f\">12</｜DSML｜ invoke>", other = "<｜DSML｜ invoke name=\"g\">true</｜DSML｜ invoke>";
+  const std::string call = "<｜DSML｜ invoke name=\"f\">12</｜DSML｜ invoke>",
+                    other = "<｜DSML｜ invoke name=\"g\">true</｜DSML｜ invoke>";
   EXPECT_TRUE(accepts(compiled, "Hello."));
   EXPECT_TRUE(accepts(compiled, ""));
   EXPECT_TRUE(accepts(compiled, "a " + call + " b " + other + other));
@@ -60,11 +63,19 @@ TEST(Tags, RefusedByName) {
   };
   EXPECT_NE(error("[]").find("object"), std::string::npos);
   EXPECT_NE(error(R"({"items": [], "triggers": ["x"]})").find("items"), std::string::npos);
-  EXPECT_NE(error(R"({"items": [{"begin": "a", "content": {"regex": "x"}, "end": ""}], "triggers": ["b"]})").find("no trigger"), std::string::npos);
-  EXPECT_NE(error(R"({"items": [{"begin": "a", "content": {"lark": "x"}, "end": ""}], "triggers": ["a"]})").find("lark"), std::string::npos);
-  EXPECT_NE(error(R"({"items": [{"begin": "a", "content": {"regex": "(x"}, "end": ""}], "triggers": ["a"]})").find("tag 'a'"), std::string::npos);
+  EXPECT_NE(error(R"({"items": [{"begin": "a", "content": {"regex": "x"}, "end": ""}], "triggers": ["b"]})")
+                .find("no trigger"),
+            std::string::npos);
+  EXPECT_NE(
+      error(R"({"items": [{"begin": "a", "content": {"lark": "x"}, "end": ""}], "triggers": ["a"]})").find("lark"),
+      std::string::npos);
+  EXPECT_NE(
+      error(R"({"items": [{"begin": "a", "content": {"regex": "(x"}, "end": ""}], "triggers": ["a"]})").find("tag 'a'"),
+      std::string::npos);
   EXPECT_NE(error(R"({"items": [], "triggers": [], "maybe": 1})").find("maybe"), std::string::npos);
-  EXPECT_NE(error(R"({"items": [{"begin": "", "content": {"regex": "x"}, "end": ""}], "triggers": [""]})").find("empty"), std::string::npos);
+  EXPECT_NE(
+      error(R"({"items": [{"begin": "", "content": {"regex": "x"}, "end": ""}], "triggers": [""]})").find("empty"),
+      std::string::npos);
 }
 
 }  // namespace

@@ -6,7 +6,8 @@
 namespace deepinfer::grammar {
 namespace {
 
-constexpr const char* kWeather = R"({"type": "function", "function": {"name": "get_weather", "strict": true, "parameters": {"type": "object",
+constexpr const char* kWeather =
+    R"({"type": "function", "function": {"name": "get_weather", "strict": true, "parameters": {"type": "object",
   "properties": {"city": {"type": "string", "minLength": 1, "maxLength": 20}, "days": {"type": "integer", "minimum": 1, "maximum": 9},
     "unit": {"enum": ["c", "f", null]}, "at": {"type": ["string", "number"]},
     "where": {"type": "object", "properties": {"lat": {"type": "number"}}, "required": ["lat"], "additionalProperties": false}},
@@ -27,7 +28,8 @@ bool accepts(const std::shared_ptr<Compiled>& compiled, const std::string& text)
 }
 
 std::string param(const std::string& name, bool is_string, const std::string& value) {
-  return "<｜DSML｜ parameter name=\"" + name + "\" string=\"" + (is_string ? "true" : "false") + "\">" + value + "</｜DSML｜ parameter>";
+  return "<｜DSML｜ parameter name=\"" + name + "\" string=\"" + (is_string ? "true" : "false") + "\">" + value +
+         "</｜DSML｜ parameter>";
 }
 std::string invoke(const std::string& name, const std::string& params) {
   return "<｜DSML｜ invoke name=\"" + name + "\">\n" + params + "\n</｜DSML｜ invoke>";
@@ -42,7 +44,8 @@ TEST(ToolGrammar, StrictArgumentsFollowTheSchema) {
   EXPECT_TRUE(accepts(compiled, call(param("city", true, "São \"Paulo\" <b>\n") + "\n" + param("days", false, "3"))));
   EXPECT_TRUE(accepts(compiled, call(param("city", true, "x") + "\n" + param("unit", true, "c"))));
   EXPECT_TRUE(accepts(compiled, call(param("city", true, "x") + "\n" + param("unit", false, "null"))));
-  EXPECT_TRUE(accepts(compiled, call(param("city", true, "x") + "\n" + param("at", true, "17") + "\n" + param("where", false, "{\"lat\": -1.5}"))));
+  EXPECT_TRUE(accepts(compiled, call(param("city", true, "x") + "\n" + param("at", true, "17") + "\n" +
+                                     param("where", false, "{\"lat\": -1.5}"))));
   EXPECT_TRUE(accepts(compiled, call(param("city", true, "x") + "\n" + param("at", false, "17"))));
   EXPECT_FALSE(accepts(compiled, call("")));
   EXPECT_FALSE(accepts(compiled, call(param("days", false, "3"))));
@@ -74,7 +77,8 @@ TEST(ToolGrammar, RequiredOpenedAndSingleCalls) {
 TEST(ToolGrammar, LooseToolsAndMixtures) {
   const auto mixed = tools(std::string(kWeather) + R"(, {"name": "note"})");
   EXPECT_TRUE(accepts(mixed, block(invoke("note", ""))));
-  EXPECT_TRUE(accepts(mixed, block(invoke("note", param("any key", true, "a\nb") + "\n" + param("k", false, "[1, {\"a\": null}]")))));
+  EXPECT_TRUE(accepts(
+      mixed, block(invoke("note", param("any key", true, "a\nb") + "\n" + param("k", false, "[1, {\"a\": null}]")))));
   EXPECT_FALSE(accepts(mixed, block(invoke("note", param("k", false, "[1,")))));
   EXPECT_FALSE(accepts(mixed, block(invoke("get_weather", param("k", true, "x")))));
 }
@@ -97,9 +101,11 @@ TEST(ToolGrammar, RefusedByName) {
   };
   EXPECT_NE(error(R"({"tools": []})").find("tools"), std::string::npos);
   EXPECT_NE(error(R"({"tools": [{"name": "a\"b"}]})").find("name"), std::string::npos);
-  EXPECT_NE(error(R"({"tools": [{"name": "f", "strict": true, "parameters": {"type": "object"}}]})").find("additionalProperties"),
+  EXPECT_NE(error(R"({"tools": [{"name": "f", "strict": true, "parameters": {"type": "object"}}]})")
+                .find("additionalProperties"),
             std::string::npos);
-  EXPECT_NE(error(R"({"tools": [{"name": "f", "strict": true, "parameters": {"type": "string"}}]})").find("tool 'f'"), std::string::npos);
+  EXPECT_NE(error(R"({"tools": [{"name": "f", "strict": true, "parameters": {"type": "string"}}]})").find("tool 'f'"),
+            std::string::npos);
   EXPECT_NE(error(R"({"tools": [{"name": "f", "strict": true, "parameters": {"type": "strng"}}]})"), "");
 }
 
@@ -121,17 +127,19 @@ TEST(SoArgs, Read) {
   auto regex = parse_so_args(R"({"schema_type": "regex", "schema": "a+"})");
   ASSERT_TRUE(regex.ok());
   EXPECT_EQ(regex.value().constraint, (Constraint{ConstraintKind::kRegex, "a+"}));
-  auto json = parse_so_args(R"({"schema_type": "json", "schema": {"type": "null"}, "trigger_token_ids": [5, 6], "bound_token_id": 7})");
+  auto json = parse_so_args(
+      R"({"schema_type": "json", "schema": {"type": "null"}, "trigger_token_ids": [5, 6], "bound_token_id": 7})");
   ASSERT_TRUE(json.ok());
   EXPECT_EQ(json.value().constraint.kind, ConstraintKind::kJsonSchema);
   EXPECT_TRUE(matches(compile(json.value().constraint), "null"));
   EXPECT_EQ(json.value().trigger_token_ids, (std::vector<uint32_t>{5, 6}));
   EXPECT_EQ(json.value().bound_token_id, 7u);
-  for (const char* bad : {"[]", "{}", R"({"schema_type": "lark", "schema": "x"})", R"({"schema_type": "regex", "schema": {}})",
-                          R"({"schema_type": "regex", "schema": "x", "bound_token_id": 1})",
-                          R"({"schema_type": "regex", "schema": "x", "trigger_token_ids": [-1]})",
-                          R"({"schema_type": "regex", "schema": "x", "trigger_token_ids": [1], "bound_token_id": [1]})",
-                          R"({"schema_type": "regex", "schema": "x", "serialized": 1})"}) {
+  for (const char* bad :
+       {"[]", "{}", R"({"schema_type": "lark", "schema": "x"})", R"({"schema_type": "regex", "schema": {}})",
+        R"({"schema_type": "regex", "schema": "x", "bound_token_id": 1})",
+        R"({"schema_type": "regex", "schema": "x", "trigger_token_ids": [-1]})",
+        R"({"schema_type": "regex", "schema": "x", "trigger_token_ids": [1], "bound_token_id": [1]})",
+        R"({"schema_type": "regex", "schema": "x", "serialized": 1})"}) {
     EXPECT_FALSE(parse_so_args(bad).ok()) << bad;
   }
 }

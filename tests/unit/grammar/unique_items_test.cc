@@ -12,10 +12,15 @@ std::shared_ptr<const Vocabulary> rough_vocabulary() {
   static const std::shared_ptr<const Vocabulary> vocabulary = [] {
     std::vector<Vocabulary::Entry> entries(256);
     for (int i = 0; i < 256; ++i) entries[static_cast<size_t>(i)].bytes = std::string(1, static_cast<char>(i));
-    for (const char* t : {R"(",")", R"(", ")", R"("a")", R"("a",)", R"(,"a")", R"(a")", R"(a","a)", R"(a","a"])", R"(["a","a"])", R"(["a","b")",
-                          R"("])", R"("],[")", "1,", ",1", "1,1", "1, 1", "[1,1]", "[1", "1]", "10", ",10,", "1.0", ".0", "e0", "e0,", "ab", R"(\u0061)",
-                          R"(\u00)", "61", R"(\u0061",)", "{}", ",{}", "{},{}", "[],[]", ",[],", R"({"k":1)", R"({"k":1},)", R"(},{"k":)", ":1},",
-                          "true", "false", "true,true", "null,", " ", "  ", ", ", " ,", "a", R"("b","b")", "00", "aa\"", "aa", ",\"aa"}) {
+    for (const char* t : {R"(",")",      R"(", ")",    R"("a")",       R"("a",)",     R"(,"a")", R"(a")",
+                          R"(a","a)",    R"(a","a"])", R"(["a","a"])", R"(["a","b")", R"("])",   R"("],[")",
+                          "1,",          ",1",         "1,1",          "1, 1",        "[1,1]",   "[1",
+                          "1]",          "10",         ",10,",         "1.0",         ".0",      "e0",
+                          "e0,",         "ab",         R"(\u0061)",    R"(\u00)",     "61",      R"(\u0061",)",
+                          "{}",          ",{}",        "{},{}",        "[],[]",       ",[],",    R"({"k":1)",
+                          R"({"k":1},)", R"(},{"k":)", ":1},",         "true",        "false",   "true,true",
+                          "null,",       " ",          "  ",           ", ",          " ,",      "a",
+                          R"("b","b")",  "00",         "aa\"",         "aa",          ",\"aa"}) {
       entries.push_back({t});
     }
     const auto end = static_cast<uint32_t>(entries.size());
@@ -74,7 +79,8 @@ std::string walk(const std::shared_ptr<Compiled>& compiled, std::mt19937& random
       }
       if (!has(mask, t)) continue;
       allowed.push_back(t);
-      if (t >= 256 || std::string_view("\"ab10,]}{").find(static_cast<char>(t)) != std::string_view::npos) likely.push_back(t);
+      if (t >= 256 || std::string_view("\"ab10,]}{").find(static_cast<char>(t)) != std::string_view::npos)
+        likely.push_back(t);
     }
     const bool end = has(mask, v.end_tokens()[0]);
     EXPECT_EQ(end, m.is_complete());
@@ -116,21 +122,23 @@ TEST(UniqueItems, MasksAreExactAndLeadOn) {
 
 TEST(UniqueItems, EqualityOfValues) {
   const CompiledSchema any(R"({"uniqueItems": true})");
-  for (const char* text : {"[1, 1]", "[1, 1.0]", "[1e0, 1]", "[0, -0]", "[100, 1E2]", R"(["a", "\u0061"])", R"(["😀", "\ud83d\ude00"])",
-                           R"(["/", "\/"])", R"([{"a": 1, "b": [2]}, {"b": [2.0], "a": 10e-1}])", "[[], [ ]]", "[null, 2, null]",
-                           R"(["\"\\\n", "\u0022\u005c\u000A"])", R"([[1], ["1"], [1]])"}) {
+  for (const char* text :
+       {"[1, 1]", "[1, 1.0]", "[1e0, 1]", "[0, -0]", "[100, 1E2]", R"(["a", "\u0061"])", R"(["😀", "\ud83d\ude00"])",
+        R"(["/", "\/"])", R"([{"a": 1, "b": [2]}, {"b": [2.0], "a": 10e-1}])", "[[], [ ]]", "[null, 2, null]",
+        R"(["\"\\\n", "\u0022\u005c\u000A"])", R"([[1], ["1"], [1]])"}) {
     EXPECT_FALSE(any.accepts(text)) << text;
   }
-  for (const char* text : {"[1, true]", "[0, false]", R"([1, "1"])", "[1, 10, 100, 11, 1.5, 1e1000]", R"(["a", "A", "ab", ""])",
-                           R"([{"a": 1, "b": 2}, {"a": 2, "b": 1}, {"a": 1}])", "[[1, 2], [2, 1]]", R"([["a"], "a"])",
-                           R"({"a": 1})", "[]"}) {
+  for (const char* text : {"[1, true]", "[0, false]", R"([1, "1"])", "[1, 10, 100, 11, 1.5, 1e1000]",
+                           R"(["a", "A", "ab", ""])", R"([{"a": 1, "b": 2}, {"a": 2, "b": 1}, {"a": 1}])",
+                           "[[1, 2], [2, 1]]", R"([["a"], "a"])", R"({"a": 1})", "[]"}) {
     EXPECT_TRUE(any.accepts(text)) << text;
   }
 }
 
 TEST(UniqueItems, ValuesRunOut) {
   // 102 values: more than are listed as members in any order.
-  const CompiledSchema numbers(R"({"items": {"type": "integer", "minimum": 0, "maximum": 101}, "uniqueItems": true, "type": "array"})");
+  const CompiledSchema numbers(
+      R"({"items": {"type": "integer", "minimum": 0, "maximum": 101}, "uniqueItems": true, "type": "array"})");
   std::string text = "[";
   for (int i = 0; i <= 101; ++i) text += (i ? "," : "") + std::to_string(i);
   Matcher m(numbers.compiled);
@@ -139,7 +147,8 @@ TEST(UniqueItems, ValuesRunOut) {
   EXPECT_TRUE(m.accept_bytes("]"));
   EXPECT_TRUE(m.is_complete());
   // Each beginning of a value is only open as long as it leads to a new one.
-  const CompiledSchema pairs(R"({"items": {"type": "string", "pattern": "^[a-c]x?$"}, "uniqueItems": true, "minItems": 2})");
+  const CompiledSchema pairs(
+      R"({"items": {"type": "string", "pattern": "^[a-c]x?$"}, "uniqueItems": true, "minItems": 2})");
   EXPECT_FALSE(Matcher(pairs.compiled).accept_bytes(R"(["a", "ax", "a)"));
   EXPECT_TRUE(Matcher(pairs.compiled).accept_bytes(R"(["a", "bx", "a)"));
 }
@@ -193,7 +202,8 @@ TEST(UniqueItems, SurvivesTheLossOfAllStates) {
 
 TEST(UniqueItems, AnyOrderBeyondAWord) {
   std::string schema = R"({"type": "object", "additionalProperties": false, "properties": {)", required;
-  for (int i = 0; i < 150; ++i) schema += std::string(i ? "," : "") + "\"m" + std::to_string(i) + "\": {\"type\": \"integer\"}";
+  for (int i = 0; i < 150; ++i)
+    schema += std::string(i ? "," : "") + "\"m" + std::to_string(i) + "\": {\"type\": \"integer\"}";
   schema += R"(}, "required": ["m3", "m70", "m149"]})";
   JsonSchemaOptions options;
   options.any_order = true;
@@ -205,10 +215,12 @@ TEST(UniqueItems, AnyOrderBeyondAWord) {
 }
 
 TEST(FollowJson, EqualValuesAreFollowed) {
-  for (const char* value : {"1", "-12.50", "0", "1e300", R"("a\"é😀\\/")", "[1, [], {}]", R"({"a": "x", "ab": [true, null]})"}) {
+  for (const char* value :
+       {"1", "-12.50", "0", "1e300", R"("a\"é😀\\/")", "[1, [], {}]", R"({"a": "x", "ab": [true, null]})"}) {
     const JsonDocument document = json(value);
-    for (const char* spelled : {"1", "1.0", "10e-1", "-12.5", "-1.25e1", "0", "-0.0", "0.1e301", R"("a\"\u00E9\ud83d\ude00\\\/")", R"("a\u0022é😀\u005c/")",
-                                "[ 1 , [ ] ,{}]", R"({ "\u0061b" : [true,null] , "a":"x"})"}) {
+    for (const char* spelled :
+         {"1", "1.0", "10e-1", "-12.5", "-1.25e1", "0", "-0.0", "0.1e301", R"("a\"\u00E9\ud83d\ude00\\\/")",
+          R"("a\u0022é😀\u005c/")", "[ 1 , [ ] ,{}]", R"({ "\u0061b" : [true,null] , "a":"x"})"}) {
       const JsonDocument other = json(spelled);
       const bool equal = json_equal(document.root(), other.root());
       std::string a, b;

@@ -48,7 +48,8 @@ Code get(Tier& tier, uint8_t i, size_t room = 6000) {
 TEST(EncryptedTier, OpensWithItsKeyAndInItsPlaceOnly) {
   const auto host = std::make_shared<HostTier>(HostTierOptions{.bytes_max = 1 << 20});
   EncryptedTier mine(host, {1}), other(host, {2});
-  for (uint8_t i = 0; i < 5; ++i) EXPECT_TRUE(wait_for(mine, mine.put(key_of(i), record_of(i), {.space = 3})).status.ok());
+  for (uint8_t i = 0; i < 5; ++i)
+    EXPECT_TRUE(wait_for(mine, mine.put(key_of(i), record_of(i), {.space = 3})).status.ok());
   for (uint8_t i = 0; i < 5; ++i) EXPECT_EQ(get(mine, i), Code::kOk);
   EXPECT_EQ(get(mine, 9), Code::kNotFound);
   EXPECT_EQ(get(other, 1), Code::kNotFound);

@@ -30,7 +30,8 @@ TEST(Explain, EveryReasonHasItsCase) {
   EXPECT_EQ(explain({prompt(200, 0), prompt(200, 0)}).why, MissReason::kShort);
   EXPECT_EQ(explain({prompt(1000, 0)}).why, MissReason::kNew);
   EXPECT_EQ(explain({prompt(1000, 0, -1, 1), prompt(1000, 0, -1, 2)}).why, MissReason::kNew);
-  const Explanation differs = explain({prompt(1000, 0, 20), prompt(1000, 0, 600), prompt(1000, 0, 700), prompt(1000, 512)});
+  const Explanation differs =
+      explain({prompt(1000, 0, 20), prompt(1000, 0, 600), prompt(1000, 0, 700), prompt(1000, 512)});
   EXPECT_EQ(differs.why, MissReason::kGone) << "request 2 had 700 tokens in common, whole blocks up to 640";
   EXPECT_EQ(differs.other, 2u);
   EXPECT_EQ(differs.common, 700);

@@ -166,7 +166,8 @@ TEST(DType, NamesAndSizes) {
 // The published bytes of spec/model.md 20.
 TEST(Formats, OfficialWeightBytes) {
   const uint8_t fp8[] = {0xd8, 0x71, 0xf2, 0x79, 0x70, 0x69, 0xf0, 0xe5};
-  const double want8[] = {-0.00390625, 0.03515625, -0.0390625, 0.0703125, 0.03125, 0.017578125, -0.03125, -0.0126953125};
+  const double want8[] = {-0.00390625, 0.03515625,  -0.0390625, 0.0703125,
+                          0.03125,     0.017578125, -0.03125,   -0.0126953125};
   for (int i = 0; i < 8; ++i) EXPECT_EQ(double(e4m3_to_float(fp8[i])) * ue8m0_to_float(0x73), want8[i]);
   const uint8_t fp4[] = {0xa0, 0xa8, 0xec, 0x4a, 0xad, 0xaf, 0x42, 0xaa};
   const double want4[] = {0,         -0.0078125, 0,          -0.0078125, -0.015625, -0.03125, -0.0078125, 0.015625,

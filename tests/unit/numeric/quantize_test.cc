@@ -17,14 +17,16 @@ namespace {
 
 std::vector<uint8_t> from_hex(const std::string& hex) {
   std::vector<uint8_t> bytes(hex.size() / 2);
-  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<uint8_t>(std::stoi(hex.substr(2 * i, 2), nullptr, 16));
+  for (size_t i = 0; i < bytes.size(); ++i)
+    bytes[i] = static_cast<uint8_t>(std::stoi(hex.substr(2 * i, 2), nullptr, 16));
   return bytes;
 }
 
 template <class T>
 std::vector<T> bf16_values(const std::vector<uint8_t>& bytes) {
   std::vector<T> x(bytes.size() / 2);
-  for (size_t i = 0; i < x.size(); ++i) x[i] = bf16_to_float(static_cast<uint16_t>(bytes[2 * i] | bytes[2 * i + 1] << 8));
+  for (size_t i = 0; i < x.size(); ++i)
+    x[i] = bf16_to_float(static_cast<uint16_t>(bytes[2 * i] | bytes[2 * i + 1] << 8));
   return x;
 }
 
@@ -97,7 +99,8 @@ TEST(Quantize, ScalesForEveryBf16Maximum) {
     ASSERT_EQ(fq4i_scale(std::span<const float>(x)), e4 - pow4 + 127) << h;
     ASSERT_EQ(fq4i_scale(std::span<const double>(xd)), e4 - pow4 + 127) << h;
 
-    const uint8_t sk = float_to_e4m3(static_cast<float>(std::min<long double>(std::max<long double>(amax, 6 / 512.0L) / 6, 448)));
+    const uint8_t sk =
+        float_to_e4m3(static_cast<float>(std::min<long double>(std::max<long double>(amax, 6 / 512.0L) / 6, 448)));
     ASSERT_EQ(fq4k_scale(std::span<const float>(x).first(16)), sk) << h;
     ASSERT_EQ(fq4k_scale(std::span<const double>(xd).first(16)), sk) << h;
   }

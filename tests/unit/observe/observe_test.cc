@@ -38,7 +38,8 @@ TEST(LineLog, DropsAndCountsWhatADiskDoesNotTake) {
   auto log = LineLog::open("/dev/full");
   ASSERT_TRUE(log.ok());
   log.value()->write("lost");
-  for (int i = 0; i < 300 && log.value()->dropped() == 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  for (int i = 0; i < 300 && log.value()->dropped() == 0; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
   EXPECT_EQ(log.value()->dropped(), 1u);
   log.value()->write(std::string(LineLog::kPendingBytesMax + 1, 'x'));
   EXPECT_EQ(log.value()->dropped(), 2u);
@@ -70,8 +71,9 @@ TEST(Metrics, PrintsPrometheusText) {
   h.record(0.5);
   h.record(5);
   const std::string text = metrics.text();
-  for (const char* line : {"# TYPE x_total counter", "x_total{code=\"400\"} 3", "r_total 5", "g -1.5", "h_seconds_bucket{le=\"0.1\"} 1",
-                           "h_seconds_bucket{le=\"1\"} 2", "h_seconds_bucket{le=\"+Inf\"} 3", "h_seconds_count 3"}) {
+  for (const char* line :
+       {"# TYPE x_total counter", "x_total{code=\"400\"} 3", "r_total 5", "g -1.5", "h_seconds_bucket{le=\"0.1\"} 1",
+        "h_seconds_bucket{le=\"1\"} 2", "h_seconds_bucket{le=\"+Inf\"} 3", "h_seconds_count 3"}) {
     EXPECT_NE(text.find(std::string(line) + "\n"), std::string::npos) << line << " in\n" << text;
   }
 }

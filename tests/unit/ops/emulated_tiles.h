@@ -1,5 +1,5 @@
-// AMX's tiles in plain code, behind the kernels that use them: the arithmetic of TDPBF16PS as Intel's manual defines it.
-// Needs AVX-512, not AMX.
+// AMX's tiles in plain code, behind the kernels that use them: the arithmetic of TDPBF16PS as Intel's manual defines
+// it. Needs AVX-512, not AMX.
 #pragma once
 
 #include "ops/cpu/fast/kernels.h"

@@ -174,7 +174,8 @@ TEST(Sampler, EqualsAPlainImplementationOnLongRows) {
 
 TEST(SamplerKernels, GiveTheSameBits) {
   std::mt19937 random(5);
-  for (const size_t n : {size_t{1}, size_t{7}, size_t{8}, size_t{15}, size_t{16}, size_t{33}, size_t{511}, size_t{512}}) {
+  for (const size_t n :
+       {size_t{1}, size_t{7}, size_t{8}, size_t{15}, size_t{16}, size_t{33}, size_t{511}, size_t{512}}) {
     std::vector<float> x(n);
     for (float& v : x) v = -static_cast<float>(random() * 0x1p-26);
     x[random() % n] = NAN;

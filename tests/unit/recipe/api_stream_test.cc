@@ -242,7 +242,8 @@ TEST(ApiStreamTest, StopStringOverTokens) {  // fixtures/bugs case 10
     for (int32_t id = 0; id < 26 && !stream->stopped(0); ++id) stream->push_ids(0, {&id, 1}, out);
     stream->finish(0, FinishReason::kStop, out);
     const std::string folded = test::fold(Protocol::kChat, out);
-    EXPECT_NE(folded.find(matches ? "content ABC\nend stop\n" : "content ABCDEFGHIJKLMNOPQRSTUVWXYZ\nend stop\n"), std::string::npos)
+    EXPECT_NE(folded.find(matches ? "content ABC\nend stop\n" : "content ABCDEFGHIJKLMNOPQRSTUVWXYZ\nend stop\n"),
+              std::string::npos)
         << folded;
     EXPECT_NE(out.find(matches ? "\"completion_tokens\":10," : "\"completion_tokens\":26,"), std::string::npos);
   }

@@ -60,9 +60,35 @@ TEST(JsonTest, RepeatedKeyKeepsFirstPlaceAndLastValue) {
 }
 
 TEST(JsonTest, RefusesWhatIsNotJson) {
-  for (const char* bad : {"", " ", "{", "[1,]", "{\"a\":1,}", "{a:1}", "01", "-", "1.", "1e", ".5", "+1", "NaN", "tru", "\"a",
-                          "\"\\x\"", "\"\\ud800\"", "\"\\udc00\"", "\"\\ud800\\u0041\"", "\"\\u12g4\"", "\"\x01\"", "\"\xff\"",
-                          "\"\xc0\x80\"", "\"\xed\xa0\x80\"", "\"\xf4\x90\x80\x80\"", "\xef\xbb\xbf{}", "{} x", "1e999", "[1 2]"}) {
+  for (const char* bad : {"",
+                          " ",
+                          "{",
+                          "[1,]",
+                          "{\"a\":1,}",
+                          "{a:1}",
+                          "01",
+                          "-",
+                          "1.",
+                          "1e",
+                          ".5",
+                          "+1",
+                          "NaN",
+                          "tru",
+                          "\"a",
+                          "\"\\x\"",
+                          "\"\\ud800\"",
+                          "\"\\udc00\"",
+                          "\"\\ud800\\u0041\"",
+                          "\"\\u12g4\"",
+                          "\"\x01\"",
+                          "\"\xff\"",
+                          "\"\xc0\x80\"",
+                          "\"\xed\xa0\x80\"",
+                          "\"\xf4\x90\x80\x80\"",
+                          "\xef\xbb\xbf{}",
+                          "{} x",
+                          "1e999",
+                          "[1 2]"}) {
     EXPECT_FALSE(parse_json(bad).ok()) << bad;
   }
   EXPECT_EQ(parse_json("{\n \"a\": x}").status().message(), "a value is expected at line 2 column 7");

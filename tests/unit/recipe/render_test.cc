@@ -27,7 +27,8 @@ TEST_P(RenderFixtures, Match) {
   ASSERT_NE(cases, nullptr);
   for (const Json& c : cases->as_array()) {
     const fixtures::Outcome bad = fixtures::check_render_case(c);
-    EXPECT_FALSE(bad) << text_member(c, "name") << " " << bad->what << "\n expected " << bad->expected << "\n got      " << bad->got;
+    EXPECT_FALSE(bad) << text_member(c, "name") << " " << bad->what << "\n expected " << bad->expected << "\n got      "
+                      << bad->got;
   }
   EXPECT_EQ(cases->as_array().size(), count);
 }
@@ -55,8 +56,8 @@ TEST(ConstantsTest, EqualTheNormativeFile) {
   EXPECT_EQ(std::string(kEffortHead) + "{n}" + std::string(kEffortTail), text_member(effort, "v4.1"));
   const Json& v4 = *effort.find("v4_0731");
   const Json& numbers = *c.find("effort_numbers");
-  for (const auto& [e, key] : {std::pair(Effort::kLow, "low"), std::pair(Effort::kHigh, "high"), std::pair(Effort::kXHigh, "xhigh"),
-                               std::pair(Effort::kMax, "max")}) {
+  for (const auto& [e, key] : {std::pair(Effort::kLow, "low"), std::pair(Effort::kHigh, "high"),
+                               std::pair(Effort::kXHigh, "xhigh"), std::pair(Effort::kMax, "max")}) {
     EXPECT_EQ(v4_effort_text(e), text_member(v4, key));
     EXPECT_EQ(effort_number(e), numbers.find(key)->to_int64());
   }
@@ -126,7 +127,8 @@ TEST(RenderTest, ReferenceEncoderNamesBadMessages) {
     return render_reference(messages.as_array(), Version::kV41, {}).status().message();
   };
   EXPECT_NE(error(R"([5])").find("messages[0]"), std::string::npos);
-  EXPECT_NE(error(R"([{"role":"user","content":"a"},{"role":"narrator","content":"b"}])").find("messages[1].role"), std::string::npos);
+  EXPECT_NE(error(R"([{"role":"user","content":"a"},{"role":"narrator","content":"b"}])").find("messages[1].role"),
+            std::string::npos);
   EXPECT_NE(error(R"([{"role":"user","content":"a","task":"dance"}])").find("messages[0].task"), std::string::npos);
 }
 

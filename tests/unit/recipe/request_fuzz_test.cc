@@ -38,7 +38,9 @@ std::vector<Seed> seeds() {
     for (const Json& c : root.find("cases")->as_array()) {
       if (!c.find("body")->is_object()) continue;
       const std::string& protocol = c.find("protocol")->as_string();
-      out.push_back({protocol == "responses" ? Protocol::kResponses : protocol == "messages" ? Protocol::kMessages : Protocol::kChat,
+      out.push_back({protocol == "responses"  ? Protocol::kResponses
+                     : protocol == "messages" ? Protocol::kMessages
+                                              : Protocol::kChat,
                      *c.find("body")});
     }
   }
@@ -46,7 +48,18 @@ std::vector<Seed> seeds() {
 }
 
 Json random_value(Random& random, int depth) {
-  static const char* kWords[] = {"", "text", "user", "assistant", "tool", "function", "auto", "<｜User｜>", "\u0000x", "k1", "data:image/png;base64,AAAA", "json"};
+  static const char* kWords[] = {"",
+                                 "text",
+                                 "user",
+                                 "assistant",
+                                 "tool",
+                                 "function",
+                                 "auto",
+                                 "<｜User｜>",
+                                 "\u0000x",
+                                 "k1",
+                                 "data:image/png;base64,AAAA",
+                                 "json"};
   switch (random() % (depth > 2 ? 7 : 9)) {
     case 0: return nullptr;
     case 1: return (random() & 1) != 0;
@@ -63,7 +76,8 @@ Json random_value(Random& random, int depth) {
     default: {
       static const char* kKeys[] = {"type", "text", "content", "role", "name", "id", "input", "arguments"};
       Json object = Json::object();
-      for (size_t i = random() % 4; i > 0; --i) object.set(kKeys[random() % std::size(kKeys)], random_value(random, depth + 1));
+      for (size_t i = random() % 4; i > 0; --i)
+        object.set(kKeys[random() % std::size(kKeys)], random_value(random, depth + 1));
       return object;
     }
   }
@@ -176,8 +190,17 @@ TEST(RequestFuzz, NoSpellingBecomesAToken) {
   const text::Tokenizer tokenizer = text::Tokenizer::load("models/tiny/tokenizer.json").value();
   const SpecialIds specials = SpecialIds::find(tokenizer, Version::kV41).value();
   const PromptEncoder encoder(tokenizer, specials, {});
-  const std::string disguises[] = {"<｜User｜>", "<\uFF5CUser\uFF5C>", "</think>", "</\u200Dthink>", "｜DSML｜", "|DSML|", "<｜end▁of▁sentence｜>",
-                                   "<｜image｜>", "<|User|>", "</｜DSML｜ parameter>", "<｜deepseek_image｜>"};
+  const std::string disguises[] = {"<｜User｜>",
+                                   "<\uFF5CUser\uFF5C>",
+                                   "</think>",
+                                   "</\u200Dthink>",
+                                   "｜DSML｜",
+                                   "|DSML|",
+                                   "<｜end▁of▁sentence｜>",
+                                   "<｜image｜>",
+                                   "<|User|>",
+                                   "</｜DSML｜ parameter>",
+                                   "<｜deepseek_image｜>"};
   const std::string template_text =
       R"({"model":"m","messages":[{"role":"system","content":"X"},{"role":"user","content":[{"type":"text","text":"X"},{"type":"text","text":"X"}]},
        {"role":"assistant","content":"X","reasoning_content":"X","tool_calls":[{"id":"1","type":"function","function":{"name":"X","arguments":"{\"X\":\"X\",\"n\":[\"X\"]}"}}]},

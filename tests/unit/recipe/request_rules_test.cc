@@ -34,7 +34,8 @@ std::string body(Protocol protocol, const std::string& rest) {
   return {};
 }
 
-std::optional<ApiError> refusal(Protocol protocol, const std::string& text, const RequestOptions& options = any_model()) {
+std::optional<ApiError> refusal(Protocol protocol, const std::string& text,
+                                const RequestOptions& options = any_model()) {
   Request request;
   return parse_request(protocol, text, options, request);
 }
@@ -55,15 +56,21 @@ TEST(RequestErrors, NameThePathOfTheFault) {
       {C, R"({"model":"m"})", "messages"},
       {C, R"({"model":"m","messages":{}})", "messages"},
       {C, R"({"model":"m","messages":[5]})", "messages[0]"},
-      {C, R"({"model":"m","messages":[{"role":"user","content":"a"},{"role":"king","content":"a"}]})", "messages[1].role"},
+      {C, R"({"model":"m","messages":[{"role":"user","content":"a"},{"role":"king","content":"a"}]})",
+       "messages[1].role"},
       {C, R"({"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"a"},{"type":"smell"}]}]})",
        "messages[0].content[1].type"},
       {C, R"({"model":"m","messages":[{"role":"user","content":[{"type":"text"}]}]})", "messages[0].content[0].text"},
-      {C, R"({"model":"m","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"ftp://x"}}]}]})",
+      {C,
+       R"({"model":"m","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"ftp://x"}}]}]})",
        "messages[0].content[0]"},
-      {C, body(C, R"("tools":[{"type":"function","function":{"name":"a"}},{"type":"function","function":{"name":"b c"}}])"),
+      {C,
+       body(C,
+            R"("tools":[{"type":"function","function":{"name":"a"}},{"type":"function","function":{"name":"b c"}}])"),
        "tools[1].function.name"},
-      {C, body(C, R"("tools":[{"type":"function","function":{"name":"a","parameters":{"type":"object","properties":5}}}])"),
+      {C,
+       body(C,
+            R"("tools":[{"type":"function","function":{"name":"a","parameters":{"type":"object","properties":5}}}])"),
        "tools[0].function.parameters"},
       {C, body(C, R"("tool_choice":{"type":"function"})"), "tool_choice.function"},
       {C, body(C, R"("stop":["a",""])"), "stop[1]"},
@@ -72,24 +79,30 @@ TEST(RequestErrors, NameThePathOfTheFault) {
       {C, body(C, R"("thinking":{"type":"maybe"})"), "thinking.type"},
       {C, body(C, R"("n":9)"), "n"},
       {C, body(C, R"("reasoning_effort":101)"), "reasoning_effort"},
-      {R, R"({"model":"m","input":[{"role":"user","content":"a"},{"type":"function_call","name":"f","arguments":"{}"}]})",
+      {R,
+       R"({"model":"m","input":[{"role":"user","content":"a"},{"type":"function_call","name":"f","arguments":"{}"}]})",
        "input[1].call_id"},
       {R, R"({"model":"m","input":[{"role":"user","content":[{"type":"input_image"}]}]})", "input[0].content[0]"},
       {R, R"({"model":"m","input":[{"type":"function_call_output","call_id":"","output":"x"}]})", "input[0].call_id"},
       {R, body(R, R"("tools":[{"type":"tool_search","execution":"x"}])"), "tools[0].execution"},
-      {R, body(R, R"("tools":[{"type":"namespace","name":"n","tools":[{"type":"function","name":"a b"}]}])"), "tools[0].tools[0].name"},
+      {R, body(R, R"("tools":[{"type":"namespace","name":"n","tools":[{"type":"function","name":"a b"}]}])"),
+       "tools[0].tools[0].name"},
       {R, body(R, R"("text":{"format":{"type":"json_schema","name":"n"}})"), "text.format.schema"},
       {R, body(R, R"("reasoning":{"effort":7.5})"), "reasoning.effort"},
-      {M, R"({"model":"m","messages":[{"role":"user","content":[{"type":"image","source":{"type":"base64","media_type":"image/png","data":"#"}}]}]})",
+      {M,
+       R"({"model":"m","messages":[{"role":"user","content":[{"type":"image","source":{"type":"base64","media_type":"image/png","data":"#"}}]}]})",
        "messages[0].content[0].source"},
       {M, body(M, R"("tools":[{"name":"a"}])"), "tools[0].input_schema"},
       {M, body(M, R"("output_config":{"format":{"type":"xml"}})"), "output_config.format.type"},
-      {M, R"({"model":"m","messages":[{"role":"assistant","content":[{"type":"tool_use","id":"1","name":"f","input_":[]}]}]})",
+      {M,
+       R"({"model":"m","messages":[{"role":"assistant","content":[{"type":"tool_use","id":"1","name":"f","input_":[]}]}]})",
        "messages[0].content[0].input"},
       {C, R"({"model":"m","messages":[{"role":"user","content":"a","name":5}]})", "messages[0].name"},
-      {C, R"({"model":"m","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:image/png,AAAA"}}]}]})",
+      {C,
+       R"({"model":"m","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:image/png,AAAA"}}]}]})",
        "messages[0].content[0]"},
-      {C, R"({"model":"m","messages":[{"role":"user","content":[{"type":"file","file_data":"https://x/a.png"}]}]})", "messages[0].content[0]"},
+      {C, R"({"model":"m","messages":[{"role":"user","content":[{"type":"file","file_data":"https://x/a.png"}]}]})",
+       "messages[0].content[0]"},
       {F, R"({"model":"m"})", "prompt"},
       {F, body(F, R"("echo":true,"suffix":"x")"), "echo"},
   };
@@ -104,10 +117,14 @@ TEST(RequestErrors, NameThePathOfTheFault) {
 
 TEST(RequestErrors, BodiesHaveTheFormOfTheApi) {
   const ApiError error{.status = 429, .message = "a \"b\"", .param = "messages[0]"};
-  EXPECT_EQ(error_body(C, error), R"({"error":{"message":"a \"b\"","type":"invalid_request_error","param":"messages[0]","code":"invalid_request_error"}})");
-  EXPECT_EQ(error_body(M, error, "req_1"), R"({"type":"error","error":{"type":"rate_limit_error","message":"a \"b\""},"request_id":"req_1"})");
+  EXPECT_EQ(
+      error_body(C, error),
+      R"({"error":{"message":"a \"b\"","type":"invalid_request_error","param":"messages[0]","code":"invalid_request_error"}})");
+  EXPECT_EQ(error_body(M, error, "req_1"),
+            R"({"type":"error","error":{"type":"rate_limit_error","message":"a \"b\""},"request_id":"req_1"})");
   const ApiError plain{.message = "x"};
-  EXPECT_EQ(error_body(R, plain), R"({"error":{"message":"x","type":"invalid_request_error","param":null,"code":"invalid_request_error"}})");
+  EXPECT_EQ(error_body(R, plain),
+            R"({"error":{"message":"x","type":"invalid_request_error","param":null,"code":"invalid_request_error"}})");
 }
 
 TEST(RequestLimits, EachIsNamed) {
@@ -133,12 +150,14 @@ TEST(RequestLimits, EachIsNamed) {
       {body(C, R"("stop":"abcd")"), "stop_sequence_bytes_max", [](RequestLimits& l) { l.stop_sequence_bytes_max = 3; }},
       {R"({"model":"m","messages":[{"role":"user","content":"a"},{"role":"user","content":"a"}]})", "messages_max",
        [](RequestLimits& l) { l.messages_max = 1; }},
-      {body(C, R"("tools":[{"type":"function","function":{"name":"a"}},{"type":"function","function":{"name":"b"}}])"), "tools_max",
-       [](RequestLimits& l) { l.tools_max = 1; }},
-      {body(C, R"("tools":[{"type":"function","function":{"name":"a","parameters":{"type":"object","title":"long"}}}])"), "schema_bytes_max",
-       [](RequestLimits& l) { l.schema_bytes_max = 10; }},
+      {body(C, R"("tools":[{"type":"function","function":{"name":"a"}},{"type":"function","function":{"name":"b"}}])"),
+       "tools_max", [](RequestLimits& l) { l.tools_max = 1; }},
+      {body(C,
+            R"("tools":[{"type":"function","function":{"name":"a","parameters":{"type":"object","title":"long"}}}])"),
+       "schema_bytes_max", [](RequestLimits& l) { l.schema_bytes_max = 10; }},
   };
-  for (const auto& c : cases) EXPECT_NE(message(C, c.text, c.set).find(c.name), std::string::npos) << message(C, c.text, c.set);
+  for (const auto& c : cases)
+    EXPECT_NE(message(C, c.text, c.set).find(c.name), std::string::npos) << message(C, c.text, c.set);
   RequestOptions small = any_model();
   small.limits.body_bytes_max = 10;
   EXPECT_EQ(refusal(C, body(C, ""), small)->status, 413);
@@ -160,13 +179,17 @@ TEST(RequestLimits, HostileSizesStayLinear) {
     refs += "{\"$ref\":\"#/$defs/d" + id + "\"},";
   }
   for (std::string* list : {&uses, &results, &references, &refs, &definitions}) list->pop_back();
-  const Request answered = accepted(M, R"({"model":"m","messages":[{"role":"user","content":"q"},{"role":"assistant","content":[)" + uses +
-                                           R"(]},{"role":"user","content":[)" + results + "]}]}");
+  const Request answered =
+      accepted(M, R"({"model":"m","messages":[{"role":"user","content":"q"},{"role":"assistant","content":[)" + uses +
+                      R"(]},{"role":"user","content":[)" + results + "]}]}");
   EXPECT_EQ(answered.conversation.messages.size(), static_cast<size_t>(n) + 2);
   EXPECT_FALSE(render_request(answered).text.empty());
-  const std::string tool = R"("tools":[{"name":"f","description":")" + std::string(5'000, 'd') + R"(","input_schema":{"type":"object"}}])";
-  const auto announced = refusal(M, R"({"model":"m",)" + tool + R"(,"messages":[{"role":"user","content":"q"},{"role":"assistant","content":[
-      {"type":"tool_use","id":"1","name":"f","input":{}}]},{"role":"user","content":[{"type":"tool_result","tool_use_id":"1","content":[)" + references + "]}]}]}");
+  const std::string tool =
+      R"("tools":[{"name":"f","description":")" + std::string(5'000, 'd') + R"(","input_schema":{"type":"object"}}])";
+  const auto announced = refusal(M, R"({"model":"m",)" + tool +
+                                        R"(,"messages":[{"role":"user","content":"q"},{"role":"assistant","content":[
+      {"type":"tool_use","id":"1","name":"f","input":{}}]},{"role":"user","content":[{"type":"tool_result","tool_use_id":"1","content":[)" +
+                                        references + "]}]}]}");
   ASSERT_TRUE(announced);
   EXPECT_NE(announced->message.find("announced_tools_bytes_max"), std::string::npos) << announced->message;
   const std::string schema = R"({"type":"object","anyOf":[)" + refs + R"(],"$defs":{)" + definitions + "}}";
@@ -174,15 +197,18 @@ TEST(RequestLimits, HostileSizesStayLinear) {
   // A long name in a message is cut between characters.
   std::string long_name;
   for (int i = 0; i < 5'000; ++i) long_name += "é";
-  for (const std::string& text : {R"({"model":"m","messages":[{"role":"x)" + long_name + R"("}]})",
-                                  R"({"model":"m","messages":[{"role":"user","content":"q"},{"role":"assistant","tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":""}}]},{"role":"tool","content":"r","tool_call_id":")" +
-                                      long_name + R"("}]})"}) {
+  for (
+      const std::string& text :
+      {R"({"model":"m","messages":[{"role":"x)" + long_name + R"("}]})",
+       R"({"model":"m","messages":[{"role":"user","content":"q"},{"role":"assistant","tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":""}}]},{"role":"tool","content":"r","tool_call_id":")" +
+           long_name + R"("}]})"}) {
     const auto error = refusal(C, text);
     ASSERT_TRUE(error);
     EXPECT_LE(error->message.size(), 2'000u);
     EXPECT_TRUE(parse_json(error_body(C, *error)).ok());
   }
-  accepted(C, body(C, R"("tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object","maximum":)" + std::string(300, '9') + "}}}]"));
+  accepted(C, body(C, R"("tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object","maximum":)" +
+                          std::string(300, '9') + "}}}]"));
   EXPECT_TRUE(refusal(C, body(C, "\"x\":" + std::string(1'000'000, '9'))));
 }
 
@@ -213,7 +239,8 @@ TEST(RequestFields, BehaveAsTheTableSays) {
 TEST(RequestFields, ThePageIsPrintedFromTheTable) {
   Result<std::string> page = read_file("docs/api-compatibility.md", 1 << 20);
   ASSERT_TRUE(page.ok()) << page.status().message();
-  EXPECT_EQ(page.value(), api_compatibility_markdown()) << "run build/release/tools/api_compatibility > docs/api-compatibility.md";
+  EXPECT_EQ(page.value(), api_compatibility_markdown())
+      << "run build/release/tools/api_compatibility > docs/api-compatibility.md";
 }
 
 TEST(ChatRequest, GoesBeyondTheService) {
@@ -225,17 +252,23 @@ TEST(ChatRequest, GoesBeyondTheService) {
   const Request developer = accepted(C, R"({"model":"m","messages":[{"role":"developer","content":"d"}]})");
   EXPECT_EQ(developer.conversation.messages[0].role, Role::kUser);
   const Request file = accepted(
-      C, R"({"model":"m","messages":[{"role":"user","content":[{"type":"file","file":{"file_data":"data:image/png;base64,AAAA"}}]}]})");
+      C,
+      R"({"model":"m","messages":[{"role":"user","content":[{"type":"file","file":{"file_data":"data:image/png;base64,AAAA"}}]}]})");
   EXPECT_EQ(file.conversation.messages[0].content.images.size(), 1u);
   EXPECT_FALSE(accepted(C, body(C, R"("parallel_tool_calls":false)")).inference.parallel_tool_calls);
-  const Request mixed = accepted(C, body(C, R"("tools":[{"type":"function","function":{"name":"a","strict":true}},{"type":"function","function":{"name":"b"}}])"));
+  const Request mixed = accepted(
+      C,
+      body(
+          C,
+          R"("tools":[{"type":"function","function":{"name":"a","strict":true}},{"type":"function","function":{"name":"b"}}])"));
   EXPECT_EQ(to_compact_json(mixed.conversation.tools[0].parameters),
             R"({"type":"object","properties":{},"additionalProperties":false,"required":[]})");
 }
 
 TEST(ChatRequest, CustomToolsAreFunctionsWithOneInput) {
   const Request r = accepted(
-      C, R"({"model":"m","thinking":{"type":"disabled"},"messages":[{"role":"user","content":"q"},{"role":"assistant","tool_calls":[{"id":"1","type":"custom",
+      C,
+      R"({"model":"m","thinking":{"type":"disabled"},"messages":[{"role":"user","content":"q"},{"role":"assistant","tool_calls":[{"id":"1","type":"custom",
          "custom":{"name":"sql","input":"select \"a\""}}]},{"role":"tool","tool_call_id":"1","content":"r"}],
          "tools":[{"type":"custom","custom":{"name":"sql","description":"Ask.","format":{"type":"grammar","grammar":{"syntax":"regex","definition":"a+"}}}}],
          "tool_choice":{"type":"custom","custom":{"name":"sql"}}})");
@@ -250,13 +283,23 @@ TEST(ChatRequest, CustomToolsAreFunctionsWithOneInput) {
 }
 
 TEST(ChatRequest, AllowedToolsKeepThePrompt) {
-  const std::string tools = R"("tools":[{"type":"function","function":{"name":"a"}},{"type":"function","function":{"name":"b"}}])";
+  const std::string tools =
+      R"("tools":[{"type":"function","function":{"name":"a"}},{"type":"function","function":{"name":"b"}}])";
   const Request all = accepted(C, body(C, tools));
   const Request some = accepted(
-      C, body(C, tools + R"(,"tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"auto","tools":[{"type":"function","function":{"name":"b"}}]}})"));
+      C,
+      body(
+          C,
+          tools +
+              R"(,"tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"auto","tools":[{"type":"function","function":{"name":"b"}}]}})"));
   EXPECT_EQ(some.allowed_tools, std::vector<std::string>{"b"});
   EXPECT_EQ(render_request(all).text, render_request(some).text);
-  EXPECT_TRUE(refusal(C, body(C, tools + R"(,"tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"auto","tools":[{"type":"function","function":{"name":"z"}}]}})")));
+  EXPECT_TRUE(refusal(
+      C,
+      body(
+          C,
+          tools +
+              R"(,"tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"auto","tools":[{"type":"function","function":{"name":"z"}}]}})")));
 }
 
 TEST(ChatRequest, AForcedCallWhileThinkingNeedsTheSwitch) {
@@ -278,8 +321,8 @@ Sealer sealer(uint8_t key_byte, const std::string& family = "v4.1") {
 }
 
 std::string reasoning_request(const std::string& blob) {
-  return R"({"model":"m","input":[{"role":"user","content":"q"},{"type":"reasoning","summary":[],"encrypted_content":")" + blob +
-         R"("},{"role":"assistant","content":"a"}],"tools":[{"type":"function","name":"f"}]})";
+  return R"({"model":"m","input":[{"role":"user","content":"q"},{"type":"reasoning","summary":[],"encrypted_content":")" +
+         blob + R"("},{"role":"assistant","content":"a"}],"tools":[{"type":"function","name":"f"}]})";
 }
 
 TEST(ResponsesRequest, OpensItsOwnReasoningAndRefusesAllOther) {
@@ -290,7 +333,7 @@ TEST(ResponsesRequest, OpensItsOwnReasoningAndRefusesAllOther) {
   EXPECT_EQ(accepted(R, reasoning_request(blob), o).conversation.messages[1].reasoning, "deep thought");
   std::string changed = blob;
   changed[blob.size() / 2] = changed[blob.size() / 2] == 'A' ? 'B' : 'A';
-  const std::string bad[] = {changed,           blob.substr(0, blob.size() - 4), blob + "AAAA",          sealer(2).seal("x"),
+  const std::string bad[] = {changed,  blob.substr(0, blob.size() - 4), blob + "AAAA",       sealer(2).seal("x"),
                              "rs_1-0", sealer(1, "v4").seal("x"),       std::string(40, 'A')};
   for (const std::string& b : bad) {
     const auto error = refusal(R, reasoning_request(b), o);
@@ -307,8 +350,10 @@ TEST(ResponsesRequest, StoredChainsPrecedeTheInput) {
   RequestOptions o = any_model();
   o.load_previous = [](std::string_view id) -> Result<std::vector<Json>> {
     if (id == "old") {
-      return std::vector<Json>{parse_json(R"({"role":"user","content":"first"})").value(),
-                               parse_json(R"({"type":"message","role":"assistant","content":[{"type":"output_text","text":"second"}]})").value()};
+      return std::vector<Json>{
+          parse_json(R"({"role":"user","content":"first"})").value(),
+          parse_json(R"({"type":"message","role":"assistant","content":[{"type":"output_text","text":"second"}]})")
+              .value()};
     }
     if (id == "busy") return Status(Code::kFailedPrecondition, "The response 'busy' is still running.");
     return Status(Code::kNotFound, "gone");
@@ -339,12 +384,17 @@ TEST(ResponsesRequest, EchoesWhatWasAsked) {
 }
 
 TEST(MessagesRequest, GoesBeyondTheService) {
-  const Request any = accepted(M, body(M, R"("thinking":{"type":"disabled"},"tools":[{"type":"custom","name":"f","input_schema":{"type":"object"},"strict":true}],"tool_choice":{"type":"any","disable_parallel_tool_use":true})"));
+  const Request any = accepted(
+      M,
+      body(
+          M,
+          R"("thinking":{"type":"disabled"},"tools":[{"type":"custom","name":"f","input_schema":{"type":"object"},"strict":true}],"tool_choice":{"type":"any","disable_parallel_tool_use":true})"));
   EXPECT_EQ(any.conversation.tool_choice, ToolChoice::kRequired);
   EXPECT_FALSE(any.inference.parallel_tool_calls);
   EXPECT_EQ(any.conversation.tools[0].strict, true);
   const Request document = accepted(
-      M, R"({"model":"m","messages":[{"role":"user","content":[{"type":"document","source":{"type":"text","media_type":"text/plain","data":"kept"}},
+      M,
+      R"({"model":"m","messages":[{"role":"user","content":[{"type":"document","source":{"type":"text","media_type":"text/plain","data":"kept"}},
          {"type":"search_result","title":"T","source":"S","content":[{"type":"text","text":"found"}]}]}]})");
   EXPECT_EQ(document.conversation.messages[0].content.text, "kept");
   EXPECT_EQ(document.conversation.messages[1].content.text, "T\n\nS\n\nfound");
@@ -352,8 +402,11 @@ TEST(MessagesRequest, GoesBeyondTheService) {
   RequestOptions o = any_model();
   o.sealer = &own;
   o.messages_prefill = true;
-  const Request redacted = accepted(M, R"({"model":"m","messages":[{"role":"user","content":"q"},{"role":"assistant","content":[{"type":"redacted_thinking","data":")" +
-                                           own.seal("hidden") + R"("},{"type":"redacted_thinking","data":"foreign"},{"type":"text","text":"begun"}]}]})", o);
+  const Request redacted = accepted(
+      M,
+      R"({"model":"m","messages":[{"role":"user","content":"q"},{"role":"assistant","content":[{"type":"redacted_thinking","data":")" +
+          own.seal("hidden") + R"("},{"type":"redacted_thinking","data":"foreign"},{"type":"text","text":"begun"}]}]})",
+      o);
   EXPECT_EQ(redacted.conversation.messages[1].reasoning, "hidden");
   EXPECT_TRUE(redacted.conversation.messages[1].prefix);
   EXPECT_EQ(redacted.parsing.initial, InitialStage::kContent);
@@ -363,9 +416,12 @@ TEST(Models, AreComparedExactlyAndClaudeNamesAreMapped) {
   RequestOptions o;
   o.models = {{"flash", Version::kV41}, {"pro", Version::kV4}};
   o.claude_opus_model = "pro";
-  const auto with_model = [](const char* name) { return std::string(R"({"model":")") + name + R"(","messages":[{"role":"user","content":"q"}]})"; };
+  const auto with_model = [](const char* name) {
+    return std::string(R"({"model":")") + name + R"(","messages":[{"role":"user","content":"q"}]})";
+  };
   EXPECT_EQ(accepted(C, with_model("pro"), o).version, Version::kV4);
-  EXPECT_EQ(refusal(C, with_model("Pro"), o)->message, "The supported API model names are flash, pro, but you passed Pro.");
+  EXPECT_EQ(refusal(C, with_model("Pro"), o)->message,
+            "The supported API model names are flash, pro, but you passed Pro.");
   EXPECT_TRUE(refusal(C, with_model("claude-sonnet"), o));
   EXPECT_EQ(accepted(M, with_model("claude-opus-4"), o).version, Version::kV4);
   EXPECT_EQ(accepted(M, with_model("claude-sonnet"), o).version, Version::kV41);
@@ -373,7 +429,8 @@ TEST(Models, AreComparedExactlyAndClaudeNamesAreMapped) {
 }
 
 TEST(ImageLiterals, AreTextUnlessTheServerRefusesThem) {
-  const std::string text = R"({"model":"m","messages":[{"role":"user","content":"a"},{"role":"user","content":"the tag <｜image｜>"}]})";
+  const std::string text =
+      R"({"model":"m","messages":[{"role":"user","content":"a"},{"role":"user","content":"the tag <｜image｜>"}]})";
   EXPECT_EQ(render_request(accepted(C, text)).images.size(), 0u);
   RequestOptions o = any_model();
   o.reject_image_literal = true;

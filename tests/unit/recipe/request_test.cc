@@ -25,7 +25,8 @@ void run_file(const char* name, size_t count, Check check) {
   ASSERT_NE(cases, nullptr);
   for (const Json& c : cases->as_array()) {
     const fixtures::Outcome bad = check(c);
-    EXPECT_FALSE(bad) << text_member(c, "name") << " " << bad->what << "\n expected " << bad->expected << "\n got      " << bad->got;
+    EXPECT_FALSE(bad) << text_member(c, "name") << " " << bad->what << "\n expected " << bad->expected << "\n got      "
+                      << bad->got;
   }
   EXPECT_EQ(cases->as_array().size(), count);
 }

@@ -26,7 +26,8 @@ struct Collected : OutputSink {
 
 // Without newlines at its ends, which the format does not keep. `markup` allows spellings of control tokens.
 std::string random_text(Random& random, bool markup) {
-  static const char* kPlain[] = {"a", "word ", "\n", "\n\n", "{\"k\": 1}", "é漢", "\"", "\\", "</", "<", " 12", "\t", "```json\n", "😀"};
+  static const char* kPlain[] = {"a",  "word ", "\n", "\n\n", "{\"k\": 1}", "é漢",       "\"",
+                                 "\\", "</",    "<",  " 12",  "\t",         "```json\n", "😀"};
   static const char* kMarkup[] = {"</think>", "<think>", "</｜DSML｜ parameter>", "<｜DSML｜ calls>", "｜DSML｜", "<｜User｜>"};
   std::string out;
   for (uint64_t n = random() % 8; n > 0; --n) {
@@ -52,7 +53,8 @@ Json random_json(Random& random, bool markup, int depth) {
     }
     default: {
       Json object = Json::object();
-      for (uint64_t n = random() % 3; n > 0; --n) object.set("k" + std::to_string(n) + random_text(random, markup), random_json(random, markup, depth + 1));
+      for (uint64_t n = random() % 3; n > 0; --n)
+        object.set("k" + std::to_string(n) + random_text(random, markup), random_json(random, markup, depth + 1));
       return object;
     }
   }
@@ -65,8 +67,10 @@ Message random_turn(Random& random, bool markup) {
   static const char* kKeys[] = {"city", "a b", "q\"uote", "é", "n-1", "x>y", "path/to", "=", "string"};
   for (uint64_t n = random() % 4; n > 0; --n) {
     Json arguments = Json::object();
-    for (uint64_t k = random() % 4; k > 0; --k) arguments.set(kKeys[random() % std::size(kKeys)], random_json(random, markup, 0));
-    m.tool_calls.push_back({"c" + std::to_string(n), "tool_" + std::to_string(random() % 3), to_compact_json(arguments)});
+    for (uint64_t k = random() % 4; k > 0; --k)
+      arguments.set(kKeys[random() % std::size(kKeys)], random_json(random, markup, 0));
+    m.tool_calls.push_back(
+        {"c" + std::to_string(n), "tool_" + std::to_string(random() % 3), to_compact_json(arguments)});
   }
   return m;
 }
@@ -77,7 +81,8 @@ struct Rendered {
   std::string text;
 };
 
-Rendered render_turn(const Message& turn, Version version, const text::Tokenizer& tokenizer, const SpecialIds& specials) {
+Rendered render_turn(const Message& turn, Version version, const text::Tokenizer& tokenizer,
+                     const SpecialIds& specials) {
   Conversation c;
   c.tools.push_back({.name = "tool_0"});
   c.messages.push_back({.role = Role::kUser, .content = {.text = "q"}});
@@ -104,7 +109,8 @@ void expect_turn(const Message& turn, const Collected& got, const std::string& t
     EXPECT_EQ(got.calls[i].name, turn.tool_calls[i].name);
     Result<Json> arguments = parse_json(got.calls[i].arguments);
     ASSERT_TRUE(arguments.ok()) << got.calls[i].arguments;
-    EXPECT_TRUE(arguments.value() == parse_json(turn.tool_calls[i].arguments).value()) << got.calls[i].arguments << "\n" << turn.tool_calls[i].arguments;
+    EXPECT_TRUE(arguments.value() == parse_json(turn.tool_calls[i].arguments).value()) << got.calls[i].arguments << "\n"
+                                                                                       << turn.tool_calls[i].arguments;
   }
 }
 
@@ -127,7 +133,8 @@ TEST_P(RoundTrip, TokensOfATurnParseToTheTurn) {
     // In pushes of one to three tokens.
     for (size_t i = 0; i < rendered.tokens.size();) {
       std::vector<int32_t> ids;
-      for (uint64_t n = 1 + random() % 3; n > 0 && i < rendered.tokens.size(); --n) ids.push_back(rendered.tokens[i++].id);
+      for (uint64_t n = 1 + random() % 3; n > 0 && i < rendered.tokens.size(); --n)
+        ids.push_back(rendered.tokens[i++].id);
       output.push_ids(ids);
     }
     const FinishReason reason = output.finish(FinishReason::kStop);

@@ -16,9 +16,11 @@ Sealer::Key key(uint8_t fill) {
 TEST(SealerTest, OpensWhatItSealed) {
   const Sealer sealer = Sealer::create({key(1)}, "v4.1").value();
   std::set<std::string> blobs;
-  for (const std::string& text : {std::string(), std::string("é漢 thought"), std::string(1, '\0'), std::string(100'000, 'x')}) {
+  for (const std::string& text :
+       {std::string(), std::string("é漢 thought"), std::string(1, '\0'), std::string(100'000, 'x')}) {
     const std::string blob = sealer.seal(text);
-    EXPECT_EQ(blob.find_first_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"), std::string::npos);
+    EXPECT_EQ(blob.find_first_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"),
+              std::string::npos);
     EXPECT_EQ(sealer.open(blob).value(), text);
     EXPECT_TRUE(blobs.insert(sealer.seal(text)).second) << "nonces must differ";
     EXPECT_TRUE(blobs.insert(blob).second);

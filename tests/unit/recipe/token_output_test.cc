@@ -181,12 +181,12 @@ TEST(LogprobsTest, BytesAreTrueAndTextIsPrintable) {
   const TopLogprob top[] = {{kEmoji1, -0.375}, {kEos, -9999.0}};
   std::string out;
   append_logprob_entry(out, v, {kEmoji1, -0.1, top});
-  EXPECT_EQ(
-      out,
-      "{\"token\":\"\xEF\xBF\xBD\",\"logprob\":-0.1,\"bytes\":[240,159],\"top_logprobs\":["
-      "{\"token\":\"\xEF\xBF\xBD\",\"logprob\":-0.375,\"bytes\":[240,159]},"
-      "{\"token\":\"<｜end▁of▁sentence｜>\",\"logprob\":-9999.0,\"bytes\":[60,239,189,156,101,110,100,226,150,129,111,102,226,150,"
-      "129,115,101,110,116,101,110,99,101,239,189,156,62]}]}");
+  EXPECT_EQ(out,
+            "{\"token\":\"\xEF\xBF\xBD\",\"logprob\":-0.1,\"bytes\":[240,159],\"top_logprobs\":["
+            "{\"token\":\"\xEF\xBF\xBD\",\"logprob\":-0.375,\"bytes\":[240,159]},"
+            "{\"token\":\"<｜end▁of▁sentence｜>\",\"logprob\":-9999.0,\"bytes\":[60,239,189,156,101,110,100,226,150,"
+            "129,111,102,226,150,"
+            "129,115,101,110,116,101,110,99,101,239,189,156,62]}]}");
   std::string number;
   append_logprob(number, static_cast<double>(-0.3f));
   EXPECT_EQ(number, "-0.3");

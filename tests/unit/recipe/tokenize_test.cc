@@ -26,9 +26,11 @@ Conversation chat(int turns, size_t long_bytes = 0) {
   c.messages.push_back({.role = Role::kSystem, .content = {.text = "You keep the log of a lighthouse."}});
   for (int i = 0; i < turns; ++i) {
     std::string text = "Question " + std::to_string(i) + ": how far is <｜User｜>?\n";
-    while (text.size() < long_bytes) text += "Line " + std::to_string(text.size()) + " of the log, 12345 6, été.\n\n  indented\n";
+    while (text.size() < long_bytes)
+      text += "Line " + std::to_string(text.size()) + " of the log, 12345 6, été.\n\n  indented\n";
     c.messages.push_back({.role = Role::kUser, .content = {.text = text}});
-    if (i + 1 < turns) c.messages.push_back({.role = Role::kAssistant, .content = {.text = "Answer " + std::to_string(i * i)}});
+    if (i + 1 < turns)
+      c.messages.push_back({.role = Role::kAssistant, .content = {.text = "Answer " + std::to_string(i * i)}});
   }
   return c;
 }
@@ -44,7 +46,8 @@ TEST(SpecialIdsTest, AreFoundByName) {
   const SpecialIds ids = specials();
   EXPECT_EQ(ids[SpecialToken::kUser], tiny().find_added("<｜User｜>"));
   EXPECT_EQ(ids[SpecialToken::kDsml], tiny().find_added("｜DSML｜"));
-  EXPECT_EQ(ids[SpecialToken::kImage], tiny().find_added("<｜deepseek_image｜>").value_or(tiny().find_added("<｜image｜>").value_or(-1)));
+  EXPECT_EQ(ids[SpecialToken::kImage],
+            tiny().find_added("<｜deepseek_image｜>").value_or(tiny().find_added("<｜image｜>").value_or(-1)));
 }
 
 TEST(PromptEncoderTest, TheNextTurnReusesAllEarlierMessages) {
@@ -117,7 +120,8 @@ TEST(PromptEncoderTest, ThreadsChangeNothing) {
 // Cuts inside one long stretch may not change ids, whatever stands around them.
 TEST(PromptEncoderTest, CutsOfLongTextAreSafe) {
   std::mt19937 random(7);
-  const std::string_view pieces[] = {"\n", "\n\n", " ", "  ", "\r\n", "\t", "a", "Z", "9", "123", "!", "#", "{", "é", "漢", "　", "\u00a0", "\u2028", "-", "word", "_x"};
+  const std::string_view pieces[] = {"\n", "\n\n", " ", "  ", "\r\n", "\t",     "a",      "Z", "9",    "123", "!",
+                                     "#",  "{",    "é", "漢", "　",   "\u00a0", "\u2028", "-", "word", "_x"};
   const PromptEncoder encoder(tiny(), specials(), {.cache_bytes_max = 0, .threads = 2});
   for (int round = 0; round < 8; ++round) {
     Conversation c = chat(1);

@@ -69,7 +69,8 @@ class Simulation {
       s.sample_s = jitter(device_.sample_s * s.tokens);
       s.host_s = jitter(device_.host_s);
       for (State& r : states_) {
-        r.asks = traffic_.model && s.fed && r.fed >= 16 && (r.asked || (choice.probe && (choice.probe_all || r.said < 0)));
+        r.asks =
+            traffic_.model && s.fed && r.fed >= 16 && (r.asked || (choice.probe && (choice.probe_all || r.said < 0)));
         s.drafting += r.asks;
       }
       s.draft_s = s.drafting == 0 ? 0 : jitter(device_.round_s + device_.sequence_s * s.drafting);

@@ -70,7 +70,8 @@ std::vector<int> expected(const Case& c) {
   const int n = static_cast<int>(c.requests.size());
   std::vector<int> order(n);
   for (int i = 0; i < n; ++i) order[i] = i;
-  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return c.requests[a].tokens > c.requests[b].tokens; });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int a, int b) { return c.requests[a].tokens > c.requests[b].tokens; });
   const auto ranked = [&](const std::vector<std::vector<float>>& lists) {
     std::vector<Item> items;
     for (int place = 0; place < n; ++place) {

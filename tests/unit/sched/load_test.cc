@@ -6,7 +6,8 @@ namespace deepinfer::sched {
 namespace {
 
 constexpr int kPrompt = 60;      // 6 blocks of 8 before the decoder's rows
-constexpr double kRowS = 1;      // so that computing what a tier could give takes about 40 s; a step of the driver is 1 s
+// so that computing what a tier could give takes about 40 s; a step of the driver is 1 s
+constexpr double kRowS = 1;
 
 struct Loads {
   Loads() : driver([] {

@@ -19,7 +19,9 @@ using recipe::Json;
 
 class NoEngine final : public Backend {
  public:
-  Result<std::unique_ptr<engine::Stream>> submit(engine::Request) override { return Status(Code::kUnavailable, "There is no engine here."); }
+  Result<std::unique_ptr<engine::Stream>> submit(engine::Request) override {
+    return Status(Code::kUnavailable, "There is no engine here.");
+  }
   engine::RequestLimits limits() const override {
     engine::RequestLimits l;
     l.vocab_size = 129'280;
@@ -52,8 +54,9 @@ class FullVocabulary : public ::testing::Test {
   }
 
   std::vector<int64_t> tokens(const std::string& messages) {
-    const testing::HttpReply reply =
-        client_->request("POST", "/v1/tokenize", R"({"model":"deepseek-v4.1-flash","thinking":{"type":"disabled"},"messages":[)" + messages + "]}");
+    const testing::HttpReply reply = client_->request(
+        "POST", "/v1/tokenize",
+        R"({"model":"deepseek-v4.1-flash","thinking":{"type":"disabled"},"messages":[)" + messages + "]}");
     EXPECT_EQ(reply.status, 200) << reply.body;
     std::vector<int64_t> out;
     const Json body = recipe::parse_json(reply.body).value();
@@ -70,11 +73,14 @@ class FullVocabulary : public ::testing::Test {
 // Bug case 28: a role's marker that somebody types is five ordinary tokens, wherever it stands.
 TEST_F(FullVocabulary, TypedRoleMarkersAreText) {
   const std::vector<int64_t> marker = {30, 28217, 6756, 28217, 32};
-  const std::string call = R"({"role":"user","content":"a"},{"role":"assistant","content":"","tool_calls":[{"id":"c1","type":"function",)"
-                           R"("function":{"name":"f","arguments":"{}"}}]},)";
-  const std::string places[] = {R"({"role":"user","content":"TEXT"})", R"({"role":"system","content":"TEXT"},{"role":"user","content":"a"})",
+  const std::string call =
+      R"({"role":"user","content":"a"},{"role":"assistant","content":"","tool_calls":[{"id":"c1","type":"function",)"
+      R"("function":{"name":"f","arguments":"{}"}}]},)";
+  const std::string places[] = {R"({"role":"user","content":"TEXT"})",
+                                R"({"role":"system","content":"TEXT"},{"role":"user","content":"a"})",
                                 call + R"({"role":"tool","tool_call_id":"c1","content":"TEXT"})"};
-  EXPECT_EQ(tokens(R"({"role":"user","content":"<｜User｜>"})").size(), tokens(R"({"role":"user","content":""})").size() + marker.size());
+  EXPECT_EQ(tokens(R"({"role":"user","content":"<｜User｜>"})").size(),
+            tokens(R"({"role":"user","content":""})").size() + marker.size());
   for (const std::string& place : places) {
     const auto with = [&](std::string text) { return tokens(std::string(place).replace(place.find("TEXT"), 4, text)); };
     // Between two letters, where no token joins it; one bar in its place is one token.

@@ -25,7 +25,8 @@ TEST(Address, IsParsedOrRefusedWithASentence) {
   EXPECT_FALSE(parse_address("0.0.0.0:8000").value().loopback);
   EXPECT_FALSE(parse_address("[::]:8000").value().loopback);
   EXPECT_EQ(parse_address("unix:/tmp/x").value().unix_path, "/tmp/x");
-  for (const char* text : {"", ":", "127.0.0.1", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:65536", "example.com:80", "unix:"}) {
+  for (const char* text :
+       {"", ":", "127.0.0.1", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:65536", "example.com:80", "unix:"}) {
     EXPECT_FALSE(parse_address(text).ok()) << text;
   }
 }

@@ -30,14 +30,18 @@ class Http : public ::testing::Test {
     config_.io_threads = io_threads;
     config_.numbered_ids = true;
     config_.limits.replace(limits);
-    router_.add({.method = "GET", .path = "/hello", .handler = [](const auto& x) { x->respond({.body = "\"hello\""}); }});
-    router_.add({.method = "POST", .path = "/echo", .handler = [](const auto& x) { x->respond({.content_type = kTextType, .body = std::move(x->body())}); }});
+    router_.add(
+        {.method = "GET", .path = "/hello", .handler = [](const auto& x) { x->respond({.body = "\"hello\""}); }});
+    router_.add({.method = "POST", .path = "/echo", .handler = [](const auto& x) {
+                   x->respond({.content_type = kTextType, .body = std::move(x->body())});
+                 }});
     router_.add({.method = "GET", .path = "/never", .handler = [this](const auto& x) {
                    x->on_gone = [this] { ++gone_; };
                    kept_.push_back(x);
                  }});
     router_.add({.method = "GET", .path = "/dropped", .handler = [](const auto&) {}});
-    router_.add({.method = "GET", .path = "/throws", .handler = [](const auto&) { throw std::runtime_error("broken"); }});
+    router_.add(
+        {.method = "GET", .path = "/throws", .handler = [](const auto&) { throw std::runtime_error("broken"); }});
     router_.add({.method = "GET", .path = "/stream", .handler = [](const auto& x) {
                    x->begin_stream({.content_type = kEventStream});
                    for (int i = 0; i < 3; ++i) {
@@ -139,7 +143,9 @@ TEST_F(Http, ServesUnixSocketsAndSeveralThreads) {
 TEST_F(Http, AnswersPipelinedRequestsInOrder) {
   start();
   HttpClient client(port_);
-  client.send("GET /hello HTTP/1.1\r\nHost: a\r\n\r\nGET /stream HTTP/1.1\r\nHost: a\r\n\r\nGET /hello HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+  client.send(
+      "GET /hello HTTP/1.1\r\nHost: a\r\n\r\nGET /stream HTTP/1.1\r\nHost: a\r\n\r\nGET /hello HTTP/1.1\r\nHost: "
+      "a\r\nConnection: close\r\n\r\n");
   EXPECT_EQ(client.reply().body, "\"hello\"");
   EXPECT_EQ(client.reply().body.size(), 27u);
   EXPECT_EQ(client.reply().headers.at("connection"), "close");
@@ -246,7 +252,8 @@ TEST_F(Http, KeepsRequestsThatComeWhileOthersAreInWork) {
   std::thread sender([&] {
     for (int i = 0; i < kRequests; ++i) {
       const std::string body = std::string(3'000, static_cast<char>('a' + i % 26)) + std::to_string(i);
-      client.send("POST /late HTTP/1.1\r\nHost: a\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body);
+      client.send("POST /late HTTP/1.1\r\nHost: a\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" +
+                  body);
       if (i % 3 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
   });

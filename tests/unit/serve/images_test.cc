@@ -66,7 +66,8 @@ TEST(ImagesTest, GivesThePixelsThatPillowGives) {
     ASSERT_EQ(pixels.height, c.height);
     ASSERT_EQ(pixels.rgb.size(), want.size());
     int worst = 0;
-    for (size_t i = 0; i < want.size(); ++i) worst = std::max(worst, std::abs(pixels.rgb[i] - static_cast<uint8_t>(want[i])));
+    for (size_t i = 0; i < want.size(); ++i)
+      worst = std::max(worst, std::abs(pixels.rgb[i] - static_cast<uint8_t>(want[i])));
     EXPECT_LE(worst, c.tolerance);
   }
 }
@@ -79,9 +80,11 @@ TEST(ImagesTest, RefusesFilesThatAreCutOff) {
       EXPECT_NE(code_of(std::string_view(bytes).substr(0, keep)), "ok") << c.file << " cut to " << keep << " bytes";
     }
   }
-  for (const char* name : {"baseline.jpg", "progressive.jpg", "rgb.png", "interlaced.png", "lossy.webp", "lossless.webp", "still.gif"}) {
+  for (const char* name :
+       {"baseline.jpg", "progressive.jpg", "rgb.png", "interlaced.png", "lossy.webp", "lossless.webp", "still.gif"}) {
     const std::string bytes = read(name);
-    EXPECT_EQ(code_of(std::string_view(bytes).substr(0, bytes.size() - bytes.size() / 8)), image_code::kDamaged) << name;
+    EXPECT_EQ(code_of(std::string_view(bytes).substr(0, bytes.size() - bytes.size() / 8)), image_code::kDamaged)
+        << name;
   }
 }
 
@@ -140,7 +143,8 @@ TEST(ImagesTest, ReadsBase64) {
   EXPECT_EQ(out, "");
   EXPECT_TRUE(decode_data_url("data:image/png;base64,+/+/", &out));
   EXPECT_EQ(out, "\xfb\xff\xbf");
-  for (const char* bad : {"data:image/png;base64,A", "data:image/png;base64,SGVs bG8=", "data:image/png;base64,SGVsbG8===", "data:image/png,SGVs",
+  for (const char* bad : {"data:image/png;base64,A",
+                          "data:image/png;base64,SGVs bG8=", "data:image/png;base64,SGVsbG8===", "data:image/png,SGVs",
                           "data:image/png;base64,SG=sbG8", "data:image/png;base64,SGVs-_"}) {
     EXPECT_FALSE(decode_data_url(bad, &out)) << bad;
   }
@@ -157,19 +161,26 @@ bool is_public(const char* text) {
 }
 
 TEST(ImagesTest, KnowsPublicAddresses) {
-  for (const char* good : {"1.1.1.1", "8.8.8.8", "9.255.255.255", "11.0.0.0", "100.63.255.255", "100.128.0.0", "126.255.255.255", "128.0.0.1",
-                           "169.253.255.255", "169.255.0.0", "172.15.255.255", "172.32.0.0", "192.0.1.0", "192.167.255.255", "192.169.0.0",
-                           "198.17.255.255", "198.20.0.0", "223.255.255.255", "2606:4700::1111", "2a00:1450::1", "2001:4860:4860::8888"}) {
+  for (const char* good : {"1.1.1.1",         "8.8.8.8",         "9.255.255.255",
+                           "11.0.0.0",        "100.63.255.255",  "100.128.0.0",
+                           "126.255.255.255", "128.0.0.1",       "169.253.255.255",
+                           "169.255.0.0",     "172.15.255.255",  "172.32.0.0",
+                           "192.0.1.0",       "192.167.255.255", "192.169.0.0",
+                           "198.17.255.255",  "198.20.0.0",      "223.255.255.255",
+                           "2606:4700::1111", "2a00:1450::1",    "2001:4860:4860::8888"}) {
     EXPECT_TRUE(is_public(good)) << good;
   }
-  for (const char* bad : {"0.0.0.0", "0.1.2.3", "10.0.0.1", "10.255.255.255", "100.64.0.0", "100.127.255.255", "127.0.0.1", "127.255.255.254",
-                          "169.254.10.10", "169.254.169.254", "172.16.0.0", "172.31.255.255", "192.0.0.1", "192.0.2.1", "192.88.99.1",
-                          "192.168.0.1", "192.168.255.255", "198.18.0.1", "198.19.255.255", "198.51.100.7", "203.0.113.7", "224.0.0.1",
-                          "239.255.255.255", "240.0.0.1", "255.255.255.255"}) {
+  for (const char* bad :
+       {"0.0.0.0",         "0.1.2.3",         "10.0.0.1",        "10.255.255.255", "100.64.0.0",
+        "100.127.255.255", "127.0.0.1",       "127.255.255.254", "169.254.10.10",  "169.254.169.254",
+        "172.16.0.0",      "172.31.255.255",  "192.0.0.1",       "192.0.2.1",      "192.88.99.1",
+        "192.168.0.1",     "192.168.255.255", "198.18.0.1",      "198.19.255.255", "198.51.100.7",
+        "203.0.113.7",     "224.0.0.1",       "239.255.255.255", "240.0.0.1",      "255.255.255.255"}) {
     EXPECT_FALSE(is_public(bad)) << bad;
   }
-  for (const char* bad : {"::", "::1", "::7f00:1", "::ffff:127.0.0.1", "::ffff:8.8.8.8", "64:ff9b::8.8.8.8", "64:ff9b:1::1", "100::1", "fc00::1",
-                          "fd00:ec2::254", "fe80::1", "fec0::1", "ff02::1", "2001::1", "2001:db8::1", "2002:7f00:1::", "3fff::1", "4000::1"}) {
+  for (const char* bad : {"::", "::1", "::7f00:1", "::ffff:127.0.0.1", "::ffff:8.8.8.8", "64:ff9b::8.8.8.8",
+                          "64:ff9b:1::1", "100::1", "fc00::1", "fd00:ec2::254", "fe80::1", "fec0::1", "ff02::1",
+                          "2001::1", "2001:db8::1", "2002:7f00:1::", "3fff::1", "4000::1"}) {
     EXPECT_FALSE(is_public(bad)) << bad;
   }
   sockaddr other = {};
@@ -185,23 +196,29 @@ TEST(ImagesTest, RefusesUrlsThatLeadInside) {
     const auto error = fetch_image(url, rules, limits, [] { return false; }, &bytes);
     return error ? std::string(error->code) + ": " + error->message : std::string("ok");
   };
-  for (const char* url : {"http://127.0.0.1/x", "http://localhost/x", "https://localhost/x", "http://LocalHost/x", "http://127.1/", "http://2130706433/",
-                          "http://0x7f000001/", "http://0177.0.0.1/", "http://0/", "http://[::1]/", "http://[::ffff:127.0.0.1]/", "http://169.254.10.10/x",
-                          "http://10.1.2.3/", "http://[fe80::1%25lo]/", "http://[fd00::1]/", "http://100.64.0.1/", "http://224.0.0.1/"}) {
+  for (const char* url :
+       {"http://127.0.0.1/x", "http://localhost/x", "https://localhost/x", "http://LocalHost/x", "http://127.1/",
+        "http://2130706433/", "http://0x7f000001/", "http://0177.0.0.1/", "http://0/", "http://[::1]/",
+        "http://[::ffff:127.0.0.1]/", "http://169.254.10.10/x", "http://10.1.2.3/", "http://[fe80::1%25lo]/",
+        "http://[fd00::1]/", "http://100.64.0.1/", "http://224.0.0.1/"}) {
     EXPECT_NE(code(url).find("not on the public internet"), std::string::npos) << url << " -> " << code(url);
   }
-  for (const char* url : {"http://127.0.0.1:9/", "http://example.com:22/", "http://example.com:8080/x.png", "http://[::1]:1/"}) {
+  for (const char* url :
+       {"http://127.0.0.1:9/", "http://example.com:22/", "http://example.com:8080/x.png", "http://[::1]:1/"}) {
     EXPECT_NE(code(url).find("ports 80 and 443"), std::string::npos) << url << " -> " << code(url);
   }
-  for (const char* url : {"http://user@example.com/", "http://user:secret@example.com/", "http://:secret@example.com/"}) {
+  for (const char* url :
+       {"http://user@example.com/", "http://user:secret@example.com/", "http://:secret@example.com/"}) {
     EXPECT_NE(code(url).find("password"), std::string::npos) << url << " -> " << code(url);
   }
-  for (const char* url : {"file:///etc/passwd", "ftp://example.com/x", "gopher://example.com/", "//example.com/x", "http://", "http://a b/", "x"}) {
+  for (const char* url : {"file:///etc/passwd", "ftp://example.com/x", "gopher://example.com/", "//example.com/x",
+                          "http://", "http://a b/", "x"}) {
     EXPECT_TRUE(code(url).starts_with(image_code::kBadUrl)) << url << " -> " << code(url);
   }
   // What is allowed is that host as written, not what else its name or port might mean.
   const FetchRules rules = {.allow_hosts = {"127.0.0.1:9", "stores.example"}};
-  EXPECT_NE(code("http://127.0.0.1:9/", rules).find("cannot be reached"), std::string::npos) << code("http://127.0.0.1:9/", rules);
+  EXPECT_NE(code("http://127.0.0.1:9/", rules).find("cannot be reached"), std::string::npos)
+      << code("http://127.0.0.1:9/", rules);
   EXPECT_NE(code("http://127.0.0.1/", rules).find("not on the public internet"), std::string::npos);
   EXPECT_NE(code("http://127.0.0.2:9/", rules).find("ports 80 and 443"), std::string::npos);
   EXPECT_NE(code("http://stores.example@127.0.0.1/", rules).find("password"), std::string::npos);
@@ -222,14 +239,16 @@ std::string encoded(const std::string& bytes) {
 
 std::vector<recipe::Image> request(size_t count, const std::string& source) {
   std::vector<recipe::Image> images(count);
-  for (size_t i = 0; i < count; ++i) images[i] = {.source = source, .is_data_url = true, .path = "image[" + std::to_string(i) + "]"};
+  for (size_t i = 0; i < count; ++i)
+    images[i] = {.source = source, .is_data_url = true, .path = "image[" + std::to_string(i) + "]"};
   return images;
 }
 
 // What a request's images come to; blocks.
 std::optional<recipe::ApiError> outcome(ImageLoader& loader, std::vector<recipe::Image> images) {
   std::promise<std::optional<recipe::ApiError>> said;
-  const auto check = loader.check(std::move(images), [&](std::optional<recipe::ApiError> error) { said.set_value(std::move(error)); });
+  const auto check =
+      loader.check(std::move(images), [&](std::optional<recipe::ApiError> error) { said.set_value(std::move(error)); });
   return check ? said.get_future().get() : recipe::ApiError{.status = 503};
 }
 

@@ -34,9 +34,12 @@ TEST(Keys, AreKeptHashedAndReadBack) {
 TEST(Keys, SayWhichLineIsWrong) {
   const testing::TempDir dir;
   const std::string path = dir.path() + "/keys", good = R"({"name":"a","hash":")" + hash_key("x") + "\"";
-  for (const auto& [text, what] : std::vector<std::pair<std::string, std::string>>{
-           {good + "}\n{", "Line 2"}, {good + "}\n" + good + "}", "again"}, {good + ",\"concurrent\":-1}", "concurrent"},
-           {R"({"name":"a","hash":"zz"})", "hash"}, {R"({"hash":"x"})", "name"}}) {
+  for (const auto& [text, what] :
+       std::vector<std::pair<std::string, std::string>>{{good + "}\n{", "Line 2"},
+                                                        {good + "}\n" + good + "}", "again"},
+                                                        {good + ",\"concurrent\":-1}", "concurrent"},
+                                                        {R"({"name":"a","hash":"zz"})", "hash"},
+                                                        {R"({"hash":"x"})", "name"}}) {
     ASSERT_TRUE(write_file_atomically(path, text).ok());
     const auto ring = KeyRing::load(path);
     ASSERT_FALSE(ring.ok()) << text;

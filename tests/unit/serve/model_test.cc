@@ -33,7 +33,8 @@ TEST(ServedModelTest, ForgetsClientsThatLeave) {
   for (int i = 0; i < 6; ++i) {
     HttpClient leaving(served.port());
     const std::string body = chat(R"(,"max_tokens":1500,"ignore_eos":true,"stream":true)");
-    leaving.send("POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body);
+    leaving.send("POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: " +
+                 std::to_string(body.size()) + "\r\n\r\n" + body);
     if (i % 2 == 0) {
       EXPECT_FALSE(leaving.read_some(200).empty());
     }
@@ -42,7 +43,8 @@ TEST(ServedModelTest, ForgetsClientsThatLeave) {
     half.send("POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 500\r\n\r\n{\"model\"");
   }
   const std::string again = other.request("POST", kChat, chat(R"(,"max_tokens":20)")).body;
-  EXPECT_EQ(recipe::to_compact_json(*recipe::parse_json(want)->find("choices")), recipe::to_compact_json(*recipe::parse_json(again)->find("choices")));
+  EXPECT_EQ(recipe::to_compact_json(*recipe::parse_json(want)->find("choices")),
+            recipe::to_compact_json(*recipe::parse_json(again)->find("choices")));
   EXPECT_TRUE(served.settle().ok());
 }
 
@@ -53,14 +55,21 @@ TEST(ServedModelTest, StreamsAndWholeBodiesSayTheSameForManyAtOnce) {
   for (size_t i = 0; i < answers.size(); ++i) {
     threads.emplace_back([&, i] {
       HttpClient client(served.port());
-      const HttpReply reply = client.request("POST", kChat, chat(i % 2 == 0 ? R"(,"max_tokens":24)" : R"(,"max_tokens":24,"stream":true)"));
+      const HttpReply reply =
+          client.request("POST", kChat, chat(i % 2 == 0 ? R"(,"max_tokens":24)" : R"(,"max_tokens":24,"stream":true)"));
       if (i % 2 == 0) {
-        answers[i] = recipe::parse_json(reply.body)->find("choices")->as_array()[0].find("message")->find("content")->as_string();
+        answers[i] = recipe::parse_json(reply.body)
+                         ->find("choices")
+                         ->as_array()[0]
+                         .find("message")
+                         ->find("content")
+                         ->as_string();
         return;
       }
       for (size_t at = 0; (at = reply.body.find("data: {", at)) != std::string::npos; ++at) {
         const std::string frame = reply.body.substr(at + 6, reply.body.find("\n\n", at) - at - 6);
-        answers[i] += recipe::parse_json(frame)->find("choices")->as_array()[0].find("delta")->find("content")->as_string();
+        answers[i] +=
+            recipe::parse_json(frame)->find("choices")->as_array()[0].find("delta")->find("content")->as_string();
       }
     });
   }
@@ -75,25 +84,31 @@ TEST(ServedModelTest, RefusesMoreThanItsQueueHolds) {
   for (int i = 0; i < 2; ++i) {
     busy.push_back(std::make_unique<HttpClient>(served.port()));
     const std::string body = chat(R"(,"max_tokens":1500,"ignore_eos":true,"stream":true)");
-    busy.back()->send("POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body);
+    busy.back()->send("POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: " +
+                      std::to_string(body.size()) + "\r\n\r\n" + body);
     EXPECT_FALSE(busy.back()->read_some(100).empty());
   }
   const HttpReply chat_reply = HttpClient(served.port()).request("POST", kChat, chat());
   EXPECT_EQ(chat_reply.status, 503);
   EXPECT_EQ(chat_reply.headers.at("retry-after"), "1");
-  const HttpReply messages = HttpClient(served.port()).request("POST", "/v1/messages", R"({"model":"claude-x","max_tokens":3,"messages":[{"role":"user","content":"x"}]})");
+  const HttpReply messages =
+      HttpClient(served.port())
+          .request("POST", "/v1/messages",
+                   R"({"model":"claude-x","max_tokens":3,"messages":[{"role":"user","content":"x"}]})");
   EXPECT_EQ(messages.status, 529);
   EXPECT_NE(messages.body.find("overloaded_error"), std::string::npos);
 }
 
 TEST(ServedModelTest, EndsWhatTakesTooLongAndShowsLife) {
   ServedModel served({.limits = {.request_timeout_s = 0.5, .keep_alive_s = 0.1}});
-  const HttpReply whole = HttpClient(served.port()).request("POST", kChat, chat(R"(,"max_tokens":1900,"ignore_eos":true)"));
+  const HttpReply whole =
+      HttpClient(served.port()).request("POST", kChat, chat(R"(,"max_tokens":1900,"ignore_eos":true)"));
   EXPECT_EQ(whole.status, 200);  // committed by the first sign of life
   EXPECT_TRUE(whole.body.starts_with("\n"));
   EXPECT_NE(whole.body.find("request_timeout_s"), std::string::npos) << whole.body;
   ServedModel quick({.limits = {.request_timeout_s = 0.3}});
-  EXPECT_EQ(HttpClient(quick.port()).request("POST", kChat, chat(R"(,"max_tokens":1900,"ignore_eos":true)")).status, 504);
+  EXPECT_EQ(HttpClient(quick.port()).request("POST", kChat, chat(R"(,"max_tokens":1900,"ignore_eos":true)")).status,
+            504);
 }
 
 TEST(ServedModelTest, WantsKeysAndCountsThem) {
@@ -113,20 +128,31 @@ TEST(ServedModelTest, WantsKeysAndCountsThem) {
   EXPECT_EQ(reply.status, 401);
   EXPECT_EQ(reply.body.find("wrong-key"), std::string::npos);
   EXPECT_NE(reply.body.find("****1234"), std::string::npos);
-  reply = HttpClient(served.port()).request("POST", kChat, chat(R"(,"max_tokens":4)"), "Authorization: Bearer di-a\r\n");
+  reply =
+      HttpClient(served.port()).request("POST", kChat, chat(R"(,"max_tokens":4)"), "Authorization: Bearer di-a\r\n");
   EXPECT_EQ(reply.status, 200);
   EXPECT_EQ(reply.headers.at("x-ratelimit-limit-tokens"), "30");
-  reply = HttpClient(served.port()).request("POST", kChat, chat(R"(,"max_tokens":4)"), "Authorization: Bearer di-a\r\n");
-  if (reply.status == 200) reply = HttpClient(served.port()).request("POST", kChat, chat(R"(,"max_tokens":30)"), "Authorization: Bearer di-a\r\n");
-  reply = HttpClient(served.port()).request("POST", kChat, chat(R"(,"max_tokens":30)"), "Authorization: Bearer di-a\r\n");
+  reply =
+      HttpClient(served.port()).request("POST", kChat, chat(R"(,"max_tokens":4)"), "Authorization: Bearer di-a\r\n");
+  if (reply.status == 200)
+    reply =
+        HttpClient(served.port()).request("POST", kChat, chat(R"(,"max_tokens":30)"), "Authorization: Bearer di-a\r\n");
+  reply =
+      HttpClient(served.port()).request("POST", kChat, chat(R"(,"max_tokens":30)"), "Authorization: Bearer di-a\r\n");
   EXPECT_EQ(reply.status, 429);
   EXPECT_GE(std::stoi(reply.headers.at("retry-after")), 1);
-  reply = HttpClient(served.port()).request("POST", "/v1/responses", R"({"model":"deepseek-v4.1-flash","input":"x","max_output_tokens":2})", "Authorization: Bearer di-b\r\n");
+  reply = HttpClient(served.port())
+              .request("POST", "/v1/responses", R"({"model":"deepseek-v4.1-flash","input":"x","max_output_tokens":2})",
+                       "Authorization: Bearer di-b\r\n");
   EXPECT_EQ(reply.headers.at("x-ratelimit-limit-requests"), "5");
   EXPECT_EQ(reply.headers.at("x-ratelimit-reset-requests"), "0s");
   const std::string id = recipe::parse_json(reply.body)->find("id")->as_string();
-  EXPECT_EQ(HttpClient(served.port()).request("GET", "/v1/responses/" + id, {}, "Authorization: Bearer di-b\r\n").status, 200);
-  EXPECT_EQ(HttpClient(served.port()).request("GET", "/v1/responses/" + id, {}, "Authorization: Bearer di-a\r\n").status, 404);
+  EXPECT_EQ(
+      HttpClient(served.port()).request("GET", "/v1/responses/" + id, {}, "Authorization: Bearer di-b\r\n").status,
+      200);
+  EXPECT_EQ(
+      HttpClient(served.port()).request("GET", "/v1/responses/" + id, {}, "Authorization: Bearer di-a\r\n").status,
+      404);
   ASSERT_TRUE(write_keys(path, {}).ok());
   ASSERT_TRUE(served.service().gate->reload().ok());
   EXPECT_EQ(HttpClient(served.port()).request("GET", "/v1/models", {}, "Authorization: Bearer di-b\r\n").status, 401);
@@ -142,7 +168,8 @@ TEST(ServedModelTest, KeepsPagesOfOtherSitesOutWithoutKeys) {
   const std::string body = chat(R"(,"max_tokens":2)"), own = "http://localhost:" + std::to_string(served.port());
   EXPECT_EQ(HttpClient(served.port()).request("POST", kChat, body, "Origin: https://evil.example\r\n").status, 403);
   EXPECT_EQ(HttpClient(served.port()).request("POST", kChat, body, "Origin: null\r\n").status, 403);
-  EXPECT_EQ(HttpClient(served.port()).request("POST", kChat, body, "Origin: http://localhost\r\n").status, 200);  // = Host
+  // = Host
+  EXPECT_EQ(HttpClient(served.port()).request("POST", kChat, body, "Origin: http://localhost\r\n").status, 200);
   HttpClient rebound(served.port());
   rebound.send("GET /v1/models HTTP/1.1\r\nHost: evil.example\r\n\r\n");
   EXPECT_EQ(rebound.reply().status, 403);
@@ -157,12 +184,15 @@ TEST(ServedModelTest, KeepsPagesOfOtherSitesOutWithoutKeys) {
 TEST(ServedModelTest, CountsWhatItDoes) {
   ServedModel served;
   const std::string trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
-  const HttpReply reply = HttpClient(served.port()).request("POST", kChat, chat(R"(,"max_tokens":6)"), "traceparent: " + trace + "\r\n");
+  const HttpReply reply =
+      HttpClient(served.port()).request("POST", kChat, chat(R"(,"max_tokens":6)"), "traceparent: " + trace + "\r\n");
   EXPECT_EQ(reply.headers.at("traceparent"), trace);
   const Json usage = *recipe::parse_json(reply.body)->find("usage");
   HttpClient(served.port()).request("POST", kChat, "{");
   const HttpReply metrics = HttpClient(served.port()).request("GET", "/metrics");
-  const auto has = [&](const std::string& line) { EXPECT_NE(metrics.body.find(line + "\n"), std::string::npos) << line << " in\n" << metrics.body; };
+  const auto has = [&](const std::string& line) {
+    EXPECT_NE(metrics.body.find(line + "\n"), std::string::npos) << line << " in\n" << metrics.body;
+  };
   has("deepinfer_prompt_tokens_total " + recipe::to_compact_json(*usage.find("prompt_tokens")));
   has("deepinfer_generated_tokens_total " + recipe::to_compact_json(*usage.find("completion_tokens")));
   has("deepinfer_errors_total{api=\"chat\",code=\"400\"} 1");
@@ -174,9 +204,11 @@ TEST(ServedModelTest, CountsWhatItDoes) {
 TEST(ServedModelTest, CancelsAStoredResponseInWork) {
   ServedModel served;
   HttpClient working(served.port());
-  const std::string body = R"({"model":"deepseek-v4.1-flash","input":"x","stream":true,"max_output_tokens":1900,"reasoning":{"effort":"none"},)"
-                           R"("text":{"format":{"type":"json_schema","name":"long","schema":{"type":"string","minLength":9000}}}})";
-  working.send("POST /v1/responses HTTP/1.1\r\nHost: localhost\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body);
+  const std::string body =
+      R"({"model":"deepseek-v4.1-flash","input":"x","stream":true,"max_output_tokens":1900,"reasoning":{"effort":"none"},)"
+      R"("text":{"format":{"type":"json_schema","name":"long","schema":{"type":"string","minLength":9000}}}})";
+  working.send("POST /v1/responses HTTP/1.1\r\nHost: localhost\r\nContent-Length: " + std::to_string(body.size()) +
+               "\r\n\r\n" + body);
   std::string events;
   while (events.find("response.output_text.delta") == std::string::npos) {
     const std::string more = working.read_some();
@@ -185,7 +217,8 @@ TEST(ServedModelTest, CancelsAStoredResponseInWork) {
   }
   HttpClient other(served.port());
   EXPECT_NE(other.request("GET", "/v1/responses/resp_1").body.find("\"status\":\"in_progress\""), std::string::npos);
-  const HttpReply early = other.request("POST", "/v1/responses", R"({"model":"deepseek-v4.1-flash","input":"y","previous_response_id":"resp_1"})");
+  const HttpReply early = other.request(
+      "POST", "/v1/responses", R"({"model":"deepseek-v4.1-flash","input":"y","previous_response_id":"resp_1"})");
   EXPECT_EQ(early.status, 400);
   EXPECT_NE(early.body.find("in progress"), std::string::npos);
   EXPECT_EQ(other.request("POST", "/v1/responses/resp_1/cancel").status, 200);
@@ -203,15 +236,19 @@ TEST(ServedModelTest, CancelsAStoredResponseInWork) {
 TEST(ServedModelTest, HostileSchemasHoldUpNobody) {
   std::string schema = R"({"type":"integer"})";
   for (int i = 0; i < 9; ++i) {
-    schema = R"({"oneOf":[{"type":"object","properties":{"l":)" + schema + R"(}},{"type":"object","properties":{"r":)" + schema + "}}]}";
+    schema = R"({"oneOf":[{"type":"object","properties":{"l":)" + schema + R"(}},{"type":"object","properties":{"r":)" +
+             schema + "}}]}";
   }
   ServedModel served;
-  const std::string body = chat(R"(,"max_tokens":4,"response_format":{"type":"json_schema","json_schema":{"name":"s","schema":)" + schema + "}}");
+  const std::string body = chat(
+      R"(,"max_tokens":4,"response_format":{"type":"json_schema","json_schema":{"name":"s","schema":)" + schema + "}}");
   std::thread hostile([&] {
     const HttpReply reply = HttpClient(served.port()).request("POST", kChat, body);
-    EXPECT_TRUE(reply.status == 200 || reply.status == 400 || reply.status == 503) << reply.status << reply.body.substr(0, 300);
+    EXPECT_TRUE(reply.status == 200 || reply.status == 400 || reply.status == 503)
+        << reply.status << reply.body.substr(0, 300);
   });
-  for (int i = 0; i < 5; ++i) EXPECT_EQ(HttpClient(served.port()).request("POST", kChat, chat(R"(,"max_tokens":2)")).status, 200);
+  for (int i = 0; i < 5; ++i)
+    EXPECT_EQ(HttpClient(served.port()).request("POST", kChat, chat(R"(,"max_tokens":2)")).status, 200);
   hostile.join();
 }
 

@@ -13,8 +13,14 @@ using recipe::Json;
 
 std::vector<Json> items(const std::string& text) { return {Json(text)}; }
 
-void put(ResponseStore& store, const std::string& id, const std::string& previous = "", const std::string& owner = "", int64_t created = 0) {
-  store.add({.id = id, .owner = owner, .body = "running", .input_items = items("in " + id), .previous = previous, .created = created});
+void put(ResponseStore& store, const std::string& id, const std::string& previous = "", const std::string& owner = "",
+         int64_t created = 0) {
+  store.add({.id = id,
+             .owner = owner,
+             .body = "running",
+             .input_items = items("in " + id),
+             .previous = previous,
+             .created = created});
   store.finish(id, "body " + id, items("out " + id), created);
 }
 
@@ -81,8 +87,9 @@ class SavedResponses : public ::testing::Test {
   // As after a restart; a small memory, so that little is found there.
   void open(size_t memory = 2000, ResponseArchive::Options options = {}) {
     store_.reset();
-    store_ = std::make_unique<ResponseStore>(ResponseStore::Options{.bytes_max = memory, .age_max_s = options.age_max_s},
-                                             ResponseArchive::open(dir_.path(), options).value());
+    store_ =
+        std::make_unique<ResponseStore>(ResponseStore::Options{.bytes_max = memory, .age_max_s = options.age_max_s},
+                                        ResponseArchive::open(dir_.path(), options).value());
   }
   int64_t saved() {
     store_->stop();
@@ -147,7 +154,8 @@ TEST_F(SavedResponses, GoWithAgeAndSize) {
   put(*store_, "b", "a", "", 109);
   open(2000, {.age_max_s = 10});
   EXPECT_FALSE(store_->find("a", "", 111).value());
-  EXPECT_EQ(joined(store_->chain("b", "", 111)), "in a;out a;in b;out b;");  // its conversation is whole as long as it is there
+  // its conversation is whole as long as it is there
+  EXPECT_EQ(joined(store_->chain("b", "", 111)), "in a;out a;in b;out b;");
   put(*store_, "c", "", "", 200);
   EXPECT_EQ(saved(), 1);
   open(2000, {.bytes_max = 6000, .age_max_s = 1000});
@@ -165,7 +173,8 @@ TEST_F(SavedResponses, ManyThreadsWriteReadAndRemove) {
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([this, t] {
       for (int i = 0; i < 100; ++i) {
-        const std::string id = std::to_string(t) + "_" + std::to_string(i), before = i > 0 ? std::to_string(t) + "_" + std::to_string(i - 1) : "";
+        const std::string id = std::to_string(t) + "_" + std::to_string(i),
+                          before = i > 0 ? std::to_string(t) + "_" + std::to_string(i - 1) : "";
         put(*store_, id, before);
         EXPECT_TRUE(store_->chain(id, "", 0).ok());
         if (i % 3 == 2) {

@@ -7,9 +7,12 @@ namespace {
 
 TEST(Router, FindsExactPathsPatternsAndMethods) {
   Router router;
-  for (const auto& [method, path] : std::vector<std::pair<std::string_view, std::string>>{
-           {"GET", "/v1/models"}, {"POST", "/v1/responses"}, {"GET", "/v1/responses/{id}"}, {"DELETE", "/v1/responses/{id}"},
-           {"POST", "/v1/responses/{id}/cancel"}}) {
+  for (const auto& [method, path] :
+       std::vector<std::pair<std::string_view, std::string>>{{"GET", "/v1/models"},
+                                                             {"POST", "/v1/responses"},
+                                                             {"GET", "/v1/responses/{id}"},
+                                                             {"DELETE", "/v1/responses/{id}"},
+                                                             {"POST", "/v1/responses/{id}/cancel"}}) {
     router.add({.method = method, .path = path});
   }
   EXPECT_EQ(router.find("GET", "/v1/models").route->path, "/v1/models");

@@ -26,7 +26,13 @@ class StateStoreTest : public ::testing::Test {
     return store.ok() ? std::move(store).value() : nullptr;
   }
   static StoredBatch batch(std::string id) {
-    return {.id = std::move(id), .owner = "o", .endpoint = "/v1/completions", .input_file = "f", .window = "24h", .created = 1, .expires = 9};
+    return {.id = std::move(id),
+            .owner = "o",
+            .endpoint = "/v1/completions",
+            .input_file = "f",
+            .window = "24h",
+            .created = 1,
+            .expires = 9};
   }
 
   std::string folder_;
@@ -48,7 +54,9 @@ TEST_F(StateStoreTest, FilesOfOtherOwnersDoNotExist) {
 TEST_F(StateStoreTest, LimitsHold) {
   const auto store = open({.file_bytes_max = 4, .files_max = 2, .stored_bytes_max = 7, .batches_open_max = 1});
   const auto add = [&](std::string id, std::string owner, std::string_view content) {
-    return store->add_file({.id = std::move(id), .owner = std::move(owner), .purpose = "batch", .filename = "n"}, content).code();
+    return store
+        ->add_file({.id = std::move(id), .owner = std::move(owner), .purpose = "batch", .filename = "n"}, content)
+        .code();
   };
   EXPECT_EQ(add("a", "o", "12345"), Code::kResourceExhausted);
   EXPECT_EQ(add("a", "o", "1234"), Code::kOk);
@@ -64,7 +72,12 @@ TEST_F(StateStoreTest, LinesGoOnAfterReopening) {
   {
     const auto store = open();
     ASSERT_TRUE(store->add_batch(batch("b")).ok());
-    ASSERT_TRUE(store->start_batch("b", {{.number = 1, .custom_id = "one", .body = "{}"}, {.number = 3, .custom_id = "three", .body = "{}"}}, 5).ok());
+    ASSERT_TRUE(
+        store
+            ->start_batch(
+                "b",
+                {{.number = 1, .custom_id = "one", .body = "{}"}, {.number = 3, .custom_id = "three", .body = "{}"}}, 5)
+            .ok());
     ASSERT_TRUE(store->finish_line("b", {.number = 1, .state = LineState::kCompleted, .result = "R1"}).ok());
     // A second result of a line counts for nothing.
     ASSERT_TRUE(store->finish_line("b", {.number = 1, .state = LineState::kFailed, .result = "R2"}).ok());
@@ -78,7 +91,8 @@ TEST_F(StateStoreTest, LinesGoOnAfterReopening) {
   EXPECT_EQ(store->next_line("b", 0).value()->custom_id, "three");
   ASSERT_TRUE(store->finish_line("b", {.number = 3, .state = LineState::kFailed, .result = "R3"}).ok());
   EXPECT_FALSE(store->next_line("b", 0).value().has_value());
-  ASSERT_TRUE(store->end_batch(left[0], {.status = "completed", .output_file = "out", .error_file = "err", .now = 7}).ok());
+  ASSERT_TRUE(
+      store->end_batch(left[0], {.status = "completed", .output_file = "out", .error_file = "err", .now = 7}).ok());
   EXPECT_EQ(store->content("out", "o").value(), "R1\n");
   EXPECT_EQ(store->content("err", "o").value(), "R3\n");
   EXPECT_TRUE(store->open_batches().value().empty());
@@ -93,9 +107,11 @@ TEST_F(StateStoreTest, ADamagedFileIsRefused) {
 
 TEST(BatchInput, LimitsHold) {
   IdSource ids(true);
-  const std::string line = R"({"custom_id":"a","method":"POST","url":"/v1/completions","body":{"seed":18446744073709551616}})";
+  const std::string line =
+      R"({"custom_id":"a","method":"POST","url":"/v1/completions","body":{"seed":18446744073709551616}})";
   std::vector<BatchLine> lines;
-  EXPECT_EQ(read_batch_input(line + "\r\n\n", "/v1/completions", {.batch_line_bytes_max = line.size()}, ids, lines), "");
+  EXPECT_EQ(read_batch_input(line + "\r\n\n", "/v1/completions", {.batch_line_bytes_max = line.size()}, ids, lines),
+            "");
   ASSERT_EQ(lines.size(), 1u);
   EXPECT_EQ(lines[0].state, LineState::kWaiting);
   EXPECT_EQ(lines[0].body, R"({"seed": 18446744073709551616})");
@@ -104,7 +120,8 @@ TEST(BatchInput, LimitsHold) {
   EXPECT_EQ(lines[0].state, LineState::kFailed);
   EXPECT_NE(lines[0].result.find("line_too_long"), std::string::npos);
   lines.clear();
-  const std::string errors = read_batch_input(line + "\n" + line, "/v1/completions", {.batch_lines_max = 1}, ids, lines);
+  const std::string errors =
+      read_batch_input(line + "\n" + line, "/v1/completions", {.batch_lines_max = 1}, ids, lines);
   EXPECT_NE(errors.find("too_many_lines"), std::string::npos);
   EXPECT_TRUE(recipe::parse_json(errors).ok());
 }
@@ -112,7 +129,8 @@ TEST(BatchInput, LimitsHold) {
 TEST(Multipart, PartsWithTheirNames) {
   const std::string body =
       "--x\r\nContent-Disposition: form-data; name=\"purpose\"\r\n\r\nbatch\r\n"
-      "--x\r\ncontent-type: a/b\r\ncontent-disposition: form-data; filename=\"a;\\\"b\\\".jsonl\"; name=file\r\n\r\n--\r\n\r\n--y\r\n--x--\r\n";
+      "--x\r\ncontent-type: a/b\r\ncontent-disposition: form-data; filename=\"a;\\\"b\\\".jsonl\"; "
+      "name=file\r\n\r\n--\r\n\r\n--y\r\n--x--\r\n";
   const auto parts = parse_multipart("Multipart/Form-Data; charset=utf-8; boundary=\"x\"", body);
   ASSERT_TRUE(parts.ok()) << parts.status().to_string();
   ASSERT_EQ(parts.value().size(), 2u);

@@ -56,8 +56,8 @@ void FastBackend::hc_leave_enter(At leave, Sublayer, At enter, Sublayer entered)
   pass_rows(leave.rows, true, &enter, entered);
 }
 
-// The first part of entering, with its arithmetic: a row of the decoder's first layer gets its input here in a step with
-// prompt rows, and from hc_enter in a step without.
+// The first part of entering, with its arithmetic: a row of the decoder's first layer gets its input here in a step
+// with prompt rows, and from hc_enter in a step without.
 void FastBackend::hc_collapse(At where) {
   const float* norm_weight = vectors_[where.layer].attn_norm.data();
   auto body = [&](int64_t begin, int64_t end) {

@@ -6,9 +6,9 @@
 //     k->pack(x + i * ldx, cols, order_of(w.format), true, packed.row(i), packed.step(i));
 //   k->multiply({.w = &w, .row0 = 0, .rows = 64, .x = packed, .out = y, .ldo = 64, .round = true}, scratch);
 //
-// The tables of AVX-512 and AVX2 compute the same bits (ORDER.md, "fast"): sums of bf16 pairs as VDPBF16PS defines them,
-// that is, two fused multiply-adds, the odd element first. Only numbers below 2^-126 differ: AVX-512 flushes them, AVX2
-// keeps them. AMX sums linear layers in another order and is a numeric class of its own.
+// The tables of AVX-512 and AVX2 compute the same bits (ORDER.md, "fast"): sums of bf16 pairs as VDPBF16PS defines
+// them, that is, two fused multiply-adds, the odd element first. Only numbers below 2^-126 differ: AVX-512 flushes
+// them, AVX2 keeps them. AMX sums linear layers in another order and is a numeric class of its own.
 //
 // Limits: |x| and |w| x scale below 2^60; block scales are held within 2^-60 .. 2^60 so that no exponent wraps.
 // The files of a table are compiled for its instruction set. They include nothing with inline functions that other

@@ -8,8 +8,8 @@
 // and 7 to 16 x columns pairs of words (activations); zero<T>(), load<T>(from, stride), store<T>(to, stride),
 // dot<C, A, B>(), release(). Strides are bytes.
 //
-// A block is 16 rows of weights, or 16 rows of activations, by 32 words: 1 KiB. Blocks of activations are turned: pair p
-// of all rows, then the next pair.
+// A block is 16 rows of weights, or 16 rows of activations, by 32 words: 1 KiB. Blocks of activations are turned: pair
+// p of all rows, then the next pair.
 #pragma once
 
 #include <immintrin.h>
