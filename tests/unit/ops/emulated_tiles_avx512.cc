@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "ops/cpu/fast/linear_amx.h"
+#include "ops/cpu/fast/linear_amx_avx512.h"
 
 namespace deepinfer::ops::cpu::fast {
 namespace {

@@ -5,7 +5,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "ops/cpu/fast/linear_amx.h"
+#include "ops/cpu/fast/linear_amx_avx512.h"
 
 namespace deepinfer::ops::cpu::fast {
 namespace {
