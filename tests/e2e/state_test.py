@@ -69,9 +69,10 @@ class StoredResponsesTest(StateCase):
         self.assertEqual(self.server.post(f"/v1/responses/{second['id']}/cancel", {})[0], 400)
 
         third = self.respond("And then?", previous_response_id=second["id"])
+        self.wait_for(lambda: self.server.metric("deepinfer_saved_responses") == 3)
         status, gone = self.server.request("/v1/responses/" + second["id"], method="DELETE")
         self.assertEqual((status, gone), (200, {"id": second["id"], "object": "response", "deleted": True}))
-        self.wait_for(lambda: self.server.metric("deepinfer_saved_responses") == 3)  # removed ones stay for those that continue them
+        self.assertEqual(self.server.metric("deepinfer_saved_responses"), 3)  # removed ones stay for those that continue them
         self.restart(kill=True)
         for act in ({}, {"method": "DELETE"}):
             self.assertEqual(self.server.request("/v1/responses/" + second["id"], **act)[0], 404)
