@@ -2,12 +2,10 @@
 // experts in host memory and with experts on the SSD; and errors as sentences.
 #include <gtest/gtest.h>
 
-#include <random>
 
 #include "checkpoint/store/weight_store.h"
-#include "model/kv_memory.h"
-#include "model/sequence.h"
 #include "ops/cuda/make.h"
+#include "tests/model/offload_support.h"
 #include "tests/model/support.h"
 
 namespace deepinfer {
@@ -15,49 +13,13 @@ namespace {
 
 using checkpoint::Checkpoint;
 using checkpoint::WeightStore;
-using model::KvAllocator;
 using model::Model;
-using model::Sequence;
-
-constexpr int kPages = 8, kSlots = 4;
+using testing::all_logits;
 
 Result<std::unique_ptr<Model>> make_model(std::shared_ptr<const Checkpoint> c, const ops::cuda::Options& options,
                                           std::shared_ptr<WeightStore> store = nullptr) {
-  model::Options o;
-  o.limits.rows_max = 64;
-  o.limits.outputs_max = 64;
-  o.limits.sequences_max = kSlots;
-  o.limits.context_max = 256;
-  o.pages = kPages;
-  o.slots = kSlots;
-  o.store = std::move(store);
   DI_ASSIGN_OR_RETURN(std::unique_ptr<ops::Ops> made, ops::cuda::make(0, options));
-  return Model::create(std::move(c), std::move(made), o);
-}
-
-std::vector<int32_t> prompt(int n, uint32_t seed) {
-  std::mt19937 random(seed);
-  std::vector<int32_t> out(static_cast<size_t>(n));
-  for (int32_t& t : out) t = static_cast<int32_t>(3 + random() % 6000);
-  return out;
-}
-
-// All logits of a prompt that is read in a large piece, small ones and single tokens; and of a draft round.
-Result<std::vector<float>> all_logits(Model& m, uint32_t seed = 1) {
-  KvAllocator kv(kPages, kSlots);
-  DI_ASSIGN_OR_RETURN(Sequence s, Sequence::create(m, kv));
-  const std::vector<int32_t> tokens = prompt(90, seed);
-  std::vector<float> all, part;
-  size_t at = 0;
-  for (size_t piece = 0; at < tokens.size(); ++piece) {
-    const size_t n = std::min<size_t>(piece == 0 ? 64 : piece == 1 ? 5 : 1, tokens.size() - at);
-    DI_RETURN_IF_ERROR(s.append(std::span(tokens).subspan(at, n), static_cast<int32_t>(n), &part));
-    all.insert(all.end(), part.begin(), part.end());
-    at += n;
-  }
-  DI_ASSIGN_OR_RETURN(const model::Draft d, s.draft(11, static_cast<int32_t>(m.config().dspark_block_size), true));
-  all.insert(all.end(), d.logits.begin(), d.logits.end());
-  return all;
+  return Model::create(std::move(c), std::move(made), testing::small_model(std::move(store)));
 }
 
 int experts_of(const checkpoint::ModelConfig& c) {

@@ -6,14 +6,13 @@
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
-#include <random>
 
 #include "base/file.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/store/weight_store.h"
-#include "model/kv_memory.h"
-#include "model/sequence.h"
+#include "tests/model/offload_support.h"
 #include "tests/model/support.h"
+#include "tests/support/forwarding_queue.h"
 #include "tests/support/temp_dir.h"
 
 namespace deepinfer {
@@ -21,12 +20,9 @@ namespace {
 
 using checkpoint::Checkpoint;
 using checkpoint::WeightStore;
-using model::KvAllocator;
 using model::Model;
-using model::Sequence;
+using testing::all_logits;
 using testing::Kind;
-
-constexpr int kPages = 8, kSlots = 2;
 
 uint64_t least_budget(const checkpoint::ModelConfig& c) { return checkpoint::least_store_bytes(c); }
 
@@ -37,42 +33,10 @@ std::shared_ptr<WeightStore> open_store(const Checkpoint& c, WeightStore::Option
 }
 
 std::unique_ptr<Model> make_model(std::shared_ptr<const Checkpoint> c, Kind kind, std::shared_ptr<WeightStore> store) {
-  model::Options o;
-  o.limits.rows_max = 64;
-  o.limits.outputs_max = 64;
-  o.limits.sequences_max = kSlots;
-  o.limits.context_max = 256;
-  o.pages = kPages;
-  o.slots = kSlots;
-  o.store = std::move(store);
-  Result<std::unique_ptr<Model>> m = Model::create(std::move(c), testing::make_ops(kind, 2), o);
+  Result<std::unique_ptr<Model>> m =
+      Model::create(std::move(c), testing::make_ops(kind, 2), testing::small_model(std::move(store)));
   EXPECT_TRUE(m.ok()) << m.status().to_string();
   return std::move(m).value();
-}
-
-std::vector<int32_t> prompt(int n, uint32_t seed) {
-  std::mt19937 random(seed);
-  std::vector<int32_t> out(static_cast<size_t>(n));
-  for (int32_t& t : out) t = static_cast<int32_t>(3 + random() % 6000);
-  return out;
-}
-
-// All logits of a prompt that is read in a large piece, small ones and single tokens; and of a draft round.
-Result<std::vector<float>> all_logits(Model& m, uint32_t seed = 1) {
-  KvAllocator kv(kPages, kSlots);
-  DI_ASSIGN_OR_RETURN(Sequence s, Sequence::create(m, kv));
-  const std::vector<int32_t> tokens = prompt(90, seed);
-  std::vector<float> all, part;
-  size_t at = 0;
-  for (size_t piece = 0; at < tokens.size(); ++piece) {
-    const size_t n = std::min<size_t>(piece == 0 ? 64 : piece == 1 ? 5 : 1, tokens.size() - at);
-    DI_RETURN_IF_ERROR(s.append(std::span(tokens).subspan(at, n), static_cast<int32_t>(n), &part));
-    all.insert(all.end(), part.begin(), part.end());
-    at += n;
-  }
-  DI_ASSIGN_OR_RETURN(const model::Draft d, s.draft(11, static_cast<int32_t>(m.config().dspark_block_size), true));
-  all.insert(all.end(), d.logits.begin(), d.logits.end());
-  return all;
 }
 
 class Offload : public ::testing::TestWithParam<std::tuple<const char*, Kind>> {};
@@ -119,28 +83,18 @@ INSTANTIATE_TEST_SUITE_P(Models, Offload,
                                            std::tuple("tiny-wide-random", Kind::kFast)));
 
 // A queue whose reads fail while `faulty` is set.
-class FaultyQueue : public IoQueue {
+class FaultyQueue : public testing::ForwardingQueue {
  public:
   FaultyQueue(std::unique_ptr<IoQueue> inner, const std::atomic<int>* error)
-      : inner_(std::move(inner)), error_(error) {}
-  const char* name() const override { return inner_->name(); }
-  bool read(int fd, std::span<std::byte> into, uint64_t offset, uint64_t tag) override {
-    return inner_->read(fd, into, offset, tag);
-  }
-  bool write(int fd, std::span<const std::byte> from, uint64_t offset, uint64_t tag) override {
-    return inner_->write(fd, from, offset, tag);
-  }
-  void submit() override { inner_->submit(); }
-  size_t poll(std::span<Done> done) override { return spoil(done, inner_->poll(done)); }
-  size_t wait(std::span<Done> done) override { return spoil(done, inner_->wait(done)); }
-  int in_flight() const override { return inner_->in_flight(); }
+      : ForwardingQueue(std::move(inner)), error_(error) {}
+  size_t poll(std::span<Done> done) override { return spoil(done, ForwardingQueue::poll(done)); }
+  size_t wait(std::span<Done> done) override { return spoil(done, ForwardingQueue::wait(done)); }
 
  private:
   size_t spoil(std::span<Done> done, size_t n) const {
     for (size_t i = 0; *error_ != 0 && i < n; ++i) done[i] = {.tag = done[i].tag, .error = *error_};
     return n;
   }
-  std::unique_ptr<IoQueue> inner_;
   const std::atomic<int>* error_;
 };
 

@@ -12,6 +12,7 @@
 #include "checkpoint/store/expert_cache.h"
 #include "checkpoint/store/row_reader.h"
 #include "checkpoint/store/store_plan.h"
+#include "tests/support/forwarding_queue.h"
 #include "tests/support/temp_dir.h"
 
 namespace deepinfer::checkpoint {
@@ -184,26 +185,16 @@ TEST_F(Store, GuessesOfTheBackendAreRead) {
 }
 
 // Holds what it has been given until it is opened.
-class GatedQueue : public IoQueue {
+class GatedQueue : public testing::ForwardingQueue {
  public:
-  GatedQueue(std::unique_ptr<IoQueue> inner, std::atomic<bool>* open) : inner_(std::move(inner)), open_(open) {}
-  const char* name() const override { return inner_->name(); }
-  bool read(int fd, std::span<std::byte> into, uint64_t offset, uint64_t tag) override {
-    return inner_->read(fd, into, offset, tag);
-  }
-  bool write(int fd, std::span<const std::byte> from, uint64_t offset, uint64_t tag) override {
-    return inner_->write(fd, from, offset, tag);
-  }
-  void submit() override { inner_->submit(); }
-  size_t poll(std::span<Done> done) override { return inner_->poll(done); }
+  GatedQueue(std::unique_ptr<IoQueue> inner, std::atomic<bool>* open)
+      : ForwardingQueue(std::move(inner)), open_(open) {}
   size_t wait(std::span<Done> done) override {
     open_->wait(false);
-    return inner_->wait(done);
+    return ForwardingQueue::wait(done);
   }
-  int in_flight() const override { return inner_->in_flight(); }
 
  private:
-  std::unique_ptr<IoQueue> inner_;
   std::atomic<bool>* open_;
 };
 
