@@ -155,7 +155,7 @@ void Engine::Impl::loop() {
 
 void Engine::Impl::wait_for_work() {
   speculation.idle();
-  if (tier) tier->pump(*scheduler, now());  // what the plan that was empty asked for
+  if (tier && tier->pump(*scheduler, now())) return;  // what the plan that was empty asked for, and what came since
   double seconds = scheduler->has_work() ? kPausedWaitS : kIdleWaitS;
   if (tier && tier->in_flight() > 0) seconds = tier->gets_in_flight() > 0 ? kGetWaitS : kPutWaitS;
   wait_for_mail(seconds);

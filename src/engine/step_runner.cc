@@ -110,7 +110,7 @@ void StepRunner::wait() {
     const int news = news_.load(std::memory_order_acquire);
     if (done_.load(std::memory_order_acquire) == posted) return;
     if (next_shared_.load(std::memory_order_acquire) < shared_count_.load(std::memory_order_acquire)) {
-      shared_draws_ += static_cast<int64_t>( take_draws(waiting_sampler_));
+      shared_draws_ += static_cast<int64_t>(take_draws(waiting_sampler_));
     } else {
       wait_while(news_, news);
     }

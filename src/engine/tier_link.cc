@@ -12,16 +12,20 @@ TierLink::TierLink(std::shared_ptr<kv::Tier> tier, const ExecutorInfo& info, dou
                        .timeout_s = timeout_s,
                        .on_other = [this](const kv::Tier::Completion& done) { writer_.completed(done); }}) {}
 
-void TierLink::pump(sched::Scheduler& scheduler, double now_s) {
+bool TierLink::pump(sched::Scheduler& scheduler, double now_s) {
+  bool answered = false;
   if (in_flight() > 0) {
     reader_.poll(now_s, [&](const kv::TierReader::Arrived& a) {
       scheduler.tier_arrived(a.key, a.ok ? a.page : std::span<const std::byte>(), now_s);
+      answered = true;
     });
   }
   gets_.clear();
   scheduler.take_tier_gets(&gets_);
   for (const sched::TierGet& get : gets_) {
-    if (!reader_.fetch(get.key, get.tokens, now_s, get.info)) scheduler.tier_arrived(get.key, {}, now_s);
+    if (reader_.fetch(get.key, get.tokens, now_s, get.info)) continue;
+    scheduler.tier_arrived(get.key, {}, now_s);
+    answered = true;
   }
   puts_.clear();
   scheduler.take_tier_puts(&puts_);
@@ -31,6 +35,7 @@ void TierLink::pump(sched::Scheduler& scheduler, double now_s) {
     }
     scheduler.host().unpin(put.host);
   }
+  return answered;
 }
 
 TierStats TierLink::stats() const {

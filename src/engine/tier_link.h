@@ -22,7 +22,8 @@ class TierLink {
  public:
   TierLink(std::shared_ptr<kv::Tier> tier, const ExecutorInfo& info, double timeout_s);
 
-  void pump(sched::Scheduler& scheduler, double now_s);
+  // Whether the scheduler has got answers, so that it may have something to plan.
+  bool pump(sched::Scheduler& scheduler, double now_s);
   int in_flight() const { return reader_.in_flight() + writer_.in_flight(); }
   int gets_in_flight() const { return reader_.in_flight(); }
   TierStats stats() const;
