@@ -17,7 +17,6 @@ constexpr float kForgetOwn = 0.9f;    // the same of one answer
 constexpr float kTextWeight = 3;      // of all answers' text drafts beside the answer's own, in drafts
 constexpr float kModelWeight = 2;     // of the governor's prior beside the answer's own rounds, in rounds
 constexpr int kFirstRounds = 4;       // of an answer, which the prior is made of
-
 constexpr int kReadyRows = 16;        // in the drafter's rings, for a round of the usual quality
 
 // Sizes of the curve. The first ones are measured several times; where steps are slow, some are left out.
