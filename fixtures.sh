@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Builds and runs fixture files or folders (formats: encoding, structured, json-schema, model): ./fixtures.sh PATH...
 # Prints each failing case with what was expected and got; the last line is "N passed, N failed".
+# DEEPINFER_FIXTURE_RESULTS=FILE also appends the results of structured cases, as JSON lines for score.py of those fixtures;
+# DEEPINFER_FIXTURE_TOKENIZER=FILE runs them with another tokenizer.json than the bundled model's.
 set -euo pipefail
 paths=()
 for p in "$@"; do case "$p" in -*) paths+=("$p") ;; *) paths+=("$(realpath -m -- "$p")") ;; esac; done
