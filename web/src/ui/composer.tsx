@@ -1,5 +1,5 @@
 // Where the reader writes, with what is switched on for the next answer.
-import { useEffect, useRef } from "preact/hooks";
+import { useLayoutEffect, useRef } from "preact/hooks";
 import { say, stop } from "../state/chat.ts";
 import {
   busy,
@@ -31,7 +31,7 @@ export function Composer() {
   const running = useStore(busy, (b) => id !== null && id in b);
   const waiting = useStore(conversations, () => waitsForResults(id));
   const form = useRef<HTMLFormElement>(null);
-  useEffect(() => {
+  useLayoutEffect(() => {
     if (window.innerWidth > 900) focusComposer();
   }, [id]);
   const submit = () => {

@@ -1,5 +1,5 @@
 // Answers as JSON: any JSON, or what a schema allows. The server checks the schema and says what is wrong with it.
-import { useEffect, useState } from "preact/hooks";
+import { useLayoutEffect, useState } from "preact/hooks";
 import { checkWithServer } from "../api/check.ts";
 import { jsonFault } from "../api/request.ts";
 import { modelOf } from "../state/chat.ts";
@@ -60,7 +60,7 @@ function SchemaEditor({ settings }: { settings: Settings }) {
   const fromAnswer = useLastFault(/^response_format/);
   const [checked, setChecked] = useState<{ of: string; fault: Fault | null } | "running" | null>(null);
   const subject = settings.schema + settings.schemaStrict + settings.schemaName;
-  useEffect(() => setChecked(null), [subject]);
+  useLayoutEffect(() => setChecked(null), [subject]);
   const check = async () => {
     setChecked("running");
     const fault = await checkWithServer(modelOf(), {

@@ -1,5 +1,5 @@
 // One message: text, thinking, calls, figures, and what can be done with it.
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useLayoutEffect, useRef, useState } from "preact/hooks";
 import { memo } from "../memo.ts";
 import { again, drop, edit, turnTo } from "../state/chat.ts";
 import { editing, setPanel, showTokens } from "../state/view.ts";
@@ -66,7 +66,8 @@ function UserMessage(props: Props) {
 function EditBox({ message, label, code }: { message: Message; label: string; code?: boolean }) {
   const [text, setText] = useState(message.content);
   const box = useRef<HTMLFormElement>(null);
-  useEffect(() => {
+  // Before the first paint: what a quick reader selects or types must not be met by a caret that moves.
+  useLayoutEffect(() => {
     const area = box.current!.querySelector("textarea")!;
     area.focus();
     area.setSelectionRange(area.value.length, area.value.length);

@@ -1,6 +1,6 @@
 // Small pieces that several views use.
 import type { ComponentChildren } from "preact";
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { notify } from "../state/view.ts";
 import { Icon } from "./icons.tsx";
 import type { IconName } from "./icons.tsx";
@@ -83,7 +83,7 @@ export function Modal({
   wide?: boolean;
 }) {
   const ref = useRef<HTMLDialogElement>(null);
-  useEffect(() => {
+  useLayoutEffect(() => {
     const box = ref.current!;
     box.showModal();
     return () => box.close();
@@ -188,7 +188,7 @@ export function GrowingText(props: {
   id?: string;
 }) {
   const ref = useRef<HTMLTextAreaElement>(null);
-  useEffect(() => {
+  useLayoutEffect(() => {
     const area = ref.current!;
     area.style.height = "auto";
     area.style.height = area.scrollHeight + 2 + "px";

@@ -1,5 +1,5 @@
 // The shown branch of a conversation, and the form for tool results at its end.
-import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
+import { useLayoutEffect, useRef, useState } from "preact/hooks";
 import { giveResults, modelOf } from "../state/chat.ts";
 import { busy } from "../state/conversations.ts";
 import { useStore } from "../state/store.ts";
@@ -19,7 +19,7 @@ export function Thread({ conversation }: { conversation: Conversation }) {
   const open = running ? null : openCalls(path);
   const model = modelOf(conversation);
 
-  useEffect(() => setPinned(true), [conversation.id, running]);
+  useLayoutEffect(() => setPinned(true), [conversation.id, running]);
   useLayoutEffect(() => {
     if (pinned) scroller.current!.scrollTop = scroller.current!.scrollHeight;
   });

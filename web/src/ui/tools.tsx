@@ -1,5 +1,5 @@
 // Tools that the model may call. The reader plays the tool: a call is shown in the chat and its result is typed there.
-import { useEffect, useState } from "preact/hooks";
+import { useLayoutEffect, useState } from "preact/hooks";
 import { checkWithServer } from "../api/check.ts";
 import { jsonFault, toolName } from "../api/request.ts";
 import { modelOf } from "../state/chat.ts";
@@ -15,7 +15,7 @@ export function ToolsPane({ settings }: { settings: Settings }) {
   const fromAnswer = useLastFault(/^tool/);
   const [checked, setChecked] = useState<{ fault: Fault | null } | "running" | null>(null);
   const subject = JSON.stringify([tools, settings.toolChoice, settings.parallel]);
-  useEffect(() => setChecked(null), [subject]);
+  useLayoutEffect(() => setChecked(null), [subject]);
   const set = (at: number, edit: Partial<(typeof tools)[0]>) =>
     editSettings({ tools: tools.map((t, i) => (i === at ? { ...t, ...edit } : t)) });
   const names = tools.flatMap((t) => (t.on ? [toolName(t.text)] : [])).filter((n): n is string => n !== null);
