@@ -41,6 +41,7 @@ class PageTest(unittest.TestCase):
 
     def setUp(self):
         self.page = browser.open(server.url)
+        self.addCleanup(self.page.close)
         self.page.wait("document.querySelector('.starters') && document.querySelector('.model-name')")
         self.model = self.page.eval("document.querySelector('.model-name').firstChild.textContent")
         self.expect_console = []
@@ -136,7 +137,7 @@ class PageTest(unittest.TestCase):
                 break
         self.assertIn("Stopped", self.page.text(".answer .actions"))
         self.assertTrue(self.answers()[0])
-        end = time.monotonic() + 10
+        end = time.monotonic() + TIMEOUT_S
         while server.metric("deepinfer_requests_running") > 0 and time.monotonic() < end:
             time.sleep(0.05)
         self.assertEqual(server.metric("deepinfer_requests_running"), 0)

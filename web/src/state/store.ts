@@ -2,7 +2,7 @@
 //
 //   const count = new Store(0);
 //   const shown = useStore(count, (n) => n * 2);   // draws again only when the selection changes
-import { useEffect, useState } from "preact/hooks";
+import { useLayoutEffect, useState } from "preact/hooks";
 
 export class Store<T> {
   private listeners = new Set<() => void>();
@@ -31,7 +31,8 @@ export class Store<T> {
 export function useStore<T, S = T>(store: Store<T>, select: (value: T) => S = (value) => value as unknown as S): S {
   const [, draw] = useState(0);
   const selected = select(store.value);
-  useEffect(() => {
+  // Before the first paint: a reader who types at once must not meet a component that does not listen yet.
+  useLayoutEffect(() => {
     let last = selected;
     const check = () => {
       const next = select(store.value);

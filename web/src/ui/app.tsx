@@ -1,5 +1,5 @@
 // The page: list of chats, chat, panel.
-import { useEffect } from "preact/hooks";
+import { useEffect, useLayoutEffect } from "preact/hooks";
 import { server } from "../api/server.ts";
 import { watchMetrics } from "../api/metrics.ts";
 import { stop } from "../state/chat.ts";
@@ -23,7 +23,7 @@ export function App() {
   const withSidebar = useStore(sidebar);
   const shownPanel = useStore(panel);
   const running = useStore(busy, (b) => Object.keys(b).length > 0);
-  useEffect(() => {
+  useLayoutEffect(() => {
     document.addEventListener("keydown", shortcut);
     return () => document.removeEventListener("keydown", shortcut);
   }, []);

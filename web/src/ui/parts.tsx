@@ -97,6 +97,7 @@ export function Modal({
       class={"modal" + (wide ? " wide" : "")}
       aria-labelledby="modal-title"
       onCancel={(e) => (e.preventDefault(), onClose())}
+      onClose={() => ref.current && onClose()} // browsers close a dialog that nobody has touched without asking
       onClick={onBackdrop}
     >
       <div class="modal-body">
