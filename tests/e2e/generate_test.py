@@ -173,7 +173,12 @@ class GenerateTest(unittest.TestCase):
         self.assertEqual((choice["message"]["content"], choice["finish_reason"]), (text[:text.index(stop)], "stop"))
 
     def test_killed_and_resumed(self):
-        lines = [chat(f"Tell me a story about number {i}.", max_tokens=40, n=1 + i % 2) for i in range(10 if SANITIZED else 40)]
+        self.killed_and_resumed(10 if SANITIZED else 40, 4)
+
+    def killed_and_resumed(self, count, attempts):
+        if os.path.exists(self.output):
+            os.remove(self.output)
+        lines = [chat(f"Tell me a story about number {i}.", max_tokens=40, n=1 + i % 2) for i in range(count)]
         lines.insert(5, b"not json")
         self.write(lines)
         self.run_program("--order", "done", code=1)
@@ -190,12 +195,14 @@ class GenerateTest(unittest.TestCase):
             kills += process.wait() == -signal.SIGKILL
             with open(self.output, "ab") as file:  # as if it had been killed in the middle of a write
                 file.write(b'{"line":3,"dig')
+        if not kills and attempts > 1:  # a quick machine: all was done before the first kill
+            return self.killed_and_resumed(count * 4, attempts - 1)
         self.assertGreater(kills, 0)
         self.run_program("--resume", code=1 if 6 not in self.done() else 0)
         got = self.answers()
         self.assertEqual(sorted(a["line"] for a in got), sorted(want))
         self.assertEqual({a["line"]: (a["response"] and a["response"]["choices"], a["error"]) for a in got}, want)
-        self.assertIn("0 answers, 0 errors, 41" if not SANITIZED else "0 answers", self.run_program("--resume"))
+        self.assertIn(f"0 answers, 0 errors, {count + 1}", self.run_program("--resume"))
 
     def size(self):
         return os.path.getsize(self.output) if os.path.exists(self.output) else 0

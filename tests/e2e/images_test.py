@@ -13,12 +13,11 @@ import time
 import unittest
 import zlib
 
-from program import SANITIZED
 from server import Server
 
 FILES = pathlib.Path(__file__).resolve().parents[1] / "data" / "serve" / "images"
 NO_EYES = "no vision tower"
-TIMEOUT_S = 3
+PATIENCE_S = 50  # for images that do come, on a busy machine
 
 
 def data_url(data, kind="png"):
@@ -38,6 +37,7 @@ class Images(http.server.BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
     seen = []
+    let_go = threading.Event()  # slow ones are slow until it is set
 
     def log_message(self, *_):
         pass
@@ -72,12 +72,11 @@ class Images(http.server.BaseHTTPRequestHandler):
         if way == "cut":
             return self.answer(200, image[:100], Content_Length=str(len(image)))
         if way == "silent":
-            return time.sleep(TIMEOUT_S + 1)
+            return self.let_go.wait()
         if way == "drip":
-            self.answer(200, image[:20], Content_Length=str(len(image)))
-            for byte in image[20:60]:
-                time.sleep(0.2)
-                self.wfile.write(bytes([byte]))
+            self.answer(200, image[:20], Content_Length=str(10**6))
+            while not self.let_go.wait(0.2):
+                self.wfile.write(b"x")
             return None
         if way == "long":
             return self.answer(200, image, Content_Length=str(10**12))
@@ -121,7 +120,7 @@ class ImagesTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.store, cls.other = Store(), Store()
-        cls.server = Server("--image-allow-host", cls.store.address, "--image-timeout", str(TIMEOUT_S), "--image-mb", "1")
+        cls.server = Server("--image-allow-host", cls.store.address, "--image-timeout", str(PATIENCE_S), "--image-mb", "1")
 
     @classmethod
     def tearDownClass(cls):
@@ -129,9 +128,19 @@ class ImagesTest(unittest.TestCase):
         cls.store.close()
         cls.other.close()
 
+    def setUp(self):
+        Images.let_go.clear()
+        self.addCleanup(Images.let_go.set)
+
     def ask(self, *urls):
         status, body = self.server.post("/v1/chat/completions", chat(*urls))
         return status, body["error"]
+
+    def wait_for(self, condition):
+        end = time.monotonic() + PATIENCE_S
+        while not condition():
+            self.assertLess(time.monotonic(), end)
+            time.sleep(0.02)
 
     def check(self, url, code, words="", status=400):
         got, error = self.ask(url)
@@ -194,18 +203,23 @@ class ImagesTest(unittest.TestCase):
 
     def test_slow_servers_hold_up_nobody(self):
         slow = [threading.Thread(target=self.ask, args=[self.store.url(way)]) for way in ["silent", "drip"] * 40]
-        begin = time.monotonic()
         for thread in slow:
             thread.start()
+        self.wait_for(lambda: {"/silent", "/drip"} <= {path for path, _ in list(Images.seen)})
         status, _ = self.server.post("/v1/completions", {"model": "deepseek-v4.1-flash", "prompt": "Once", "max_tokens": 1})
         self.assertEqual(status, 200)
         self.check(data_url((FILES / "rgb.png").read_bytes()), "invalid_request_error", NO_EYES)
-        self.assertTrue(any(thread.is_alive() for thread in slow))
+        self.assertTrue(all(thread.is_alive() for thread in slow))
+        Images.let_go.set()
         for thread in slow:
             thread.join()
-        if not SANITIZED:
-            self.assertLess(time.monotonic() - begin, 5 * TIMEOUT_S)
-        self.check(self.store.url("silent"), "failed_to_download_image", "image_timeout_s", status=500)
+
+    def test_slow_servers_have_their_time(self):
+        with Server("--image-allow-host", self.store.address, "--image-timeout", "1") as server:
+            for way in ("silent", "drip"):
+                status, body = server.post("/v1/chat/completions", chat(self.store.url(way)))
+                self.assertEqual((status, body["error"]["code"]), (500, "failed_to_download_image"))
+                self.assertIn("image_timeout_s", body["error"]["message"])
 
     # Bug case 26.
     def test_addresses_inside_are_refused_before_any_connection(self):
@@ -236,18 +250,16 @@ class ImagesTest(unittest.TestCase):
             self.assertEqual(len(Images.seen), before)
 
     def test_a_client_that_leaves_ends_the_fetch(self):
-        with Server("--image-allow-host", self.store.address, "--image-timeout", "60") as server:
-            sockets = []
+        with Server("--image-allow-host", self.store.address, "--image-timeout", "3600", "--drain-timeout", "3600") as server:
+            sockets, before = [], len(Images.seen)
             for _ in range(20):
                 connection = http.client.HTTPConnection(server.url.split("//")[1])
                 connection.request("POST", "/v1/chat/completions", json.dumps(chat(self.store.url("endless"), self.store.url("silent"))))
                 sockets.append(connection)
-            time.sleep(0.3)
+            self.wait_for(lambda: {"/silent", "/endless"} <= {path for path, _ in Images.seen[before:]})
             for connection in sockets:
                 connection.close()
-            begin = time.monotonic()
             self.assertEqual(server.stop(), 0)
-            self.assertLess(time.monotonic() - begin, 20)
 
     def test_metrics_count_images_by_result(self):
         self.ask(data_url(b"hello"))

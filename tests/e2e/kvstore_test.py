@@ -18,9 +18,15 @@ QUESTIONS = [f"Tell me story number {i}." for i in range(8)]
 
 class Server:
     def __init__(self, *args, listen="127.0.0.1:0"):
-        self.process = subprocess.Popen([PROGRAM, "kvstore", "--listen-kv", listen, "--memory-mb", "64", *args],
-                                        stderr=subprocess.PIPE, text=True)
-        line = self.process.stderr.readline()
+        # A port that was used before may have become somebody's own end of a connection meanwhile.
+        for _ in range(1 if listen.endswith(":0") else 600):
+            self.process = subprocess.Popen([PROGRAM, "kvstore", "--listen-kv", listen, "--memory-mb", "64", *args],
+                                            stderr=subprocess.PIPE, text=True)
+            line = self.process.stderr.readline()
+            if "cannot listen" not in line:
+                break
+            self.end()
+            time.sleep(0.1)
         self.address = re.search(r"kvstore://(\S+),", line).group(1)
         threading.Thread(target=self.process.stderr.read, daemon=True).start()
 
@@ -79,14 +85,22 @@ class KvstoreTest(unittest.TestCase):
         answers = sorted(json.dumps(line["response"]["choices"][0]["message"]) for line in lines)
         return answers, sum(l["response"]["usage"]["prompt_tokens_details"]["cached_tokens"] for l in lines)
 
+    def generate_until(self, enough, want, *args):
+        """Cached prompt tokens, once there are enough: a machine that stalls may put a block off, or find that computing one is
+        faster than waiting for it. The answers are the same each time."""
+        for _ in range(8):
+            answers, cached = self.generate(*args)
+            self.assertEqual(answers, want)
+            if enough(cached):
+                return cached
+        self.fail(f"only {cached} prompt tokens come from the servers")
+
     def test_members_come_and_go(self):
         cold, _ = self.generate("--no-cache")
         servers = [self.start() for _ in range(3)]
         remote = ("--kv-remote", "kvstore://" + ",".join(s.address for s in servers))
         self.assertEqual(self.generate(*remote)[0], cold)
-        answers, all_cached = self.generate(*remote)
-        self.assertEqual(answers, cold)
-        self.assertGreater(all_cached, 256 * len(QUESTIONS) - 1)
+        all_cached = self.generate_until(lambda cached: cached >= 256 * len(QUESTIONS), cold, *remote)
         self.assertIn("blocks", self.run_program("cache", "stat", remote[1]))
         # Stopped in mid-run: it holds its connection and says nothing.
         answers, cached = self.generate(*remote, meanwhile=lambda: servers[0].signal(signal.SIGSTOP))
@@ -98,9 +112,7 @@ class KvstoreTest(unittest.TestCase):
         self.assertLess(cached, all_cached)
         servers[0].signal(signal.SIGCONT)
         self.start(listen=servers[1].address)  # empty
-        self.assertEqual(self.generate(*remote)[0], cold)
-        answers, cached = self.generate(*remote)
-        self.assertEqual((answers, cached), (cold, all_cached))
+        self.generate_until(lambda cached: cached == all_cached, cold, *remote)
         self.run_program("cache", "purge", remote[1], "--all")
         self.assertIn("memory: 0 blocks", self.run_program("cache", "stat", remote[1]))
 
@@ -116,7 +128,7 @@ class KvstoreTest(unittest.TestCase):
         known = (*remote, "--kv-token-file", str(token))
         self.assertEqual(self.generate(*known)[0], cold)
         server.signal(signal.SIGTERM)
-        self.assertEqual(server.process.wait(timeout=20), 0)
+        self.assertEqual(server.process.wait(timeout=60), 0)
         self.start(*options, listen=server.address)
         answers, cached = self.generate(*known)
         self.assertEqual(answers, cold)

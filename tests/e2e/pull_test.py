@@ -3,6 +3,7 @@ import fcntl
 import hashlib
 import os
 import pathlib
+import queue
 import random
 import resource
 import signal
@@ -151,17 +152,18 @@ class PullTest(unittest.TestCase):
     def test_killed_pull_goes_on(self):
         self.hub.cut_after[BIG] = None
         killed = threading.Event()
-        started = []
+        started = queue.Queue()
 
         def kill(sent):
             if sent > 3_000_000 and not killed.is_set():
                 killed.set()
-                started[0].send_signal(signal.SIGKILL)
+                started.get().send_signal(signal.SIGKILL)
         self.hub.after_bytes = kill
-        started.append(subprocess.Popen([PROGRAM, "pull", "org/model", "--range-mib", "1", "--connections", "1"],
-                                        env=self.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE))
-        started[0].communicate(timeout=60)
-        self.assertEqual(started[0].returncode, -signal.SIGKILL)
+        process = subprocess.Popen([PROGRAM, "pull", "org/model", "--range-mib", "1", "--connections", "1"],
+                                   env=self.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        started.put(process)
+        process.communicate(timeout=60)
+        self.assertEqual(process.returncode, -signal.SIGKILL)
         self.hub.after_bytes = None
         self.assertFalse((self.repo / "refs" / "main").exists())
         sent = self.hub.sent
@@ -169,12 +171,18 @@ class PullTest(unittest.TestCase):
         self.assertLess(self.hub.sent - sent, len(BLOB) - (1 << 20))
 
     def test_interrupted_pull_keeps_what_it_has(self):
-        started = []
-        self.hub.after_bytes = lambda sent: sent > 2_000_000 and started[0].send_signal(signal.SIGINT)
-        started.append(subprocess.Popen([PROGRAM, "pull", "org/model", "--range-mib", "1", "--connections", "1"],
-                                        env=self.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
-        _, errors = started[0].communicate(timeout=60)
-        self.assertEqual(started[0].returncode, 130, errors)
+        started, interrupted = queue.Queue(), threading.Event()
+
+        def interrupt(sent):
+            if sent > 2_000_000 and not interrupted.is_set():  # a second one later would end the program at once
+                interrupted.set()
+                started.get().send_signal(signal.SIGINT)
+        self.hub.after_bytes = interrupt
+        process = subprocess.Popen([PROGRAM, "pull", "org/model", "--range-mib", "1", "--connections", "1"],
+                                   env=self.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        started.put(process)
+        _, errors = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 130, errors)
         self.assertIn("run the same command again", errors)
         self.hub.after_bytes = None
         self.check_complete(self.pull())

@@ -64,7 +64,7 @@ class KeysTest(unittest.TestCase):
             config.write_text("[serve]\nmax_body_mb = 1\n")
             other = keys("add", "carol", "--keys", self.file).stdout.strip()
             server.process.send_signal(signal.SIGHUP)
-            for _ in range(100):
+            for _ in range(10 * WAIT_S):
                 if server.request("GET", "/v1/models", headers=auth)[0].status == 401:
                     break
                 time.sleep(0.1)

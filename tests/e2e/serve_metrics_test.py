@@ -68,7 +68,7 @@ class MetricsTest(unittest.TestCase):
                 ask("alice", user="one")
                 ask("alice", user="two")  # a user is not a label: names of people do not belong into metrics
                 ask("bob", tools=[tool])
-                for _ in range(100):
+                for _ in range(600):
                     text = server.request("GET", "/metrics", headers={"Authorization": "Bearer " + key["bob"]})[1]
                     found = {(m[2], m[1]): float(m[3]) for m in re.finditer(
                         r'^deepinfer_kv_tier_writes_total{tenant="(.*)",tier="host",traffic="(.*)"} (\S+)', text, re.M) if float(m[3])}

@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import tempfile
-import time
 import unittest
 import xml.etree.ElementTree
 
@@ -88,7 +87,6 @@ class TraceTest(unittest.TestCase):
             while not re.search(line, server.said):
                 server.request("POST", "/v1/chat/completions", {**chat, "max_tokens": 2})
                 server.said += server.process.stderr.readline()
-            time.sleep(1.5)
             server.process.send_signal(signal.SIGTERM)
             self.assertEqual(server.process.wait(60), 0)
         tracks = [e for e in json.loads(loop.read_text()) if e["ph"] == "C" and e["name"].startswith("KV host chat ")]
