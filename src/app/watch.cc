@@ -57,6 +57,11 @@ void Watch::tick(engine::Engine& engine) {
   write_out(STDERR_FILENO, stats_->take(engine.stats(), engine.info()));
 }
 
+void Watch::last_tick(engine::Engine& engine) {
+  tiers_due_ = {};
+  tick(engine);
+}
+
 Status Watch::close() {
   if (steps_) DI_RETURN_IF_ERROR(steps_->close());
   return chrome_ ? chrome_->close() : Status();
@@ -66,6 +71,7 @@ Ticker::Ticker(Watch& watch, engine::Engine& engine) {
   thread_ = std::thread([this, &watch, &engine] {
     std::unique_lock<std::mutex> lock(mutex_);
     while (!changed_.wait_for(lock, std::chrono::milliseconds(500), [this] { return ending_; })) watch.tick(engine);
+    watch.last_tick(engine);
   });
 }
 

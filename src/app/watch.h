@@ -48,6 +48,7 @@ class Watch {
   // Writes figures of the KV tiers to the trace of times, and prints the line of statistics to standard error, where
   // due.
   void tick(engine::Engine& engine);
+  void last_tick(engine::Engine& engine);  // all figures of tiers up to the end, due or not
   Status close();
 
  private:
