@@ -3,14 +3,21 @@
 #include <algorithm>
 #include <ctime>
 
+#include "kv/record.h"
+
 namespace deepinfer::kv {
+namespace {
+
+constexpr size_t kFirstBytes = 4096;
+
+}  // namespace
 
 int64_t HostTier::now() const {
   return options_.unix_time ? options_.unix_time() : static_cast<int64_t>(std::time(nullptr));
 }
 
-Tier::Ticket HostTier::complete(Status status, size_t bytes, const PutInfo& info) {
-  completions_.push_back({++last_, std::move(status), bytes, info});
+Tier::Ticket HostTier::complete(Status status) {
+  completions_.push_back({++last_, std::move(status)});
   return last_;
 }
 
@@ -29,7 +36,7 @@ HostTier::Place HostTier::drop(Place at) {
   return next;
 }
 
-HostTier::Record* HostTier::use(const BlockKey& key) {
+HostTier::Record* HostTier::find(const BlockKey& key) {
   const auto at = by_key_.find(key);
   const int64_t t = now();
   if (at == by_key_.end()) {
@@ -44,11 +51,14 @@ HostTier::Record* HostTier::use(const BlockKey& key) {
   }
   Record& r = *at->second;
   r.expires_at = t + r.ttl_s;
-  records_.splice(records_.begin(), records_, at->second);
-  std::list<BlockKey>& own = spaces_[r.space].order;
-  own.splice(own.begin(), own, r.in_space);
   ++stats_.hits;
   return &r;
+}
+
+void HostTier::move_to_front(Record& r) {
+  records_.splice(records_.begin(), records_, r.place);
+  std::pmr::list<BlockKey>& own = spaces_.at(r.space).order;
+  own.splice(own.begin(), own, r.in_space);
 }
 
 bool HostTier::contains(const BlockKey& key) const {
@@ -57,17 +67,30 @@ bool HostTier::contains(const BlockKey& key) const {
 }
 
 Tier::Ticket HostTier::get(const BlockKey& key, std::span<std::byte> into) {
-  const Record* r = use(key);
+  Record* r = find(key);
   if (r == nullptr) return complete(Status(Code::kNotFound, "no such record in host memory"));
   if (r->bytes->size() > into.size())
     return complete(Status(Code::kResourceExhausted, "the record is larger than the buffer"));
-  std::ranges::copy(*r->bytes, into.begin());
-  return complete(Status(), r->bytes->size(), {.space = r->space, .ttl_s = static_cast<double>(r->ttl_s)});
+  move_to_front(*r);
+  reads_.push_back({++last_, r->bytes, into, {.space = r->space, .ttl_s = static_cast<double>(r->ttl_s)}});
+  return last_;
 }
 
-std::shared_ptr<const std::vector<std::byte>> HostTier::share(const BlockKey& key, PutInfo* info) {
-  const Record* r = use(key);
+void HostTier::copy_next() {
+  const Read read = std::move(reads_.front());
+  reads_.pop_front();
+  if (!reads_.empty()) {  // on its way from memory while this one is copied
+    const RecordBytes& next = *reads_.front().bytes;
+    for (size_t i = 0; i < std::min(kFirstBytes, next.size()); i += 64) __builtin_prefetch(next.data() + i);
+  }
+  const bool whole = copy_record(*read.bytes, read.into);
+  completions_.push_back({read.ticket, Status(), read.bytes->size(), read.info, whole});
+}
+
+std::shared_ptr<const RecordBytes> HostTier::share(const BlockKey& key, PutInfo* info) {
+  Record* r = find(key);
   if (r == nullptr) return nullptr;
+  move_to_front(*r);
   *info = {.space = r->space, .ttl_s = static_cast<double>(r->ttl_s)};
   return r->bytes;
 }
@@ -92,7 +115,7 @@ Status HostTier::make_room(const BlockKey& key, size_t bytes, const PutInfo& inf
   if (spare_.empty()) spare_.emplace_back();
   records_.splice(records_.begin(), spare_);
   by_key_[key] = records_.begin();
-  Space& space = spaces_[info.space];
+  Space& space = spaces_.try_emplace(info.space, &memory_).first->second;
   space.bytes += bytes;
   space.order.push_front(key);
   Record& r = records_.front();
@@ -100,13 +123,14 @@ Status HostTier::make_room(const BlockKey& key, size_t bytes, const PutInfo& inf
   r.space = info.space;
   r.ttl_s = static_cast<int64_t>(std::clamp(info.ttl_s, 1.0, 4e9));
   r.expires_at = now() + r.ttl_s;
+  r.place = records_.begin();
   r.in_space = space.order.begin();
   stats_.bytes += bytes;
   ++stats_.records;
   return Status();
 }
 
-Status HostTier::put_shared(const BlockKey& key, std::shared_ptr<std::vector<std::byte>> record, const PutInfo& info) {
+Status HostTier::put_shared(const BlockKey& key, std::shared_ptr<RecordBytes> record, const PutInfo& info) {
   DI_RETURN_IF_ERROR(make_room(key, record->size(), info));
   records_.front().bytes = std::move(record);
   return Status();
@@ -115,7 +139,7 @@ Status HostTier::put_shared(const BlockKey& key, std::shared_ptr<std::vector<std
 Tier::Ticket HostTier::put(const BlockKey& key, std::span<const std::byte> record, const PutInfo& info) {
   if (Status status = make_room(key, record.size(), info); !status.ok()) return complete(std::move(status));
   Record& r = records_.front();
-  if (!r.bytes) r.bytes = std::make_shared<std::vector<std::byte>>();
+  if (!r.bytes) r.bytes = std::make_shared<RecordBytes>();
   r.bytes->assign(record.begin(), record.end());
   return complete(Status());
 }
@@ -125,6 +149,7 @@ void HostTier::erase(const BlockKey& key) {
 }
 
 size_t HostTier::poll(std::span<Completion> done) {
+  while (!reads_.empty() && completions_.size() < done.size()) copy_next();
   size_t n = 0;
   for (; n < done.size() && !completions_.empty(); completions_.pop_front())
     done[n++] = std::move(completions_.front());
@@ -132,6 +157,7 @@ size_t HostTier::poll(std::span<Completion> done) {
 }
 
 void HostTier::cancel(Ticket ticket) {
+  std::erase_if(reads_, [ticket](const Read& r) { return r.ticket == ticket; });
   std::erase_if(completions_, [ticket](const Completion& c) { return c.ticket == ticket; });
 }
 

@@ -36,6 +36,7 @@
 
 #include "base/status.h"
 #include "kv/cache_key.h"
+#include "kv/record_bytes.h"
 
 namespace deepinfer::kv {
 
@@ -55,7 +56,7 @@ struct PeerHeader {
   uint64_t body_sum = 0;
 };
 
-using PeerBytes = std::vector<std::byte>;
+using PeerBytes = RecordBytes;
 
 void encode_peer_header(const PeerHeader& header, std::span<std::byte, kPeerHeaderBytes> to);
 // kDataLoss says what does not fit.

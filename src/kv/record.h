@@ -35,5 +35,7 @@ bool copy_record(std::span<const std::byte> record, std::span<std::byte> to);
 
 // The checksum that every store of KV uses: XXH3-64.
 uint64_t kv_checksum(std::span<const std::byte> bytes);
+// Copies the bytes and gives the checksum of the copy, in one pass over memory. They must not overlap.
+uint64_t copy_checksum(std::span<const std::byte> bytes, std::byte* to);
 
 }  // namespace deepinfer::kv

@@ -19,6 +19,7 @@
 
 #include "kv/block_pool.h"
 #include "kv/cache_key.h"
+#include "kv/record_bytes.h"
 #include "kv/tier.h"
 
 namespace deepinfer::kv {
@@ -63,7 +64,7 @@ class TierReader {
     BlockKey key;
     double started_s = 0;
     std::vector<int32_t> tokens;
-    std::vector<std::byte> buffer;
+    RecordBytes buffer;
   };
 
   void finish(Get& get, const Tier::Completion& done, const std::function<void(const Arrived&)>& arrived);

@@ -14,6 +14,7 @@
 #include <span>
 #include <vector>
 
+#include "kv/record_bytes.h"
 #include "kv/tier.h"
 
 namespace deepinfer::kv {
@@ -45,7 +46,7 @@ class TierWriter {
   struct Put {
     bool busy = false;
     Tier::Ticket ticket = 0;
-    std::vector<std::byte> record;
+    RecordBytes record;
   };
 
   Tier& tier_;

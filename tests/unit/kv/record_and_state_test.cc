@@ -52,6 +52,23 @@ TEST(Record, ChecksumsAreEqualWhateverTheInstructions) {
   }
 }
 
+TEST(Record, CopiesHaveTheChecksumOfTheirBytesWhateverTheInstructions) {
+  std::mt19937 rng(3);
+  std::vector<uint8_t> bytes(9000), to(bytes.size());
+  for (uint8_t& b : bytes) b = static_cast<uint8_t>(rng());
+  const auto check = [&](uint64_t (*copy)(const void*, void*, size_t), size_t begin, size_t n) {
+    std::ranges::fill(to, 0);
+    EXPECT_EQ(copy(bytes.data() + begin, to.data() + begin % 3, n), checksum_plain(bytes.data() + begin, n)) << n;
+    EXPECT_TRUE(std::equal(bytes.begin() + begin, bytes.begin() + begin + n, to.begin() + begin % 3)) << n;
+    EXPECT_EQ(std::count(to.begin() + begin % 3 + n, to.end(), 0), std::ssize(to) - begin % 3 - n) << n;
+  };
+  for (size_t n = 0; n < 8900; n += n < 300 || n % 1024 < 70 ? 1 : 61) {
+    check(&copy_checksum_plain, n % 7, n);
+    if (__builtin_cpu_supports("avx2")) check(&copy_checksum_avx2, n % 7, n);
+    if (__builtin_cpu_supports("avx512f")) check(&copy_checksum_avx512, n % 7, n);
+  }
+}
+
 TEST(Record, CopiesAreWholeOnlyIfTheRecordIs) {
   std::vector<std::byte> page(3000, std::byte{9}), to;
   std::vector<std::byte> record(record_bytes(0, page.size()));
