@@ -29,7 +29,7 @@ void rados(bool quick);
 void prefill_4k(bool quick);
 void prefill_32k(bool quick);
 
-inline constexpr size_t kPageBytes = 114048, kTokens = 128;  // a block of DeepSeek-V4.1-Flash with FP4 records
+inline constexpr size_t kPageBytes = 113920, kTokens = 128;  // a block of DeepSeek-V4.1-Flash with FP4 records
 
 inline void must(const deepinfer::Status& s) {
   if (!s.ok()) std::exit((std::fprintf(stderr, "bench_kv: %s\n", s.to_string().c_str()), 1));

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <numeric>
 #include <random>
+#include <span>
 
 #include "base/io_buffers.h"
 #include "base/io_queue.h"
@@ -14,6 +15,7 @@
 #include "kv/block_pool.h"
 #include "kv/host_tier.h"
 #include "kv/prefix_index.h"
+#include "kv/record_bytes.h"
 #include "kv/ssd_tier.h"
 #include "kv/tier_stack.h"
 
@@ -38,26 +40,31 @@ std::vector<uint64_t> shuffled(int n, unsigned seed) {
 // CPU seconds of copies between a large memory, in random order, and a few buffers.
 struct Copies {
   Copies(int blocks, size_t bytes)
-      : large(static_cast<size_t>(blocks), std::vector<std::byte>(bytes)), small(64, large[0]) {}
+      : large(static_cast<size_t>(blocks), RecordBytes(bytes, std::byte{1})), small(64, large[0]) {}
   double seconds(const std::vector<uint64_t>& order, bool out) {
     const double begin = thread_cpu_seconds();
     for (size_t i = 0; i < order.size(); ++i) {
-      std::vector<std::byte>&a = large[order[i]], &b = small[i % small.size()];
+      RecordBytes &a = large[order[i]], &b = small[i % small.size()];
       std::memcpy(out ? b.data() : a.data(), out ? a.data() : b.data(), a.size());
     }
     return thread_cpu_seconds() - begin;
   }
-  std::vector<std::vector<std::byte>> large, small;
+  std::vector<RecordBytes> large, small;
 };
 
+// As an engine asks: several at once.
 double tier_seconds(Tier& tier, Copies& buffers, const std::vector<uint64_t>& order, bool out) {
-  std::array<Tier::Completion, 4> done;
+  constexpr size_t kAtOnce = 32;
+  std::array<Tier::Completion, kAtOnce> done;
   const double begin = thread_cpu_seconds();
-  for (size_t i = 0; i < order.size(); ++i) {
-    std::vector<std::byte>& b = buffers.small[i % buffers.small.size()];
-    out ? tier.get(key_of(order[i]), b) : tier.put(key_of(order[i]), b, {.space = 1});
-    if (tier.poll(done) != 1) must(deepinfer::Status(deepinfer::Code::kInternal, "no answer"));
-    must(done[0].status);
+  for (size_t first = 0; first < order.size(); first += kAtOnce) {
+    const size_t n = std::min(kAtOnce, order.size() - first);
+    for (size_t i = first; i < first + n; ++i) {
+      RecordBytes& b = buffers.small[i % buffers.small.size()];
+      out ? tier.get(key_of(order[i]), b) : tier.put(key_of(order[i]), b, {.space = 1});
+    }
+    if (tier.poll(done) != n) must(deepinfer::Status(deepinfer::Code::kInternal, "an answer is missing"));
+    for (size_t i = 0; i < n; ++i) must(done[i].status);
   }
   return thread_cpu_seconds() - begin;
 }
@@ -125,8 +132,7 @@ void lookups(bool quick) {
 
 // Bytes a second of 128 KiB operations past the page cache, between huge pages and random places of a file, as many at
 // once as there are buffers.
-double device_rate(IoQueue& io, int fd, std::vector<IoBuffer>& buffers, const std::vector<uint64_t>& order,
-                   bool write) {
+double device_rate(IoQueue& io, int fd, std::vector<IoBuffer>& buffers, std::span<const uint64_t> order, bool write) {
   std::vector<size_t> free(buffers.size());
   std::iota(free.begin(), free.end(), 0);
   std::array<IoQueue::Done, 32> done;
@@ -151,6 +157,24 @@ double device_rate(IoQueue& io, int fd, std::vector<IoBuffer>& buffers, const st
   return static_cast<double>(order.size() * kDeviceBytes) / (wall_seconds() - begin);
 }
 
+// The rate of several pieces together.
+class Rate {
+ public:
+  void add(int blocks, double rate) {
+    blocks_ += blocks;
+    time_ += blocks / rate;
+  }
+  double value() const { return blocks_ / time_; }
+
+ private:
+  double blocks_ = 0, time_ = 0;
+};
+
+std::span<const uint64_t> piece_of(const std::vector<uint64_t>& order, int piece, int blocks) {
+  return std::span(order).subspan(static_cast<size_t>(piece) * static_cast<size_t>(blocks),
+                                  static_cast<size_t>(blocks));
+}
+
 }  // namespace
 
 void host_memory(bool quick) {
@@ -159,7 +183,7 @@ void host_memory(bool quick) {
 }
 
 void ssd(bool quick) {
-  constexpr int kDepth = 120;
+  constexpr int kDepth = 120, kPieces = 8;
   const int blocks = quick ? 512 : 8192;
   const Folder folder("ssd");
   Records records;
@@ -188,12 +212,24 @@ void ssd(bool quick) {
   const int turns = quick ? 1 : 5;
   for (int turn = 0; turn < turns; ++turn) {
     const std::vector<uint64_t> order = shuffled(blocks, static_cast<unsigned>(turn));
-    const uint64_t base = first;
-    device_writes.push_back(device_rate(*io, fd, buffers, order, true));
-    writes.push_back(put_rate(*tier, record, blocks, kDepth, [&](int i) { return base + static_cast<uint64_t>(i); }));
-    device_reads.push_back(device_rate(*io, fd, buffers, order, false));
-    reads.push_back(get_rate(*tier, record.size(), blocks, kDepth,
-                             [&](int i) { return base + order[static_cast<size_t>(i)]; }));
+    // In small pieces by turns, since what else goes on at the device changes from second to second.
+    const int piece = blocks / kPieces;
+    Rate device_write, write, device_read, read;
+    for (int p = 0; p < kPieces; ++p) {
+      const uint64_t base = first + static_cast<uint64_t>(p * piece);
+      device_write.add(piece, device_rate(*io, fd, buffers, piece_of(order, p, piece), true));
+      write.add(piece, put_rate(*tier, record, piece, kDepth, [&](int i) { return base + static_cast<uint64_t>(i); }));
+    }
+    for (int p = 0; p < kPieces; ++p) {
+      const std::span<const uint64_t> places = piece_of(order, p, piece);
+      device_read.add(piece, device_rate(*io, fd, buffers, places, false));
+      read.add(piece, get_rate(*tier, record.size(), piece, kDepth,
+                               [&](int i) { return first + places[static_cast<size_t>(i)]; }));
+    }
+    device_writes.push_back(device_write.value());
+    writes.push_back(write.value());
+    device_reads.push_back(device_read.value());
+    reads.push_back(read.value());
     first += static_cast<uint64_t>(blocks);
     // What has been read would be moved on while the next ones are written, which is not what is measured.
     if (turn + 1 < turns) tier->purge(0);

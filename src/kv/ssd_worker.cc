@@ -89,7 +89,7 @@ Tier::Ticket SsdWorker::post_put(const BlockKey& key, std::span<const std::byte>
     return refuse(no_memory());
   }
   std::byte* to = op->buffer.data() + kFrameHeaderBytes;
-  std::ranges::copy(record, to);
+  std::memcpy(to, record.data(), record.size());
   std::memset(to + record.size(), 0, frame - kFrameHeaderBytes - record.size());
   return post(std::move(op));
 }

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstring>
 
 #include "sched/scheduler_impl.h"
 
@@ -146,7 +147,8 @@ bool Scheduler::Impl::keep_page(Sequence& s, int block, std::span<const std::byt
     f.here.resize(static_cast<size_t>(f.end - f.first));
   }
   const auto at = static_cast<size_t>(block - f.first);
-  if (config.host_keeps_bytes) std::ranges::copy(page, host.buffer(f.host).subspan(at * config.block_bytes).begin());
+  if (config.host_keeps_bytes)
+    std::memcpy(host.buffer(f.host).data() + at * config.block_bytes, page.data(), page.size());
   f.here[at] = 1;
   while (f.arrived < f.end && f.here[static_cast<size_t>(f.arrived - f.first)] != 0) ++f.arrived;
   return true;
