@@ -1,6 +1,7 @@
 #include "base/affinity.h"
 
 #include <sched.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -28,7 +29,27 @@ uint64_t online_nodes() {
   return nodes;
 }
 
+// The kernel's sched_attr as far as it is used here (its first version); not every C library declares it.
+struct SchedAttr {
+  uint32_t size = sizeof(SchedAttr), policy = SCHED_OTHER;
+  uint64_t flags = 0;
+  int32_t nice = 0;
+  uint32_t priority = 0;
+  uint64_t runtime = 0, deadline = 0, period = 0;  // runtime: of SCHED_OTHER, the slice in ns
+};
+
+bool set_scheduling(const SchedAttr& a) { return ::syscall(SYS_sched_setattr, 0, &a, 0) == 0; }
+
 }  // namespace
+
+bool run_soon_after_waking() {
+  SchedAttr a;
+  a.runtime = 100'000;  // the shortest that the kernel gives
+  a.nice = -10;
+  if (set_scheduling(a)) return true;
+  a.nice = ::getpriority(PRIO_PROCESS, 0);
+  return set_scheduling(a);
+}
 
 bool pin_to_core(int place) {
   cpu_set_t all;

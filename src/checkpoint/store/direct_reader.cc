@@ -9,12 +9,14 @@
 #include <cstring>
 #include <exception>
 
+#include "base/affinity.h"
+
 namespace deepinfer::checkpoint {
 namespace {
 
 // In flight: enough for a fast disk while this thread waits some milliseconds for a core.
 constexpr size_t kBytesFlying = 32 << 20;
-constexpr size_t kBytesAhead = 8 << 20;  // a needed piece waits behind these
+constexpr size_t kBytesAhead = 16 << 20;  // a needed piece waits behind these, which are mostly needed soon themselves
 
 }  // namespace
 
@@ -170,6 +172,7 @@ void DirectReader::finish(size_t at, const IoQueue::Done& done) {
 
 void DirectReader::work() {
   std::array<IoQueue::Done, 32> done;
+  run_soon_after_waking();
   while (start_some()) {
     for (size_t i = 0, n = io_->wait(done); i < n; ++i) finish(done[i].tag, done[i]);
   }

@@ -8,7 +8,7 @@
 // its end, `least` says how many bytes must come. Each piece ends with one call of its listener, on the reader's
 // thread, which holds no lock then: kIo with the system's reason, kDataLoss where the file is shorter than it was.
 // Needed pieces go before wanted ones and those before spare ones. As many pieces are in flight as keep a disk busy: 64
-// small ones, of large ones 32 MiB, of those not needed 8 MiB, so that a needed one does not wait long behind them.
+// small ones, of large ones 32 MiB, of those not needed 16 MiB, so that a needed one does not wait long behind them.
 // Files are opened with O_DIRECT; where a file system lacks it they are read normally and dropped from the page cache.
 // read(), promote(), cancel() and add_file() may be called by any thread, also from a listener. Destroying it ends what
 // is in flight and forgets what is queued, without calls.

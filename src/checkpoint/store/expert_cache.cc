@@ -19,7 +19,7 @@ constexpr uint64_t kGapBytes = kIoAlignment;  // read along between two parts ra
 constexpr int kWorking = 8;  // experts of a layer that are read or run at a time, whatever they displace
 constexpr int kLayersAhead = 2;
 constexpr size_t kExpectedChoices = 64;  // of a layer; a step that chose more was no decode step
-constexpr uint64_t kJudgedReads = 64;
+constexpr int64_t kJudgedReads = 64;
 constexpr uint64_t kPauseSteps = 256;
 constexpr int kWarmReads = 4;  // experts at a time
 
@@ -288,7 +288,7 @@ void ExpertCache::begin(int layer, std::span<const int32_t> experts) {
 
 bool ExpertCache::guessing(Guess guess) {
   Judge& j = judges_[static_cast<size_t>(guess)];
-  if (const uint64_t reads = j.reads - j.judged_reads; reads >= kJudgedReads) {
+  if (const int64_t reads = j.reads - j.judged_reads; reads >= kJudgedReads) {
     if (4 * (j.used - j.judged_used) < reads) j.pause_until = stats_.layers_run + kPauseSteps * last_.size();
     j.judged_reads = j.reads;
     j.judged_used = j.used;
@@ -357,6 +357,16 @@ std::span<const ExpertCache::Arrived> ExpertCache::next() {
     out_.push_back({s.expert - begin_[layer_], s.failed, address(slot)});
   }
   return out_;
+}
+
+bool ExpertCache::waits() const {
+  const std::lock_guard lock(mutex_);
+  return outstanding_ > 0 && ready_.empty();
+}
+
+int ExpertCache::outstanding() const {
+  const std::lock_guard lock(mutex_);
+  return outstanding_;
 }
 
 Status ExpertCache::take_error() {

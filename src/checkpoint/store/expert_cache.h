@@ -14,7 +14,7 @@
 // guessing stops for a while where fewer than a quarter of its reads were used. A step may need more experts than there
 // are slots: they are read as slots become free.
 //
-// One thread calls begin(), next(), take_error(); stats() any. begin() ends what next() has not finished. The reader
+// One thread calls begin(), next(), waits(), outstanding(), expect(), take_error(); stats() any. begin() ends what next() has not finished. The reader
 // has to be destroyed first.
 #pragma once
 
@@ -68,6 +68,8 @@ class ExpertCache {
   // Experts that `layer` will probably need, the surest first; it begins within the next few begin(). Replaces what was
   // said of the layer before.
   void expect(int layer, std::span<const int32_t> experts);
+  bool waits() const;       // next() would
+  int outstanding() const;  // experts  // that next() has not given out yet
   Status take_error();
   // Fills free slots in the order of the layers, first experts first, as wanted reads. Does not wait.
   void warm_up();
@@ -79,8 +81,8 @@ class ExpertCache {
   enum class State : uint8_t { kFree, kReading, kReady };
   enum class Guess : uint8_t { kNone, kRouter, kStepBefore };
   struct Judge {  // of one way to guess
-    uint64_t reads = 0, used = 0;
-    uint64_t judged_reads = 0, judged_used = 0;  // when it was last judged
+    int64_t reads = 0, used = 0;
+    int64_t judged_reads = 0, judged_used = 0;  // when it was last judged; `reads` may fall below: reads taken back
     uint64_t pause_until = 0;                    // in layers run
   };
   struct Slot {

@@ -198,12 +198,16 @@ class GatedQueue : public testing::ForwardingQueue {
   std::atomic<bool>* open_;
 };
 
+std::unique_ptr<DirectReader> gated_reader(std::atomic<bool>* open) {
+  return DirectReader::create({.depth = 1, .make_queue = [open](const IoQueue::Options& o) {
+                                 return Result<std::unique_ptr<IoQueue>>(
+                                     std::make_unique<GatedQueue>(IoQueue::create(o).value(), open));
+                               }}).value();
+}
+
 TEST_F(Store, WrongGuessesAreReadNoFurther) {
   std::atomic<bool> open{true};
-  reader_ = DirectReader::create({.depth = 1, .make_queue = [&open](const IoQueue::Options& o) {
-                                    return Result<std::unique_ptr<IoQueue>>(
-                                        std::make_unique<GatedQueue>(IoQueue::create(o).value(), &open));
-                                  }}).value();
+  reader_ = gated_reader(&open);
   file_ = reader_->add_file(path_).value();
   const auto c = cache(16, true);
   run(*c, 0, {1});
@@ -234,6 +238,37 @@ TEST_F(Store, BadGuessesPause) {
     for (int i = 0; i < 4; ++i) run(*c, 0, {0, 1, 2, 3, 4, 5});  // pushes them out
   }
   EXPECT_LT(c->stats().router_reads, 100u);
+  reader_.reset();
+}
+
+// Guesses that are taken back right after the others were judged are no reason to pause.
+TEST_F(Store, GuessesTakenBackAreNotBadOnes) {
+  std::atomic<bool> open{true};
+  reader_ = gated_reader(&open);
+  file_ = reader_->add_file(path_).value();
+  const auto c = cache(16, true);
+  int good = 0;
+  for (int round = 0; c->stats().router_reads < 62; ++round) {
+    const int layer = round % kLayers, expert = round / kLayers % kExperts;
+    c->expect(layer, std::vector<int32_t>{expert});
+    c->settle();
+    run(*c, layer, {expert});
+    ++good;
+    ASSERT_LT(good, 1000);
+  }
+  const int layer = good % kLayers, expert = good / kLayers % kExperts;
+  run(*c, layer, {expert});
+  open = false;
+  // The first one's first piece is in flight, so the others can be taken back.
+  c->expect(layer, std::vector<int32_t>{(expert + 1) % kExperts, (expert + 2) % kExperts, (expert + 3) % kExperts});
+  c->expect((layer + 1) % kLayers, {});  // judges
+  c->expect(layer, {});
+  const uint64_t before = c->stats().router_reads;
+  c->expect(layer, std::vector<int32_t>{(expert + 4) % kExperts});
+  EXPECT_EQ(c->stats().router_reads, before + 1);
+  open = true;
+  open.notify_all();
+  c->settle();
   reader_.reset();
 }
 

@@ -26,13 +26,16 @@ FastBackend::WorkspaceRows FastBackend::plan_workspace(const checkpoint::ModelCo
                               queries / kIndexGroup * int64_t{sizeof(float) + sizeof(int32_t)};
   // Groups of heads are packed one after the other, each padded.
   return {rows * (packed_columns(widest) + c.o_groups * kChunk), pairs * packed_columns(c.hidden_size),
-          (pairs + rows) * packed_columns(c.moe_intermediate_size), score_rows, index_bytes};
+          (pairs + rows) * packed_columns(c.moe_intermediate_size), score_rows, index_bytes,
+          kAheadRows * c.hidden_size + c.hc_width(),
+          c.engram.empty() ? 0 : kAheadRows * (c.hc_mult + 1) * c.hidden_size};
 }
 
 uint64_t FastBackend::workspace_bytes(const checkpoint::ModelConfig& config, const Limits& limits) const {
   const WorkspaceRows w = plan_workspace(config, limits);
   return Backend<float>::workspace_bytes(config, limits) +
-         (kBuffers * w.packed + w.pairs + w.hidden) * sizeof(uint16_t) + w.index_bytes;
+         (kBuffers * w.packed + w.pairs + w.hidden) * sizeof(uint16_t) + w.index_bytes +
+         (w.foreseen + w.engram) * sizeof(float);
 }
 
 Status FastBackend::load(const checkpoint::ModelConfig& config, const ModelWeights& weights, const Limits& limits) {
@@ -46,6 +49,10 @@ Status FastBackend::load(const checkpoint::ModelConfig& config, const ModelWeigh
   const int64_t rows = buffers_[static_cast<int>(Role::kResidual)].rows, heads = config.index_n_heads,
                 d = config.index_head_dim, score_rows = w.score_rows;
   try {
+    if (weights.store != nullptr) {
+      foreseen_.resize(w.foreseen);
+      engram_kv_.resize(w.engram);
+    }
     index_codes_.resize(rows * heads * d);
     index_factors_.resize(rows * heads * d / kIndexGroup);
     index_twelve_.resize(rows * heads * d / kIndexGroup);
@@ -56,7 +63,7 @@ Status FastBackend::load(const checkpoint::ModelConfig& config, const ModelWeigh
     return make_error(Code::kResourceExhausted,
                       "the indexer's scores need more memory than is available; lower the rows or the context");
   }
-  guess_.reserve(kGuessRows * std::max(config.num_experts_per_tok, config.dspark_num_experts_per_tok));
+  guess_.reserve(kAheadRows * std::max(config.num_experts_per_tok, config.dspark_num_experts_per_tok));
   for (std::vector<FfnTask>* list : {&tasks_, &batch_})
     list->reserve(std::max(config.n_routed_experts, config.dspark_n_routed_experts) + 1);
   return {};

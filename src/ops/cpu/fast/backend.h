@@ -2,7 +2,8 @@
 // set (internal to ops/cpu). Activations stay fp32 arrays of bf16 values between stages; each linear layer packs its
 // input to bf16 words once. The members of each file have one reason to change:
 //   backend.cc (memory, linear layers), hyper.cc (mHC), project.cc (projections), select.cc (indexer), attend.cc,
-//   moe.cc (router, experts), head.cc (logits, drafts)
+//   moe.cc (router, experts), ahead.cc (what is guessed and done early with experts on the SSD), head.cc (logits,
+//   drafts)
 //
 // Summation trees: ORDER.md, "fast".
 #pragma once
@@ -37,6 +38,8 @@ class FastBackend final : public Backend<float> {
   Status load(const checkpoint::ModelConfig& config, const ModelWeights& weights, const Limits& limits) override;
   uint64_t workspace_bytes(const checkpoint::ModelConfig& config, const Limits& limits) const override;
 
+  void engram_lookup(Rows set) override;
+  void engram_apply(At at) override;
   void hc_enter(At at, Sublayer which) override;
   void hc_leave(At at, Sublayer which) override;
   void hc_leave_enter(At leave, Sublayer left, At enter, Sublayer entered) override;
@@ -67,6 +70,7 @@ class FastBackend final : public Backend<float> {
     int64_t packed, pairs, hidden;  // words of a packed input, of the experts' inputs and of their hidden rows
     int64_t score_rows;             // rows whose index scores are kept at a time
     int64_t index_bytes;            // of those scores and of the index queries
+    int64_t foreseen, engram;       // floats of what is done early with experts on the SSD
   };
   WorkspaceRows plan_workspace(const checkpoint::ModelConfig& c, const Limits& limits) const;
 
@@ -95,9 +99,14 @@ class FastBackend final : public Backend<float> {
   };
   void run_ffn(std::span<const FfnTask> tasks, const ExpertRows* routed);
   void pack_experts(const ExpertRows& rows);
-  static constexpr int64_t kGuessRows = 4;
-  // The k experts a row that layer's router would choose now; see moe.cc.
-  void guess_experts(int layer, const std::vector<float>& norm, int64_t rows, int64_t k);
+  static constexpr int64_t kAheadRows = 4;
+  static constexpr int kGuessOutstanding = 2;  // experts that may be missing for the last guess of the next layer's
+  // See ahead.cc.
+  bool works_ahead(At where) const;
+  void foresee_row(int layer, float* x, const float* pre, const float* post, const float* comb, int64_t i);
+  void expect_foreseen(int layer, int64_t rows, int64_t k);
+  void expect_next_experts(At where);
+  void engram_ahead(At where);
   FfnTask shared_task(const ExpertWeights& shared, int64_t rows);
   void up_block(const FfnTask& task, int64_t block, const ExpertRows* routed);
   void down_block(const FfnTask& task, int64_t block, const ExpertRows* routed);
@@ -116,6 +125,7 @@ class FastBackend final : public Backend<float> {
   void best_entries(const float* scores, int64_t n, int64_t keep, int32_t* order) const override;
 
   void leave_row(int64_t i);
+  void mix_row(const float* x, const HyperWeights& w, float* pre, float* post, float* comb);
   void enter_row(int64_t i, const HyperWeights& w, const float* norm_weight);
   void pass_rows(Rows rows, bool leave, const At* enter, Sublayer entered);
 
@@ -136,6 +146,9 @@ class FastBackend final : public Backend<float> {
   std::vector<FfnTask> tasks_;   // one for each of expert_tasks_
   std::vector<FfnTask> batch_;   // those that run together
   std::vector<int32_t> guess_;   // experts
+  std::vector<float> engram_kv_;  // [kAheadRows, C + 1, hidden_size] of engram_layer_, formed while experts were read
+  int engram_layer_ = -1;
+  std::vector<float> foreseen_;  // [kAheadRows, hidden_size] router inputs, then [hc_width] one row's streams
   int shared_done_ = -1;  // layer whose shared expert ran together with the others
 };
 

@@ -12,23 +12,27 @@ void FastBackend::leave_row(int64_t i) {
             at<float>(Role::kComb, i), c_.hc_mult, c_.hidden_size);
 }
 
-void FastBackend::enter_row(int64_t i, const HyperWeights& w, const float* norm_weight) {
+void FastBackend::mix_row(const float* x, const HyperWeights& w, float* pre, float* post, float* comb) {
   const int64_t width = c_.hc_width(), coefficients = c_.hc_coefficients(), streams = c_.hc_mult;
-  const float* x = at<float>(Role::kResidual, i);
   double* m = scratch<double>(Slot::kTile, coefficients + 1);
-  float* next = scratch<float>(Slot::kScores, streams);
   const auto* fn = reinterpret_cast<const float*>(w.fn.data);
   k_.mix_products(fn, coefficients, width, x, m);
   const double statistic = 1 / std::sqrt(m[coefficients] / static_cast<double>(width) + c_.rms_norm_eps);
   for (int64_t j = 0; j < coefficients; ++j) m[j] *= statistic;
-  float *post = at<float>(Role::kPost, i), *comb = at<float>(Role::kComb, i), *pre = at<float>(Role::kPre, i),
-        *out = at<float>(Role::kSublayerIn, i);
   if (streams == 4) {
     k_.mix_finish({m, reinterpret_cast<const float*>(w.scale.data), reinterpret_cast<const float*>(w.base.data),
-                   static_cast<int>(c_.hc_sinkhorn_iters), c_.hc_eps, next, post, comb});
+                   static_cast<int>(c_.hc_sinkhorn_iters), c_.hc_eps, pre, post, comb});
   } else {
-    mix_finish(m, w, next, post, comb);
+    mix_finish(m, w, pre, post, comb);
   }
+}
+
+void FastBackend::enter_row(int64_t i, const HyperWeights& w, const float* norm_weight) {
+  const int64_t streams = c_.hc_mult;
+  const float* x = at<float>(Role::kResidual, i);
+  float *pre = at<float>(Role::kPre, i), *out = at<float>(Role::kSublayerIn, i);
+  float* next = scratch<float>(Slot::kScores, streams);
+  mix_row(x, w, next, at<float>(Role::kPost, i), at<float>(Role::kComb, i));
   k_.collapse_norm(x, pre, streams, c_.hidden_size, norm_weight, static_cast<float>(c_.rms_norm_eps), out, out);
   std::copy(next, next + streams, pre);
 }

@@ -21,45 +21,6 @@ void FastBackend::route(At where) {
   parallel(n, choose, 8);
 }
 
-// What a layer adds is little beside the residual: a layer's router on what an earlier sublayer got (kSublayerIn, with
-// that one's norm weights) chooses mostly what it will choose. Only for a few rows: a longer step reads most experts
-// anyway.
-void FastBackend::guess_experts(int layer, const std::vector<float>& norm, int64_t rows, int64_t k) {
-  if (w_.store == nullptr || rows > kGuessRows) return;
-  const Matrix& gate = w_.layers[layer].moe.gate;
-  const LayerVectors& v = vectors_[layer];
-  const int64_t D = c_.hidden_size, experts = gate.rows;
-  float *x = stage_rows_.data(), *scores = wide_rows_.data();
-  for (int64_t i = 0; i < rows; ++i) {
-    const float* in = at<float>(Role::kSublayerIn, i);
-    for (int64_t j = 0; j < D; ++j) x[i * D + j] = norm[j] == 0 ? 0 : in[j] / norm[j] * v.ffn_norm[j];
-  }
-  run(call(gate, pack_for(kSecond, gate, x, D, rows), scores, experts, false));
-  int32_t* order = scratch<int32_t>(Slot::kOrder, experts);
-  guess_.resize(rows * k);
-  for (int64_t i = 0; i < rows; ++i) {
-    float* s = scores + i * experts;
-    for (int64_t e = 0; e < experts; ++e) {
-      s[e] = std::sqrt(s[e] > 20 ? s[e] : std::log1p(std::exp(s[e]))) + v.bias[e];
-      if (std::isnan(s[e])) s[e] = -std::numeric_limits<float>::infinity();
-      order[e] = static_cast<int32_t>(e);
-    }
-    std::partial_sort(order, order + k, order + experts,
-                      [s](int32_t a, int32_t b) { return s[a] != s[b] ? s[a] > s[b] : a < b; });
-    for (int64_t e = 0; e < k; ++e) guess_[e * rows + i] = order[e];
-  }
-  auto end = guess_.begin();
-  for (const int32_t e : guess_) {
-    if (std::find(guess_.begin(), end, e) == end) *end++ = e;
-  }
-  guess_.erase(end, guess_.end());
-  w_.store->experts().expect(layer, guess_);
-}
-
-void FastBackend::expect_experts(At where) {
-  guess_experts(where.layer, vectors_[where.layer].attn_norm, row_count(where.rows), experts_per_row(where.layer));
-}
-
 void FastBackend::pack_experts(const ExpertRows& rows) {
   const int64_t D = c_.hidden_size, columns = rows.ids.cols;
   const PackedRows packed =
@@ -157,18 +118,26 @@ void FastBackend::experts(At where, const ExpertRows& rows) {
   if (w_.store != nullptr) {
     run_ffn(batch_, &rows);
     batch_.clear();
-    // The disk shall not rest between this layer's experts and the next one's. Half as many: a worse guess.
-    const int next = where.layer + 1;
-    if (local && next < c_.num_hidden_layers)
-      guess_experts(next, vectors_[where.layer].ffn_norm, rows.rows, (experts_per_row(next) + 1) / 2);
   }
-  while (next_experts(rows)) {
+  const bool ahead = local && works_ahead(where);
+  bool told = !ahead;  // of the next layer's experts, for the last time
+  if (ahead) {
+    std::fill_n(static_cast<float*>(rows.output.data), rows.rows * rows.ids.cols * c_.hidden_size, 0.0f);
+    expect_next_experts(where);
+  }
+  for (;;) {
+    if (ahead && w_.store->experts().waits()) engram_ahead(where);
+    if (!next_experts(rows)) break;
     for (int32_t t : ready_tasks_) {
       batch_.push_back(tasks_[t]);
       batch_.back().weights = &ready_experts_[expert_tasks_[t].expert];
     }
     run_ffn(batch_, &rows);
     batch_.clear();
+    if (!told && w_.store->experts().outstanding() <= kGuessOutstanding) {
+      expect_next_experts(where);
+      told = true;
+    }
   }
   run_ffn(batch_, &rows);
   shared_done_ = local ? where.layer : -1;

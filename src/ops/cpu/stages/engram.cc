@@ -71,18 +71,16 @@ void Backend<T>::engram_lookup(Rows which) {
   }
 }
 
+// Table rows of every row's n-grams side by side: e [rows, engram_width].
 template <class T>
-void Backend<T>::engram_apply(At where) {
-  const RowSet& set = set_of(where.rows);
-  const EngramWeights& w = w_.layers[where.layer].engram;
-  const int64_t index = c_.layers[where.layer].engram, columns = c_.engram_columns(), width = c_.engram_width();
-  const int64_t D = c_.hidden_size, C = c_.hc_mult, n = set.rows;
-  float *e = stage_rows_.data(), *kv = wide_rows_.data();
+void Backend<T>::gather_engram(Rows which, int layer, float* e) {
+  const Matrix& codes = w_.layers[layer].engram.table;
+  const int64_t index = c_.layers[layer].engram, columns = c_.engram_columns(), width = c_.engram_width();
   const int table = w_.store != nullptr ? w_.store->engram_table(static_cast<size_t>(index)) : -1;
   const std::byte* read = table >= 0 ? w_.store->rows().wait(table) : nullptr;
   const auto expand = [&](int64_t place, int32_t row, float* out) {
-    if (table < 0) return expand_row(w.table, row, out);
-    Matrix one = w.table;
+    if (table < 0) return expand_row(codes, row, out);
+    Matrix one = codes;
     one.data = read + static_cast<size_t>(place) * w_.store->rows().stride(table);
     one.scale = one.data + one.cols;
     expand_row(one, 0, out);
@@ -90,37 +88,54 @@ void Backend<T>::engram_apply(At where) {
   auto gather = [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const int32_t* rows = at<int32_t>(Role::kEngramRows, i) + index * columns;
-      for (int64_t j = 0; j < columns; ++j)
-        expand(i * columns + j, rows[j], e + i * width + j * c_.engram_head_dim);
+      for (int64_t j = 0; j < columns; ++j) expand(i * columns + j, rows[j], e + i * width + j * c_.engram_head_dim);
     }
   };
-  parallel(n, gather, 8);
-  linear(w.wkv, e, width, n, kv, (C + 1) * D);
-  // The gate takes the root of a dot product that nearly cancels, and one gate scales D values: in double for every T
-  // (ORDER.md).
-  const double *qk = vectors_[where.layer].engram_qk.data(), root = std::sqrt(static_cast<double>(D)),
-               eps = c_.rms_norm_eps;
-  auto apply = [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const float *key = kv + i * (C + 1) * D, *value = key + C * D;
-      T* gates = at<T>(Role::kEngramGate, i);
-      for (int64_t s = 0; s < C; ++s) {
-        float* x = at<float>(Role::kResidual, i) + s * D;
-        const float* k = key + s * D;
-        std::array<double, kLanes> lanes{};
-        for (int64_t j = 0; j < D; ++j) lanes[j % kLanes] += x[j] * qk[s * D + j] * k[j];
-        double dot = 0;
-        for (double v : lanes) dot += v;
-        dot *= 1 / std::sqrt(sum_squares<double>(x, D) / static_cast<double>(D) + eps);
-        dot *= 1 / std::sqrt(sum_squares<double>(k, D) / static_cast<double>(D) + eps);
-        dot /= root;
-        const double z = std::copysign(std::sqrt(std::max(std::abs(dot), 1e-6)), dot);
-        gates[s] = set.image(static_cast<int>(i)) ? T{0} : static_cast<T>(1 / (1 + std::exp(-z)));
-        for (int64_t j = 0; j < D; ++j) x[j] = round(static_cast<T>(x[j]) + gates[s] * static_cast<T>(value[j]));
-      }
-    }
+  parallel(row_count(which), gather, 8);
+}
+
+// Adds the value in kv [C + 1, D] to a row's streams, each by its gate. The gate takes the root of a dot product that
+// nearly cancels, and one gate scales D values: in double for every T (ORDER.md).
+template <class T>
+void Backend<T>::add_engram(int layer, bool image, const float* kv, float* streams, T* gates) const {
+  const int64_t D = c_.hidden_size, C = c_.hc_mult;
+  const double *qk = vectors_[layer].engram_qk.data(), root = std::sqrt(static_cast<double>(D)), eps = c_.rms_norm_eps;
+  const float* value = kv + C * D;
+  for (int64_t s = 0; s < C; ++s) {
+    float* x = streams + s * D;
+    const float* k = kv + s * D;
+    std::array<double, kLanes> lanes{};
+    for (int64_t j = 0; j < D; ++j) lanes[j % kLanes] += x[j] * qk[s * D + j] * k[j];
+    double dot = 0;
+    for (double v : lanes) dot += v;
+    dot *= 1 / std::sqrt(sum_squares<double>(x, D) / static_cast<double>(D) + eps);
+    dot *= 1 / std::sqrt(sum_squares<double>(k, D) / static_cast<double>(D) + eps);
+    dot /= root;
+    const double z = std::copysign(std::sqrt(std::max(std::abs(dot), 1e-6)), dot);
+    gates[s] = image ? T{0} : static_cast<T>(1 / (1 + std::exp(-z)));
+    for (int64_t j = 0; j < D; ++j) x[j] = round(static_cast<T>(x[j]) + gates[s] * static_cast<T>(value[j]));
+  }
+}
+
+template <class T>
+void Backend<T>::add_engram_rows(At where, const float* kv) {
+  const RowSet& set = set_of(where.rows);
+  const int64_t width = (c_.hc_mult + 1) * c_.hidden_size;
+  auto add = [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i)
+      add_engram(where.layer, set.image(static_cast<int>(i)), kv + i * width, at<float>(Role::kResidual, i),
+                 at<T>(Role::kEngramGate, i));
   };
-  parallel(n, apply, 4);
+  parallel(set.rows, add, 4);
+}
+
+template <class T>
+void Backend<T>::engram_apply(At where) {
+  float *e = stage_rows_.data(), *kv = wide_rows_.data();
+  gather_engram(where.rows, where.layer, e);
+  linear(w_.layers[where.layer].engram.wkv, e, c_.engram_width(), row_count(where.rows), kv,
+         (c_.hc_mult + 1) * c_.hidden_size);
+  add_engram_rows(where, kv);
 }
 
 template class Backend<float>;

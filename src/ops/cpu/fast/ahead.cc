@@ -1,0 +1,113 @@
+// What a step with experts on the SSD does early, for few rows (a longer one reads most experts anyway): it guesses
+// which experts come next, so that they are read meanwhile, and forms the product of an Engram layer while it waits.
+//
+// The guess: what attention adds is little beside the residual, so a layer's router is applied to the residual as if
+// attention gave nothing; everything else of the way there (spec/model.md 5.2 - 5.4) is known or cheap.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "checkpoint/store/weight_store.h"
+#include "ops/cpu/fast/backend.h"
+
+namespace deepinfer::ops::cpu::fast {
+
+bool FastBackend::works_ahead(At where) const {
+  return w_.store != nullptr && row_count(where.rows) <= kAheadRows;
+}
+
+// Into foreseen_: the layer's router input of row i, from the residual `x` that enters its attention and attention's coefficients.
+void FastBackend::foresee_row(int layer, float* x, const float* pre, const float* post, const float* comb, int64_t i) {
+  const int64_t D = c_.hidden_size;
+  float* in = foreseen_.data() + i * D;
+  std::fill_n(in, D, 0.0f);
+  k_.expand(x, in, post, comb, c_.hc_mult, D);
+  k_.collapse_norm(x, pre, c_.hc_mult, D, vectors_[layer].ffn_norm.data(), static_cast<float>(c_.rms_norm_eps), in, in);
+}
+
+void FastBackend::expect_foreseen(int layer, int64_t rows, int64_t k) {
+  const Matrix& gate = w_.layers[layer].moe.gate;
+  const std::vector<float>& bias = vectors_[layer].bias;
+  const int64_t experts = gate.rows;
+  float* scores = wide_rows_.data();
+  run(call(gate, pack_for(kSecond, gate, foreseen_.data(), c_.hidden_size, rows), scores, experts, false));
+  int32_t* order = scratch<int32_t>(Slot::kOrder, experts);
+  guess_.resize(rows * k);
+  for (int64_t i = 0; i < rows; ++i) {
+    float* s = scores + i * experts;
+    for (int64_t e = 0; e < experts; ++e) {
+      s[e] = std::sqrt(s[e] > 20 ? s[e] : std::log1p(std::exp(s[e]))) + bias[e];
+      if (std::isnan(s[e])) s[e] = -std::numeric_limits<float>::infinity();
+      order[e] = static_cast<int32_t>(e);
+    }
+    std::partial_sort(order, order + k, order + experts,
+                      [s](int32_t a, int32_t b) { return s[a] != s[b] ? s[a] > s[b] : a < b; });
+    for (int64_t e = 0; e < k; ++e) guess_[e * rows + i] = order[e];
+  }
+  auto end = guess_.begin();
+  for (const int32_t e : guess_) {
+    if (std::find(guess_.begin(), end, e) == end) *end++ = e;
+  }
+  guess_.erase(end, guess_.end());
+  w_.store->experts().expect(layer, guess_);
+}
+
+void FastBackend::expect_experts(At where) {
+  if (!works_ahead(where)) return;
+  const int64_t rows = row_count(where.rows), width = c_.hc_width();
+  float* x = foreseen_.data() + kAheadRows * c_.hidden_size;
+  for (int64_t i = 0; i < rows; ++i) {
+    std::copy_n(at<float>(Role::kResidual, i), width, x);
+    foresee_row(where.layer, x, at<float>(Role::kPre, i), at<float>(Role::kPost, i), at<float>(Role::kComb, i), i);
+  }
+  expect_foreseen(where.layer, rows, experts_per_row(where.layer));
+}
+
+// From what the layer's experts have given so far: the others' rows are zero.
+void FastBackend::expect_next_experts(At where) {
+  const int layer = where.layer + 1;
+  if (layer >= c_.num_hidden_layers) return;
+  const int64_t rows = row_count(where.rows), width = c_.hc_width(), D = c_.hidden_size;
+  float* x = foreseen_.data() + kAheadRows * D;
+  float pre[8], post[8], comb[64];
+  for (int64_t i = 0; i < rows; ++i) {
+    float* y = foreseen_.data() + i * D;
+    k_.combine(at<float>(Role::kSharedOut, i), at<float>(Role::kExpertOut, i), experts_per_row(where.layer), D, y);
+    std::copy_n(at<float>(Role::kResidual, i), width, x);
+    k_.expand(x, y, at<float>(Role::kPost, i), at<float>(Role::kComb, i), c_.hc_mult, D);
+    if (engram_layer_ == layer)
+      add_engram(layer, false, engram_kv_.data() + i * (c_.hc_mult + 1) * D, x,
+                 scratch<float>(Slot::kScores, c_.hc_mult));
+    mix_row(x, w_.layers[layer].hc_attn, pre, post, comb);
+    foresee_row(layer, x, pre, post, comb, i);
+  }
+  expect_foreseen(layer, rows, experts_per_row(layer));
+}
+
+// The product of the next Engram layer needs nothing but token ids.
+void FastBackend::engram_ahead(At where) {
+  if (!works_ahead(where) || engram_layer_ > where.layer || engram_kv_.empty()) return;
+  const int end = where.rows == Rows::kEncoder ? c_.decoder_start : static_cast<int>(c_.num_hidden_layers);
+  int layer = where.layer + 1;
+  while (layer < end && c_.layers[layer].engram < 0) ++layer;
+  if (layer >= end) return;
+  float* e = stage_rows_.data();
+  const int64_t rows = row_count(where.rows), width = c_.engram_width();
+  const Matrix& w = w_.layers[layer].engram.wkv;
+  gather_engram(where.rows, layer, e);
+  // The experts' input lies in the first buffer.
+  run(call(w, pack_for(kSecond, w, e, width, rows), engram_kv_.data(), w.rows, true));
+  engram_layer_ = layer;
+}
+
+void FastBackend::engram_lookup(Rows set) {
+  engram_layer_ = -1;
+  Backend<float>::engram_lookup(set);
+}
+
+void FastBackend::engram_apply(At where) {
+  if (engram_layer_ != where.layer) return Backend<float>::engram_apply(where);
+  add_engram_rows(where, engram_kv_.data());
+}
+
+}  // namespace deepinfer::ops::cpu::fast
