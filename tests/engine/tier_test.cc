@@ -29,12 +29,13 @@ void expect_equal(const Collected& a, const Collected& b) {
   EXPECT_EQ(a.logprobs, b.logprobs);
 }
 
-std::unique_ptr<engine::Engine> engine_on(std::shared_ptr<kv::Tier> tier, double wait_s = 5) {
+std::unique_ptr<engine::Engine> engine_on(std::shared_ptr<kv::Tier> tier, double wait_s = 5,
+                                          double flush_s = 60) {
   testing::EngineSetup s;
   s.sequences = 4;
   s.options.tier = std::move(tier);
   s.options.tier_wait_s = wait_s;
-  s.options.tier_flush_s = 0.3;  // what these tiers have not answered by then they never will
+  s.options.tier_flush_s = flush_s;
   return testing::make_engine(s);
 }
 
@@ -85,7 +86,7 @@ TEST(Tier, FaultsCostTimeNeverAnAnswer) {
                                                                     .delay_max = 20},
                                                      seed);
     for (int life = 0; life < 2; ++life) {
-      const auto engine = engine_on(tier, 0.2);
+      const auto engine = engine_on(tier, 0.2, 0.3);  // what has no answer by then never gets one
       expect_equal(testing::run(*engine, make_request(answers().prompt, true))[0], answers().cold);
       const engine::EngineStats stats = engine->stats();
       hits += stats.tier.hits;
@@ -99,10 +100,9 @@ TEST(Tier, FaultsCostTimeNeverAnAnswer) {
 // Gets that never end: the request with the prefix waits its time and computes, others go by.
 TEST(Tier, NobodyWaitsForAnothersPages) {
   const auto tier = std::make_shared<kv::FakeTier>(kv::TierFaults{.lost_completion = 1}, 1);
-  const auto engine = engine_on(tier, 1.5);
+  const auto engine = engine_on(tier, 5, 0.3);  // s, in which three short requests come by
   auto waiting = engine->submit(make_request(answers().prompt, true)).value();
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  EXPECT_EQ(engine->stats().scheduler.fetching, 1);
+  while (engine->stats().scheduler.fetching == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   for (int i = 0; i < 3; ++i) testing::run(*engine, make_request(testing::random_prompt(20, 40 + i), true));
   EXPECT_EQ(engine->stats().scheduler.fetching, 1) << "the short requests waited for the long one";
   expect_equal(testing::collect(*waiting, 1)[0], answers().cold);

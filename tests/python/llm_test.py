@@ -234,9 +234,9 @@ class LlmTest(unittest.TestCase):
         self.assertEqual(list(got.values()), [want] * 3)
 
     def test_interrupt(self):
-        threading.Timer(0.4, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
         begin = time.monotonic()
         with self.assertRaises(KeyboardInterrupt):
+            threading.Timer(0.4, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
             self.llm.generate(PROMPTS * 50, greedy(400, ignore_eos=True))
         self.assertLess(time.monotonic() - begin, 30)
         self.assertTrue(self.llm.generate("Once", greedy(2))[0])

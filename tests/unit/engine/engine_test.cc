@@ -292,13 +292,15 @@ TEST(Engine, RefusesMoreThanMayWait) {
   EngineOptions options;
   options.waiting_max = 2;
   Fixture f(options, 1);
-  f.device->on_forward = [](const model::StepPlan&) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  std::atomic<bool> held{true};  // none ends before the fourth comes
+  f.device->on_forward = [&](const model::StepPlan&) {
+    while (held) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     return Status();
   };
   std::vector<std::unique_ptr<Stream>> streams;
   for (int i = 0; i < 3; ++i) streams.push_back(f.engine->submit(greedy({3}, 50)).value());
   EXPECT_EQ(f.engine->submit(greedy({3}, 50)).status().code(), Code::kResourceExhausted);
+  held = false;
   for (auto& s : streams) EXPECT_EQ(read(*s).tokens.size(), 50u);
   EXPECT_TRUE(f.engine->submit(greedy({3}, 5)).ok());
 }

@@ -26,7 +26,7 @@ std::vector<std::byte> record_of(uint8_t i) {
 
 Tier::Completion wait_for(Tier& tier, Tier::Ticket ticket) {
   std::array<Tier::Completion, 4> done;
-  for (int i = 0; i < 20000; ++i) {
+  for (int i = 0; i < 150000; ++i) {
     for (size_t k = 0, n = tier.poll(done); k < n; ++k) {
       if (done[k].ticket == ticket) return done[k];
     }

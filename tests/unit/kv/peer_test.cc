@@ -7,6 +7,7 @@
 #include <atomic>
 #include <chrono>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <random>
 #include <thread>
@@ -98,7 +99,7 @@ TEST(Peers, UrlsAreChecked) {
 TEST(Peers, StoreAndFind) {
   const auto server = start_server();
   const auto tier = connect({at(server->port())});
-  ASSERT_TRUE(tier->wait_connected(5).ok());
+  ASSERT_TRUE(tier->wait_connected(60).ok());
   std::vector<BlockKey> chain;
   for (uint32_t i = 0; i < 50; ++i) {
     EXPECT_EQ(put(*tier, i, 1 + i % 2), Code::kOk);
@@ -106,18 +107,18 @@ TEST(Peers, StoreAndFind) {
   }
   for (uint32_t i = 0; i < 50; ++i) EXPECT_EQ(get(*tier, i), Code::kOk);
   EXPECT_EQ(get(*tier, 99), Code::kNotFound);
-  EXPECT_EQ(tier->count_prefix(chain, 5), 50u);
+  EXPECT_EQ(tier->count_prefix(chain, 60), 50u);
   tier->erase(key_of(30));
   EXPECT_EQ(get(*tier, 30), Code::kNotFound);
-  EXPECT_EQ(tier->count_prefix(chain, 5), 30u);
+  EXPECT_EQ(tier->count_prefix(chain, 60), 30u);
   std::vector<std::byte> small(100), large(30000);
   EXPECT_EQ(wait_for(*tier, tier->get(key_of(1), small)).status.code(), Code::kResourceExhausted);
   const Tier::Completion done = wait_for(*tier, tier->get(key_of(2), large));
   EXPECT_EQ(done.info.space, 1u);
   EXPECT_EQ(done.info.ttl_s, 600);
-  EXPECT_TRUE(tier->purge(1, 5).ok());
+  EXPECT_TRUE(tier->purge(1, 60).ok());
   for (uint32_t i = 0; i < 50; ++i) EXPECT_EQ(get(*tier, i), i % 2 == 1 ? Code::kOk : Code::kNotFound);
-  const auto said = tier->describe(5);
+  const auto said = tier->describe(60);
   ASSERT_TRUE(said[0].second.ok());
   EXPECT_NE(said[0].second->find("25 blocks"), std::string::npos) << said[0].second.value();
   std::vector<std::byte> damaged = record_of(70);
@@ -204,7 +205,7 @@ TEST(Peers, WhatTheSsdHasNotWrittenYetIsFound) {
 TEST(Peers, TokensAreChecked) {
   const auto server = start_server({.token = "secret"});
   const auto right = connect({at(server->port())}, "secret"), wrong = connect({at(server->port())}, "secre");
-  EXPECT_TRUE(right->wait_connected(5).ok());
+  EXPECT_TRUE(right->wait_connected(60).ok());
   Status status;
   for (int i = 0; i < 100 && status.message().find("token") == std::string::npos; ++i) {
     status = wrong->wait_connected(0.2);
@@ -240,20 +241,32 @@ TEST(Peers, LostMembersAreMissesOfTheirBlocksOnly) {
   ASSERT_EQ(::listen(deaf, 8), 0);
   ::getsockname(deaf, reinterpret_cast<sockaddr*>(&a), &size);
   const std::vector<std::string> members{at(first->port()), at(port), at(ntohs(a.sin_port))};
-  const auto tier = connect(members, "", 2, 60);  // one wait for each that is lost
-  const auto check = [&](std::array<bool, 3> here) {
-    for (uint32_t i = 0; i < 60; ++i) EXPECT_EQ(get(*tier, i) == Code::kOk, here[peer_of(members, key_of(i))]) << i;
+  auto tier = connect(members, "", 2, 60);  // one wait for each that is lost
+  // A machine that stalls for so long makes others look lost, too: then again, with a tier that knows nothing of it.
+  const auto check = [&](std::array<bool, 3> here, Code (*ask)(Tier&, uint32_t)) {
+    for (int attempt = 0; attempt < 5; ++attempt) {
+      std::vector<Code> codes;
+      for (uint32_t i = 0; i < 60; ++i) codes.push_back(ask(*tier, i));
+      const auto stats = tier->stats();
+      const bool stalled = (here[0] && stats[0].away) || (here[1] && stats[1].away);
+      if (stalled && attempt < 4) {
+        tier = connect(members, "", 2, 60);
+        continue;
+      }
+      for (uint32_t i = 0; i < 60; ++i) EXPECT_EQ(codes[i] == Code::kOk, here[peer_of(members, key_of(i))]) << i;
+      return;
+    }
   };
-  for (uint32_t i = 0; i < 60; ++i) EXPECT_EQ(put(*tier, i) == Code::kOk, peer_of(members, key_of(i)) != 2) << i;
-  check({true, true, false});
+  check({true, true, false}, [](Tier& t, uint32_t i) { return put(t, i); });
+  check({true, true, false}, get);
   second.reset();
-  check({true, false, false});
+  check({true, false, false}, get);
   EXPECT_TRUE(tier->stats()[1].away);
   second = start_server({.port = port});
   uint32_t of_second = 0;
   while (peer_of(members, key_of(of_second)) != 1) ++of_second;
   const auto again = connect(members, "", 2, 0.1);
-  for (int i = 0; i < 100 && put(*again, of_second) != Code::kOk; ++i)
+  for (int i = 0; i < 1000 && put(*again, of_second) != Code::kOk; ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   EXPECT_EQ(get(*again, of_second), Code::kOk);
   ::close(deaf);

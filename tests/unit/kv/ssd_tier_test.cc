@@ -67,7 +67,7 @@ class Ssd : public testing::Test {
     tier = std::move(t).value();
   }
   Tier::Completion wait(Tier::Ticket ticket) {
-    for (int i = 0; i < 20000; ++i) {
+    for (int i = 0; i < 300000; ++i) {
       std::array<Tier::Completion, 8> done;
       for (size_t k = 0, n = tier->poll(done); k < n; ++k) completed[done[k].ticket] = done[k];
       if (const auto at = completed.find(ticket); at != completed.end()) return at->second;

@@ -38,7 +38,7 @@ TEST(LineLog, DropsAndCountsWhatADiskDoesNotTake) {
   auto log = LineLog::open("/dev/full");
   ASSERT_TRUE(log.ok());
   log.value()->write("lost");
-  for (int i = 0; i < 300 && log.value()->dropped() == 0; ++i)
+  for (int i = 0; i < 3000 && log.value()->dropped() == 0; ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   EXPECT_EQ(log.value()->dropped(), 1u);
   log.value()->write(std::string(LineLog::kPendingBytesMax + 1, 'x'));
