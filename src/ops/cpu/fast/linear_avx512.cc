@@ -58,90 +58,121 @@ inline __m128 sum_lanes(__m512 a, __m512 b, __m512 c, __m512 d) {
   return _mm512_castps512_ps128(_mm512_maskz_compress_ps(0x1111, s));
 }
 
-inline __m128 round_to_bf16(__m128 v) {
-  const __m128i b = _mm_castps_si128(v);
-  const __m128i odd = _mm_and_si128(_mm_srli_epi32(b, 16), _mm_set1_epi32(1));
-  const __m128i rounded = _mm_add_epi32(b, _mm_add_epi32(odd, _mm_set1_epi32(0x7fff)));
-  const __mmask8 nan = _mm_cmp_ps_mask(v, v, _CMP_UNORD_Q);
-  return _mm_castsi128_ps(_mm_and_si128(_mm_mask_or_epi32(rounded, nan, b, _mm_set1_epi32(0x400000)),
-                                        _mm_set1_epi32(static_cast<int>(0xffff0000))));
+inline __m512 round_to_bf16(__m512 v) {
+  const __m512i b = _mm512_castps_si512(v);
+  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(b, 16), _mm512_set1_epi32(1));
+  const __m512i rounded = _mm512_add_epi32(b, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+  const __mmask16 nan = _mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q);
+  return _mm512_castsi512_ps(_mm512_and_si512(_mm512_mask_or_epi32(rounded, nan, b, _mm512_set1_epi32(0x400000)),
+                                              _mm512_set1_epi32(static_cast<int>(0xffff0000))));
 }
 
+// Four sums, or as many of them as exist, of activation row i from weight row j on.
 inline void store_sums(const LinearCall& c, int64_t i, int64_t j, __m128 sums, int64_t count) {
-  if (c.round) sums = round_to_bf16(sums);
   _mm_mask_storeu_ps(c.out + i * c.ldo + j, static_cast<__mmask8>((1 << count) - 1), sums);
 }
 
-// The sums of 16 accumulators in their order.
-inline __m512 sum_lanes(const __m512* a) {
-  __m512 f[4];
-  for (int r = 0; r < 4; ++r) f[r] = fold(a[4 * r], a[4 * r + 1], a[4 * r + 2], a[4 * r + 3]);
-  const __m512 ab = _mm512_add_ps(_mm512_shuffle_ps(f[0], f[1], 0x44), _mm512_shuffle_ps(f[0], f[1], 0xee));
-  const __m512 cd = _mm512_add_ps(_mm512_shuffle_ps(f[2], f[3], 0x44), _mm512_shuffle_ps(f[2], f[3], 0xee));
-  const __m512 s = _mm512_add_ps(_mm512_shuffle_ps(ab, cd, 0x88), _mm512_shuffle_ps(ab, cd, 0xdd));
-  return _mm512_permutexvar_ps(_mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15), s);
+// The sums of Q x 4 accumulators in their order, Q <= 4: quad by quad.
+template <int Q>
+[[gnu::always_inline]] inline __m512 sum_quads(const LinearCall& c, const __m512* a) {
+  __m512 s;
+  if constexpr (Q == 1) {
+    s = _mm512_castps128_ps512(sum_lanes(a[0], a[1], a[2], a[3]));
+  } else {
+    __m512 f[4];
+    for (int q = 0; q < Q; ++q) f[q] = fold(a[4 * q], a[4 * q + 1], a[4 * q + 2], a[4 * q + 3]);
+    const __m512 ab = _mm512_add_ps(_mm512_shuffle_ps(f[0], f[1], 0x44), _mm512_shuffle_ps(f[0], f[1], 0xee));
+    __m512 cd = ab;
+    if constexpr (Q > 2) {
+      const __m512 last = f[Q - 1];
+      cd = _mm512_add_ps(_mm512_shuffle_ps(f[2], last, 0x44), _mm512_shuffle_ps(f[2], last, 0xee));
+    }
+    s = _mm512_add_ps(_mm512_shuffle_ps(ab, cd, 0x88), _mm512_shuffle_ps(ab, cd, 0xdd));
+    s = _mm512_permutexvar_ps(_mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15), s);
+  }
+  return c.round ? round_to_bf16(s) : s;
+}
+
+// store(q, sums) of each of the Q quads of acc, four at a time.
+template <int Q, class Store>
+[[gnu::always_inline]] inline void sum_tile(const LinearCall& c, const __m512* acc, Store&& store) {
+  constexpr int kNow = Q < 4 ? Q : 4;
+  const __m512 s = sum_quads<kNow>(c, acc);
+  store(0, _mm512_castps512_ps128(s));
+  if constexpr (kNow > 1) store(1, _mm512_extractf32x4_ps(s, 1));
+  if constexpr (kNow > 2) store(2, _mm512_extractf32x4_ps(s, 2));
+  if constexpr (kNow > 3) store(3, _mm512_extractf32x4_ps(s, 3));
+  if constexpr (Q > 4)
+    sum_tile<Q - 4>(c, acc + 16, [&](int q, __m128 sums) __attribute__((always_inline)) { store(q + 4, sums); });
 }
 
 // Quad q of acc holds the four outputs of group q / m for activation row i0 + q % m.
 void store_tiles(const LinearCall& c, int64_t i0, int64_t j, const __m512* acc, int64_t m, int64_t count) {
   const int64_t quads = (count + 3) / 4 * m;
-  const auto store = [&](int64_t q, __m128 sums) {
-    const int64_t output = q / m * 4, left = count - output;
-    store_sums(c, i0 + q % m, j + output, sums, left < 4 ? left : 4);
-  };
   int64_t q = 0;
-  for (; q + 4 <= quads; q += 4) {
-    const __m512 s = sum_lanes(acc + q * 4);
-    store(q, _mm512_castps512_ps128(s));
-    store(q + 1, _mm512_extractf32x4_ps(s, 1));
-    store(q + 2, _mm512_extractf32x4_ps(s, 2));
-    store(q + 3, _mm512_extractf32x4_ps(s, 3));
-  }
-  for (; q < quads; ++q) store(q, sum_lanes(acc[q * 4], acc[q * 4 + 1], acc[q * 4 + 2], acc[q * 4 + 3]));
+  const auto store = [&](int64_t at, __m128 sums) {
+    const int64_t output = (q + at) / m * 4, left = count - output;
+    store_sums(c, i0 + (q + at) % m, j + output, sums, left < 4 ? left : 4);
+  };
+  for (; q + 4 <= quads; q += 4) sum_tile<4>(c, acc + q * 4, store);
+  for (; q < quads; ++q) sum_tile<1>(c, acc + q * 4, store);
 }
 static_assert(kPanelStep == 4);
 
-// N weight rows times M activation rows, weights expanded in registers.
+// The N outputs from j on of M activation rows: weights are expanded in registers.
 template <WeightFormat F, int M, int N, class Expander>
 [[gnu::always_inline]] inline void stream_rows(const LinearCall& c, int64_t j, const Expander& expander,
                                                const uint16_t* x, int64_t ldx, const uint8_t* scales,
-                                               int64_t scales_ld) {
+                                               int64_t scales_ld, int64_t ahead_bytes) {
   const Matrix& w = *c.w;
   WeightRow rows[N];
   for (int r = 0; r < N; ++r) rows[r] = row_of(w, c.row0 + j + r);
-  __m512 acc[N][M];
-  for (int r = 0; r < N; ++r) {
-    for (int i = 0; i < M; ++i) acc[r][i] = _mm512_setzero_ps();
-  }
+  constexpr int kQuads = (M * N + 3) / 4;
+  __m512 acc[4 * kQuads];  // of x row i and weight row r at i * N + r
+#pragma GCC unroll 32
+  for (__m512& a : acc) a = _mm512_setzero_ps();
   constexpr int64_t kBytes = F == WeightFormat::kFp8 ? 64 : F == WeightFormat::kFp4 ? 32 : 128;
-  // Memory is fastest if it is fetched in ascending order: while one group of rows is used, a later one is fetched.
-  const int64_t group = N * w.cols * kBytes / kChunk;
-  const uint8_t* ahead = rows[0].data + (kAheadBytes + group - 1) / group * group;
+  const uint8_t* ahead = rows[0].data + ahead_bytes;
+  constexpr int kWords = N < 2 ? N : 2;  // weight rows that meet a loaded x
   const auto step = [&](int64_t chunk, int64_t left) __attribute__((always_inline)) {
 #pragma GCC unroll 4
-    for (int r = 0; r < N; ++r) {
-      Words a, b;
-      const uint8_t* next = ahead + (chunk * N + r) * kBytes;
-      if (kBytes >= 64 || r % 2 == 0) _mm_prefetch(reinterpret_cast<const char*>(next), _MM_HINT_T0);
-      if constexpr (kBytes == 128) _mm_prefetch(reinterpret_cast<const char*>(next + 64), _MM_HINT_T0);
-      load_chunk<F>(expander, rows[r], scales + r * scales_ld, chunk, left, a, b);
+    for (int r0 = 0; r0 < N; r0 += kWords) {
+      Words a[kWords], b[kWords];
+#pragma GCC unroll 4
+      for (int r = 0; r < kWords; ++r) {
+        const uint8_t* next = ahead + (chunk * N + r0 + r) * kBytes;
+        if (kBytes >= 64 || r % 2 == 0) _mm_prefetch(reinterpret_cast<const char*>(next), _MM_HINT_T0);
+        if constexpr (kBytes == 128) _mm_prefetch(reinterpret_cast<const char*>(next + 64), _MM_HINT_T0);
+        load_chunk<F>(expander, rows[r0 + r], scales + (r0 + r) * scales_ld, chunk, left, a[r], b[r]);
+      }
 #pragma GCC unroll 8
       for (int i = 0; i < M; ++i) {
-        acc[r][i] = dot(acc[r][i], a, _mm512_loadu_si512(x + i * ldx + chunk * 64));
-        acc[r][i] = dot(acc[r][i], b, _mm512_loadu_si512(x + i * ldx + chunk * 64 + 32));
+        const uint16_t* xi = x + i * ldx + chunk * 64;
+        const Words xa = _mm512_loadu_si512(xi), xb = _mm512_loadu_si512(xi + 32);
+#pragma GCC unroll 4
+        for (int r = 0; r < kWords; ++r) {
+          __m512& sum = acc[i * N + r0 + r];
+          sum = dot(dot(sum, a[r], xa), b[r], xb);
+        }
       }
     }
   };
   const int64_t whole = w.cols / 64;
   for (int64_t chunk = 0; chunk < whole; ++chunk) step(chunk, 64);
   if (w.cols % 64 != 0) step(whole, w.cols % 64);
-  for (int i = 0; i < M; ++i) {
-    const __m512 zero = _mm512_setzero_ps();
-    store_sums(
-        c, i, j,
-        sum_lanes(acc[0][i], N > 1 ? acc[1 % N][i] : zero, N > 2 ? acc[2 % N][i] : zero, N > 3 ? acc[3 % N][i] : zero),
-        N);
-  }
+  sum_tile<kQuads>(c, acc, [&](int q, __m128 sums) __attribute__((always_inline)) {
+    float* to = c.out + j + (N == 8 ? q % 2 * 4 : 0);
+    if constexpr (N >= 4) {
+      _mm_storeu_ps(to + q * 4 / N * c.ldo, sums);
+    } else if constexpr (N == 2) {
+      _mm_storel_pi(reinterpret_cast<__m64*>(to + 2 * q * c.ldo), sums);
+      if (2 * q + 1 < M) _mm_storeh_pi(reinterpret_cast<__m64*>(to + (2 * q + 1) * c.ldo), sums);
+    } else {
+      alignas(16) float one[4];
+      _mm_store_ps(one, sums);
+      for (int i = 4 * q; i < M && i < 4 * q + 4; ++i) to[i * c.ldo] = one[i - 4 * q];
+    }
+  });
 }
 
 // Activations of all rows times the scales of one row of FP8 blocks.
@@ -165,6 +196,11 @@ void stream(const LinearCall& c, std::byte* scratch) {
   auto* scaled = reinterpret_cast<uint16_t*>(scratch);
   auto* scales = reinterpret_cast<uint8_t*>(scratch);
   const int64_t scales_ld = w.cols / 32;
+  // Memory is fastest if it is fetched in ascending order: while one group of rows is used, a later one is fetched.
+  constexpr bool kFp4 = F == WeightFormat::kFp4;
+  constexpr int kGroup = M <= 2 && F != WeightFormat::kBf16 ? 8 : M <= (kFp4 ? 4 : 6) ? 4 : 2;  // best as measured
+  const int64_t group = kGroup * (row_of(w, 1).data - row_of(w, 0).data);
+  const int64_t ahead = (kAheadBytes + group - 1) / group * group;
   for (int64_t j = 0; j < c.rows;) {
     const int64_t first = j;
     const uint16_t* x = c.x.words;
@@ -178,10 +214,13 @@ void stream(const LinearCall& c, std::byte* scratch) {
     if (end > c.rows) end = c.rows;
     if constexpr (F == WeightFormat::kFp4)
       clamp_scales(row_of(w, c.row0 + first).scale, (end - first) * scales_ld, scales);
-    const auto scales_of = [&](int64_t row) { return scales + (row - first) * scales_ld; };
-    constexpr int kRows = M > 6 ? 2 : 4;  // of weights; their accumulators stay in registers
-    for (; j + kRows <= end; j += kRows) stream_rows<F, M, kRows>(c, j, expander, x, ldx, scales_of(j), scales_ld);
-    for (; j < end; ++j) stream_rows<F, M, 1>(c, j, expander, x, ldx, scales_of(j), scales_ld);
+    const auto outputs = [&]<int N>() __attribute__((always_inline)) {
+      for (; j + N <= end; j += N)
+        stream_rows<F, M, N>(c, j, expander, x, ldx, scales + (j - first) * scales_ld, scales_ld, ahead);
+    };
+    outputs.template operator()<kGroup>();
+    if constexpr (kGroup > 4) outputs.template operator()<4>();
+    outputs.template operator()<1>();
   }
 }
 
