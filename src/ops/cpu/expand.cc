@@ -132,6 +132,31 @@ template <WeightFormat F>
   }
 }
 
+// The whole strips of one row.
+template <WeightFormat F>
+[[gnu::always_inline]] inline void expand_strips(const Matrix& w, int64_t row, float* out) {
+  const RowPointer p = row_pointer<F>(w, row);
+  for (int64_t k = 0; k + kStrip <= w.cols; k += kStrip) {
+    const float scale = p.scale != nullptr ? numeric::ue8m0_to_float(p.scale[k / kStrip]) : 1.0f;
+    for (int64_t j = k; j < k + kStrip; j += kBlock) {
+      F8 block;
+      decode_block<F>(p.data, j, scale, block);
+      std::memcpy(out + j, &block, sizeof block);
+    }
+  }
+}
+
+[[gnu::always_inline]] inline void row_body(const Matrix& w, int64_t row, float* out) {
+  switch (w.format) {
+    case WeightFormat::kF32: return expand_strips<WeightFormat::kF32>(w, row, out);
+    case WeightFormat::kBf16: return expand_strips<WeightFormat::kBf16>(w, row, out);
+    case WeightFormat::kFp8: return expand_strips<WeightFormat::kFp8>(w, row, out);
+    case WeightFormat::kFp8Rows: return expand_strips<WeightFormat::kFp8Rows>(w, row, out);
+    case WeightFormat::kFp4: return expand_strips<WeightFormat::kFp4>(w, row, out);
+  }
+}
+
+using RowFunction = void (*)(const Matrix&, int64_t, float*);
 using ExpandFunction = void (*)(const Matrix&, int64_t, int64_t, int64_t, int64_t, float*);
 
 #if defined(__x86_64__)
@@ -139,7 +164,9 @@ using ExpandFunction = void (*)(const Matrix&, int64_t, int64_t, int64_t, int64_
                                          float* panel) {
   expand_body(w, row0, count, k0, k1, panel);
 }
+[[gnu::target("avx2")]] void row_avx2(const Matrix& w, int64_t row, float* out) { row_body(w, row, out); }
 #endif
+void row_plain(const Matrix& w, int64_t row, float* out) { row_body(w, row, out); }
 void expand_plain(const Matrix& w, int64_t row0, int64_t count, int64_t k0, int64_t k1, float* panel) {
   expand_body(w, row0, count, k0, k1, panel);
 }
@@ -149,6 +176,13 @@ ExpandFunction choose_expand() {
   if (__builtin_cpu_supports("avx2")) return expand_avx2;
 #endif
   return expand_plain;
+}
+
+RowFunction choose_row() {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx2")) return row_avx2;
+#endif
+  return row_plain;
 }
 
 // One weight, by the definition.
@@ -193,7 +227,9 @@ void expand_panel(const Matrix& w, int64_t row0, int64_t count, int64_t k0, int6
 }
 
 void expand_row(const Matrix& w, int64_t row, float* out) {
-  for (int64_t k = 0; k < w.cols; ++k) out[k] = weight_at(w, row, k);
+  static const RowFunction expand = choose_row();
+  expand(w, row, out);
+  for (int64_t k = w.cols / kStrip * kStrip; k < w.cols; ++k) out[k] = weight_at(w, row, k);
 }
 
 }  // namespace deepinfer::ops::cpu

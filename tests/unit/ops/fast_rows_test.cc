@@ -4,7 +4,10 @@
 
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <random>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "numeric/formats.h"
@@ -205,7 +208,7 @@ TEST(FastRows, Mix) {
   Collected first;
   for (const Kernels* k : tables()) {
     std::vector<double> m(25);
-    k->mix_products(fn.data(), 24, kWidth, x.data(), m.data());
+    k->mix_products(fn.data(), 24, kWidth, x.data(), 1, m.data());
     for (int r = 0; r < 25; ++r) {
       double want = 0;
       for (int64_t i = 0; i < kWidth; ++i) want += double{r < 24 ? fn[r * kWidth + i] : x[i]} * x[i];
@@ -223,6 +226,127 @@ TEST(FastRows, Mix) {
     c.add(all);
     if (k == tables()[0]) first = c;
     EXPECT_TRUE(c == first) << k->isa;
+  }
+}
+
+TEST(FastRows, MixOfSeveralRowsIsThatOfEach) {
+  constexpr int64_t kWidth = 264, kRows = 26;
+  const std::vector<float> fn = random_row(kRows * kWidth, 16), x = random_row(7 * kWidth, 17);
+  std::vector<double> first;
+  for (const Kernels* k : tables()) {
+    std::vector<double> alone(7 * (kRows + 1));
+    for (int64_t i = 0; i < 7; ++i)
+      k->mix_products(fn.data(), kRows, kWidth, x.data() + i * kWidth, 1, alone.data() + i * (kRows + 1));
+    if (first.empty()) first = alone;
+    EXPECT_EQ(alone, first) << k->isa;
+    for (int64_t n = 2; n <= 7; ++n) {
+      std::vector<double> together(n * (kRows + 1));
+      k->mix_products(fn.data(), kRows, kWidth, x.data(), n, together.data());
+      EXPECT_TRUE(std::equal(together.begin(), together.end(), alone.begin())) << k->isa << " " << n;
+    }
+  }
+}
+
+TEST(FastRows, RotateRoundsLikeTheDefinition) {
+  for (const Kernels* k : tables()) {
+    for (const int64_t half : {8, 16, 32}) {
+      for (const bool inverse : {false, true}) {
+        const int64_t d = 2 * half + 16, heads = 3;
+        std::vector<float> x = random_row(heads * d, 18, 2), cos(half), sin(half);
+        x[d - 1] = std::numeric_limits<float>::quiet_NaN();
+        for (int64_t j = 0; j < half; ++j) {
+          cos[j] = std::cos(static_cast<float>(j) * 0.7f);
+          sin[j] = std::sin(static_cast<float>(j) * 0.7f);
+        }
+        std::vector<float> want = x;
+        for (int64_t h = 0; h < heads; ++h) {
+          float* pairs = want.data() + h * d + d - 2 * half;
+          for (int64_t j = 0; j < half; ++j) {
+            const float a = pairs[2 * j], b = pairs[2 * j + 1], s = inverse ? -sin[j] : sin[j];
+            pairs[2 * j] = numeric::round_bf16(a * cos[j] - b * s);
+            pairs[2 * j + 1] = numeric::round_bf16(a * s + b * cos[j]);
+          }
+        }
+        k->rotate(x.data(), heads, d, cos.data(), sin.data(), half, inverse);
+        for (size_t i = 0; i < x.size(); ++i) {
+          if (std::isnan(want[i])) {
+            ASSERT_TRUE(std::isnan(x[i]));
+          } else {
+            ASSERT_EQ(std::memcmp(&x[i], &want[i], sizeof want[i]), 0) << k->isa << " " << half << " " << i;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(FastRows, IndexQueriesAreThoseOfTheCodec) {
+  constexpr int64_t kGroups = 40;
+  std::vector<float> x = random_row(kGroups * kIndexGroup, 19, 3);
+  const float special[] = {0.0f,  -0.0f, 0.25f, -0.25f, 0.75f,  1.25f,  1.75f,  2.5f,   3.5f,    5.0f,
+                           -5.0f, 6.0f,  -0.1f, 1e-38f, -1e38f, 1e-42f, 3e38f, -0.75f, -3.5f, -1.75f};
+  for (size_t i = 0; i < std::size(special); ++i) {
+    x[i] = special[i];                                                   // beside 3e38
+    x[kIndexGroup + i] = i < 14 && i != 13 ? special[i] : 0.0f;          // a scale of 1
+  }
+  for (int64_t i = 2 * kIndexGroup; i < 3 * kIndexGroup; ++i) x[i] = 0;
+  x[3 * kIndexGroup] = std::numeric_limits<float>::quiet_NaN();
+  x[4 * kIndexGroup + 31] = -std::numeric_limits<float>::infinity();
+  std::vector<float> want = x;
+  numeric::fq4i(std::span<float>(want));
+  std::vector<uint8_t> packed(x.size() / 2), scales(kGroups);
+  numeric::fq4i_encode(std::span<const float>(want), packed.data(), scales.data());
+  for (const Kernels* k : tables()) {
+    std::vector<float> got = x, factors(kGroups);
+    k->fq4i(got.data(), kGroups);
+    ASSERT_EQ(std::memcmp(got.data(), want.data(), got.size() * sizeof(float)), 0) << k->isa;
+    std::vector<int8_t> codes(x.size());
+    std::vector<int32_t> twelve(kGroups);
+    k->query_codes(got.data(), kGroups, codes.data(), factors.data(), twelve.data());
+    for (int64_t g = 0; g < kGroups; ++g) {
+      EXPECT_EQ(factors[g], numeric::ue8m0_to_float(scales[g]));
+      int32_t sum = 0;
+      for (int64_t i = 0; i < kIndexGroup; ++i) {
+        const uint8_t byte = packed[(g * kIndexGroup + i) / 2];
+        const float twice = 2 * numeric::e2m1_to_float(i % 2 == 0 ? numeric::e2m1_low(byte) : numeric::e2m1_high(byte));
+        ASSERT_EQ(codes[g * kIndexGroup + i % 2 * (kIndexGroup / 2) + i / 2], twice) << k->isa << " " << g << " " << i;
+        sum += static_cast<int32_t>(twice);
+      }
+      EXPECT_EQ(twelve[g], 12 * sum);
+    }
+  }
+}
+
+TEST(FastRows, EngramSumsKeepTheirLanes) {
+  for (const Kernels* k : tables()) {
+    for (const int64_t n : {16, 256, 520, 1100}) {
+      const std::vector<float> x = random_row(n, 20), key = random_row(n, 21), value = random_row(n, 22, 2);
+      std::vector<double> qk(n);
+      for (int64_t i = 0; i < n; ++i) qk[i] = double{x[n - 1 - i]} * 0.37;
+      double lanes[3][16] = {}, part[3][16] = {}, got[3];
+      for (int64_t i = 0; i < n; ++i) {
+        const int64_t l = i % 16;
+        lanes[0][l] += double{x[i]} * qk[i] * double{key[i]};
+        part[1][l] += double{x[i]} * double{x[i]};
+        part[2][l] += double{key[i]} * double{key[i]};
+        if (i % 512 != 511 && i + 1 != n) continue;
+        for (int s = 1; s < 3; ++s) {
+          for (int j = 0; j < 16; ++j) lanes[s][j] += std::exchange(part[s][j], 0.0);
+        }
+      }
+      k->engram_sums(x.data(), key.data(), qk.data(), n, got);
+      for (int s = 0; s < 3; ++s) {
+        double want = 0;
+        for (const double v : lanes[s]) want += v;
+        EXPECT_EQ(got[s], want) << k->isa << " " << n << " " << s;
+      }
+      std::vector<float> sum = x;
+      k->add_gated(sum.data(), value.data(), 0.3f, n);
+      for (int64_t i = 0; i < n; ++i) {
+        const float product = 0.3f * value[i];
+        ASSERT_EQ(sum[i], numeric::round_bf16(x[i] + product)) << k->isa;
+      }
+    }
   }
 }
 

@@ -95,9 +95,14 @@ TEST(FastScore, BestAreTheFirstOfAStableSort) {
         std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return scores[a] > scores[b]; });
         const int64_t kept = std::min(keep, n);
         std::sort(order.begin(), order.begin() + kept);
-        best_scores(scores.data(), n, keep, out.data());
-        ASSERT_TRUE(std::equal(order.begin(), order.begin() + kept, out.begin()))
-            << n << " values " << values << " keep " << keep;
+        for (const Kernels* k : {avx512_kernels(), avx2_kernels()}) {
+          if (k == nullptr) continue;
+          std::fill(out.begin(), out.end(), -7);
+          k->best(scores.data(), n, keep, out.data());
+          ASSERT_TRUE(std::equal(order.begin(), order.begin() + kept, out.begin()))
+              << k->isa << " " << n << " values " << values << " keep " << keep;
+          ASSERT_EQ(out[static_cast<size_t>(kept)], -7) << k->isa;
+        }
       }
     }
   }

@@ -50,6 +50,28 @@ Stored random_matrix(WeightFormat format, int64_t rows, int64_t cols, uint32_t s
 constexpr WeightFormat kFormats[] = {WeightFormat::kF32, WeightFormat::kBf16, WeightFormat::kFp8,
                                      WeightFormat::kFp8Rows, WeightFormat::kFp4};
 
+float by_definition(const Matrix& w, int64_t row, int64_t k) {
+  const int64_t at = row * w.cols + k;
+  const auto* codes = reinterpret_cast<const uint8_t*>(w.data);
+  const auto scale = [&](int64_t scale_row) {
+    return numeric::ue8m0_to_float(static_cast<uint8_t>(w.scale[scale_row * (w.cols / 32) + k / 32]));
+  };
+  switch (w.format) {
+    case WeightFormat::kF32: {
+      float x;
+      std::memcpy(&x, codes + 4 * at, sizeof x);
+      return x;
+    }
+    case WeightFormat::kBf16:
+      return numeric::bf16_to_float(static_cast<uint16_t>(codes[2 * at] | codes[2 * at + 1] << 8));
+    case WeightFormat::kFp8: return numeric::e4m3_to_float(codes[at]) * scale(row / 32);
+    case WeightFormat::kFp8Rows: return numeric::e4m3_to_float(codes[at]) * scale(row);
+    case WeightFormat::kFp4:
+      return numeric::e2m1_to_float(k % 2 == 0 ? codes[at / 2] & 15 : codes[at / 2] >> 4) * scale(row);
+  }
+  return 0;
+}
+
 TEST(Panel, ExpandEqualsTheRows) {
   for (const WeightFormat format : kFormats) {
     const Stored s = random_matrix(format, 70, 96, 1);
@@ -60,6 +82,7 @@ TEST(Panel, ExpandEqualsTheRows) {
         expand_panel(s.matrix, r0, count, k0, k1, panel.data());
         for (int64_t r = 0; r < kLanes; ++r) {
           if (r < count) expand_row(s.matrix, r0 + r, row.data());
+          for (int64_t k = 0; r < count && k < 96; ++k) ASSERT_EQ(row[k], by_definition(s.matrix, r0 + r, k));
           for (int64_t k = k0; k < k1; ++k) {
             const float want = r < count ? row[k] : 0.0f, got = panel[(k - k0) * kLanes + r];
             ASSERT_EQ(std::memcmp(&want, &got, sizeof want), 0)

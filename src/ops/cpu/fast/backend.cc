@@ -63,6 +63,7 @@ Status FastBackend::load(const checkpoint::ModelConfig& config, const ModelWeigh
     return make_error(Code::kResourceExhausted,
                       "the indexer's scores need more memory than is available; lower the rows or the context");
   }
+  output_calls_.reserve(static_cast<size_t>(config.o_groups));
   guess_.reserve(kAheadRows * std::max(config.num_experts_per_tok, config.dspark_num_experts_per_tok));
   for (std::vector<FfnTask>* list : {&tasks_, &batch_})
     list->reserve(std::max(config.n_routed_experts, config.dspark_n_routed_experts) + 1);
@@ -108,6 +109,12 @@ bool FastBackend::reserve_thread() {
 PackedRows FastBackend::pack(Buffers to, const float* x, int64_t ldx, int64_t n, int64_t k, Order order, bool quantise,
                              bool one_row_each) {
   const PackedRows p{packed_[to].as<uint16_t>(), packed_columns(k), n};
+  pack_rows(p, x, ldx, k, order, quantise, one_row_each);
+  return p;
+}
+
+void FastBackend::pack_rows(const PackedRows& p, const float* x, int64_t ldx, int64_t k, Order order, bool quantise,
+                            bool one_row_each) {
   auto body = [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       if (one_row_each) {
@@ -118,8 +125,17 @@ PackedRows FastBackend::pack(Buffers to, const float* x, int64_t ldx, int64_t n,
     }
   };
   constexpr int64_t kGrainColumns = 64 << 10;
-  parallel(n, body, std::max<int64_t>(1, kGrainColumns / k));
-  return p;
+  parallel(p.n, body, std::max<int64_t>(1, kGrainColumns / k));
+}
+
+void FastBackend::turn(float* x, int64_t n, int64_t d, const float* cos, const float* sin, bool inverse) const {
+  constexpr int64_t kPairs = 8;  // of a vector
+  const int64_t half = c_.qk_rope_head_dim / 2;
+  if (half % kPairs == 0) {
+    k_.rotate(x, n, d, cos, sin, half, inverse);
+  } else {
+    rotate(x, n, d, cos, sin, inverse);
+  }
 }
 
 void FastBackend::run(std::span<const LinearCall> calls) {

@@ -2,8 +2,8 @@
 // set (internal to ops/cpu). Activations stay fp32 arrays of bf16 values between stages; each linear layer packs its
 // input to bf16 words once. The members of each file have one reason to change:
 //   backend.cc (memory, linear layers), hyper.cc (mHC), project.cc (projections), select.cc (indexer), attend.cc,
-//   moe.cc (router, experts), ahead.cc (what is guessed and done early with experts on the SSD), head.cc (logits,
-//   drafts)
+//   moe.cc (router, experts), ahead.cc (what is guessed and done early with experts on the SSD), engram.cc, head.cc
+//   (logits, drafts)
 //
 // Summation trees: ORDER.md, "fast".
 #pragma once
@@ -16,9 +16,6 @@
 #include "ops/cpu/stages/backend.h"
 
 namespace deepinfer::ops::cpu::fast {
-
-// The `keep` best of n scores that are bf16 values, as Backend::best_entries.
-void best_scores(const float* scores, int64_t n, int64_t keep, int32_t* out);
 
 // Some heads of one row over keys [n, channels], which are their own values (6.4), on the calling thread.
 struct AttendCall {
@@ -47,6 +44,7 @@ class FastBackend final : public Backend<float> {
   void attention_project(At at, uint32_t parts) override;
   void select(At at) override;
   void attend(At at) override;
+  void attention_output(At at) override;
   void expect_experts(At at) override;
   void route(At at) override;
   void experts(At at, const ExpertRows& rows) override;
@@ -56,6 +54,7 @@ class FastBackend final : public Backend<float> {
   void draft_logits(int index) override;
 
  protected:
+  void add_engram(int layer, bool image, const float* kv, float* streams, float* gates) const override;
   bool reserve_thread() override;
   std::vector<std::pair<Slot, int64_t>> scratch_plan() const override;
   void linear(const Matrix& w, const float* x, int64_t ldx, int64_t n, float* out, int64_t ldo) override;
@@ -77,6 +76,8 @@ class FastBackend final : public Backend<float> {
   // Packs to a buffer of this object, which the next stage uses again. one_row_each: rows one behind the other.
   PackedRows pack(Buffers to, const float* x, int64_t ldx, int64_t n, int64_t k, Order order, bool quantise,
                   bool one_row_each = false);
+  void pack_rows(const PackedRows& to, const float* x, int64_t ldx, int64_t k, Order order, bool quantise,
+                 bool one_row_each = false);
   PackedRows pack_for(Buffers to, const Matrix& w, const float* x, int64_t ldx, int64_t n) {
     const Order order = order_of(w.format);
     return pack(to, x, ldx, n, w.cols, order, order != Order::kNatural);
@@ -111,6 +112,8 @@ class FastBackend final : public Backend<float> {
   void up_block(const FfnTask& task, int64_t block, const ExpertRows* routed);
   void down_block(const FfnTask& task, int64_t block, const ExpertRows* routed);
 
+  // As rotate().
+  void turn(float* x, int64_t n, int64_t d, const float* cos, const float* sin, bool inverse) const;
   int64_t gather_words(const At& at, const RowSet& set, int row, uint16_t* keys) const;
 
   // Rows of one sequence that share expanded keys.
@@ -125,8 +128,11 @@ class FastBackend final : public Backend<float> {
   void best_entries(const float* scores, int64_t n, int64_t keep, int32_t* order) const override;
 
   void leave_row(int64_t i);
+  // The coefficients from a row's products with fn, which are scaled in place.
+  void finish_mix(double* products, const HyperWeights& w, float* pre, float* post, float* comb);
   void mix_row(const float* x, const HyperWeights& w, float* pre, float* post, float* comb);
-  void enter_row(int64_t i, const HyperWeights& w, const float* norm_weight);
+  void enter_rows(int64_t first, int64_t n, const HyperWeights& w, const float* norm_weight);
+  static constexpr int64_t kMixTogether = 3;  // rows that share the loads of mHC's fn
   void pass_rows(Rows rows, bool leave, const At* enter, Sublayer entered);
 
   const Kernels& k_;
@@ -149,6 +155,7 @@ class FastBackend final : public Backend<float> {
   std::vector<float> engram_kv_;  // [kAheadRows, C + 1, hidden_size] of engram_layer_, formed while experts were read
   int engram_layer_ = -1;
   std::vector<float> foreseen_;  // [kAheadRows, hidden_size] router inputs, then [hc_width] one row's streams
+  std::vector<LinearCall> output_calls_;  // of attention_output, a group each
   int shared_done_ = -1;  // layer whose shared expert ran together with the others
 };
 

@@ -12,29 +12,40 @@ void FastBackend::leave_row(int64_t i) {
             at<float>(Role::kComb, i), c_.hc_mult, c_.hidden_size);
 }
 
-void FastBackend::mix_row(const float* x, const HyperWeights& w, float* pre, float* post, float* comb) {
-  const int64_t width = c_.hc_width(), coefficients = c_.hc_coefficients(), streams = c_.hc_mult;
-  double* m = scratch<double>(Slot::kTile, coefficients + 1);
-  const auto* fn = reinterpret_cast<const float*>(w.fn.data);
-  k_.mix_products(fn, coefficients, width, x, m);
-  const double statistic = 1 / std::sqrt(m[coefficients] / static_cast<double>(width) + c_.rms_norm_eps);
-  for (int64_t j = 0; j < coefficients; ++j) m[j] *= statistic;
-  if (streams == 4) {
-    k_.mix_finish({m, reinterpret_cast<const float*>(w.scale.data), reinterpret_cast<const float*>(w.base.data),
+void FastBackend::finish_mix(double* products, const HyperWeights& w, float* pre, float* post, float* comb) {
+  const int64_t coefficients = c_.hc_coefficients();
+  const double statistic =
+      1 / std::sqrt(products[coefficients] / static_cast<double>(c_.hc_width()) + c_.rms_norm_eps);
+  for (int64_t j = 0; j < coefficients; ++j) products[j] *= statistic;
+  if (c_.hc_mult == 4) {
+    k_.mix_finish({products, reinterpret_cast<const float*>(w.scale.data), reinterpret_cast<const float*>(w.base.data),
                    static_cast<int>(c_.hc_sinkhorn_iters), c_.hc_eps, pre, post, comb});
   } else {
-    mix_finish(m, w, pre, post, comb);
+    mix_finish(products, w, pre, post, comb);
   }
 }
 
-void FastBackend::enter_row(int64_t i, const HyperWeights& w, const float* norm_weight) {
-  const int64_t streams = c_.hc_mult;
-  const float* x = at<float>(Role::kResidual, i);
-  float *pre = at<float>(Role::kPre, i), *out = at<float>(Role::kSublayerIn, i);
+void FastBackend::mix_row(const float* x, const HyperWeights& w, float* pre, float* post, float* comb) {
+  const int64_t coefficients = c_.hc_coefficients();
+  double* m = scratch<double>(Slot::kTile, coefficients + 1);
+  k_.mix_products(reinterpret_cast<const float*>(w.fn.data), coefficients, c_.hc_width(), x, 1, m);
+  finish_mix(m, w, pre, post, comb);
+}
+
+void FastBackend::enter_rows(int64_t first, int64_t n, const HyperWeights& w, const float* norm_weight) {
+  const int64_t coefficients = c_.hc_coefficients(), streams = c_.hc_mult;
+  double* products = scratch<double>(Slot::kTile, n * (coefficients + 1));
   float* next = scratch<float>(Slot::kScores, streams);
-  mix_row(x, w, next, at<float>(Role::kPost, i), at<float>(Role::kComb, i));
-  k_.collapse_norm(x, pre, streams, c_.hidden_size, norm_weight, static_cast<float>(c_.rms_norm_eps), out, out);
-  std::copy(next, next + streams, pre);
+  k_.mix_products(reinterpret_cast<const float*>(w.fn.data), coefficients, c_.hc_width(),
+                  at<float>(Role::kResidual, first), n, products);
+  for (int64_t i = first; i < first + n; ++i) {
+    float *pre = at<float>(Role::kPre, i), *out = at<float>(Role::kSublayerIn, i);
+    finish_mix(products + (i - first) * (coefficients + 1), w, next, at<float>(Role::kPost, i),
+               at<float>(Role::kComb, i));
+    k_.collapse_norm(at<float>(Role::kResidual, i), pre, streams, c_.hidden_size, norm_weight,
+                     static_cast<float>(c_.rms_norm_eps), out, out);
+    std::copy(next, next + streams, pre);
+  }
 }
 
 void FastBackend::pass_rows(Rows rows, bool leave, const At* enter, Sublayer entered) {
@@ -45,13 +56,16 @@ void FastBackend::pass_rows(Rows rows, bool leave, const At* enter, Sublayer ent
     const LayerVectors& v = vectors_[enter->layer];
     norm_weight = (entered == Sublayer::kAttention ? v.attn_norm : v.ffn_norm).data();
   }
+  const int64_t n = row_count(rows), threads = pool_.threads(),
+                together = std::clamp<int64_t>((n + threads - 1) / threads, 1, kMixTogether);
   auto body = [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      if (leave) leave_row(i);
-      if (enter != nullptr) enter_row(i, *w, norm_weight);
+    for (int64_t i = begin; i < end; i += together) {
+      const int64_t here = std::min(together, end - i);
+      for (int64_t row = i; leave && row < i + here; ++row) leave_row(row);
+      if (enter != nullptr) enter_rows(i, here, *w, norm_weight);
     }
   };
-  parallel(row_count(rows), body);
+  parallel(n, body, together);
 }
 
 void FastBackend::hc_enter(At where, Sublayer which) { pass_rows(where.rows, false, &where, which); }

@@ -148,9 +148,22 @@ struct Kernels {
 
   void (*key_panel)(const KeyPanel& call);
   void (*score)(const ScoreCall& call);
+  // Index queries of whole groups: held to FQ4I (8.2), and those as the codes, scales and sums of a ScoreCall.
+  void (*fq4i)(float* query, int64_t groups);
+  void (*query_codes)(const float* query, int64_t groups, int8_t* codes, float* factors, int32_t* twelve);
+  // The `keep` best of n scores that are bf16 values, as Backend::best_entries.
+  void (*best)(const float* scores, int64_t n, int64_t keep, int32_t* out);
 
-  // out[j] = fn row j . x for j < rows, out[rows] = x . x; in double. width: a multiple of 8.
-  void (*mix_products)(const float* fn, int64_t rows, int64_t width, const float* x, double* out);
+  // RoPE (spec/model.md 4.5) on the last 2 x half channels of n heads of d channels; half: a multiple of 8.
+  void (*rotate)(float* x, int64_t n, int64_t d, const float* cos, const float* sin, int64_t half, bool inverse);
+  // out = sum of x * qk * k, of x * x and of k * k over n channels, in double as Engram's dot (ORDER.md).
+  void (*engram_sums)(const float* x, const float* k, const double* qk, int64_t n, double* out);
+  // x = bf16(x + gate * v).
+  void (*add_gated)(float* x, const float* v, float gate, int64_t n);
+
+  // n rows of x, one behind the other: out[i][j] = fn row j . x row i for j < rows, out[i][rows] = x . x; in double.
+  // width: a multiple of 8.
+  void (*mix_products)(const float* fn, int64_t rows, int64_t width, const float* x, int64_t n, double* out);
   void (*mix_finish)(const MixCall& call);
   // y = bf16(sum over s of pre[s] x[s * n + i]), then out = norm(y) with weights w; y and out may be the same.
   void (*collapse_norm)(const float* x, const float* pre, int64_t streams, int64_t n, const float* w, float eps,

@@ -49,7 +49,7 @@ void FastBackend::attention_project(At where, uint32_t parts) {
       if (parts & kProjectWindow) {
         float* row = kv + i * d;
         k_.norm(row, v.kv_norm.data(), d, eps, row);
-        rotate(row, 1, d, set.cos[table].data() + i * half, set.sin[table].data() + i * half, false);
+        turn(row, 1, d, set.cos[table].data() + i * half, set.sin[table].data() + i * half, false);
         encode_window(row, reinterpret_cast<std::byte*>(at<uint8_t>(Role::kWindowRecords, i)));
       }
     }
@@ -64,14 +64,40 @@ void FastBackend::attention_project(At where, uint32_t parts) {
   auto finish_high = [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const float *cos = set.cos[table].data() + i * half, *sin = set.sin[table].data() + i * half;
-      if (parts & kProjectQueries) rotate(q + i * heads * d, heads, d, cos, sin, false);
+      if (parts & kProjectQueries) turn(q + i * heads * d, heads, d, cos, sin, false);
       if (parts & kProjectIndexQueries) {
-        rotate(iq + i * index_heads * index_d, index_heads, index_d, cos, sin, false);
-        numeric::fq4i(std::span<float>(iq + i * index_heads * index_d, index_heads * index_d));
+        turn(iq + i * index_heads * index_d, index_heads, index_d, cos, sin, false);
+        k_.fq4i(iq + i * index_heads * index_d, index_heads * index_d / kIndexGroup);
       }
     }
   };
   parallel(n, finish_high, 8);
+}
+
+void FastBackend::attention_output(At where) {
+  const RowSet& set = set_of(where.rows);
+  const AttentionWeights& w = w_.layers[where.layer].attention;
+  const int64_t n = set.rows, heads = c_.num_attention_heads, d = c_.head_dim, half = c_.qk_rope_head_dim / 2;
+  const int64_t groups = c_.o_groups, rank = c_.o_lora_rank, width = c_.group_input();
+  const int table = ratio_of(where.layer) > 0;
+  float *turned = wide_rows_.data(), *z = stage_rows_.data();
+  auto rotate_back = [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      std::copy_n(at<float>(Role::kHeads, i), heads * d, turned + i * heads * d);
+      turn(turned + i * heads * d, heads, d, set.cos[table].data() + i * half, set.sin[table].data() + i * half, true);
+    }
+  };
+  parallel(n, rotate_back, 8);
+  // Groups differ in their input: each is packed behind the other.
+  output_calls_.clear();
+  const int64_t ld = packed_columns(width);
+  PackedRows p{packed_[kFirst].as<uint16_t>(), ld, n};
+  for (int64_t g = 0; g < groups; ++g, p.words += n * ld) {
+    pack_rows(p, turned + g * width, heads * d, width, order_of(w.wo_a.format), false);
+    output_calls_.push_back({&w.wo_a, g * rank, rank, p, z + g * rank, groups * rank, true});
+  }
+  run(output_calls_);
+  linear(w.wo_b, z, groups * rank, n, at<float>(Role::kSublayerOut), c_.hidden_size);
 }
 
 }  // namespace deepinfer::ops::cpu::fast

@@ -84,7 +84,7 @@ void pair_rows(const uint16_t* v, int64_t ldv, int64_t keys, int64_t channels, u
   }
 }
 
-void mix_products(const float* fn, int64_t rows, int64_t width, const float* x, double* out) {
+static void mix_row(const float* fn, int64_t rows, int64_t width, const float* x, double* out) {
   for (int64_t r = 0; r <= rows; ++r) {
     const float* row = r < rows ? fn + r * width : x;
     __m256d low = _mm256_setzero_pd(), high = _mm256_setzero_pd();
@@ -98,6 +98,10 @@ void mix_products(const float* fn, int64_t rows, int64_t width, const float* x, 
     const __m128d two = _mm_add_pd(_mm256_castpd256_pd128(four), _mm256_extractf128_pd(four, 1));
     out[r] = _mm_cvtsd_f64(_mm_add_sd(two, _mm_unpackhi_pd(two, two)));
   }
+}
+
+void mix_products(const float* fn, int64_t rows, int64_t width, const float* x, int64_t n, double* out) {
+  for (int64_t i = 0; i < n; ++i) mix_row(fn, rows, width, x + i * width, out + i * (rows + 1));
 }
 
 }  // namespace avx2

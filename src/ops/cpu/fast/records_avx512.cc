@@ -111,24 +111,43 @@ static double sum_lanes_pd(__m512d x) {
   return _mm_cvtsd_f64(_mm_add_sd(two, _mm_unpackhi_pd(two, two)));
 }
 
-template <int R>
-static void mix_rows(const float* fn, int64_t width, const float* x, double* out) {
-  __m512d acc[R];
-  for (int r = 0; r < R; ++r) acc[r] = _mm512_setzero_pd();
-  for (int64_t i = 0; i < width; i += 8) {
-    const __m512d v = _mm512_cvtps_pd(_mm256_loadu_ps(x + i));
-#pragma GCC unroll 12
-    for (int r = 0; r < R; ++r)
-      acc[r] = _mm512_fmadd_pd(_mm512_cvtps_pd(_mm256_loadu_ps(fn + r * width + i)), v, acc[r]);
+// R rows of fn times X rows of x.
+template <int R, int X>
+static void mix_block(const float* fn, int64_t width, const float* x, double* out, int64_t ldo) {
+  __m512d acc[X][R];
+  for (int i = 0; i < X; ++i) {
+    for (int r = 0; r < R; ++r) acc[i][r] = _mm512_setzero_pd();
   }
-  for (int r = 0; r < R; ++r) out[r] = sum_lanes_pd(acc[r]);
+  for (int64_t k = 0; k < width; k += 8) {
+    __m512d v[X];
+#pragma GCC unroll 3
+    for (int i = 0; i < X; ++i) v[i] = _mm512_cvtps_pd(_mm256_loadu_ps(x + i * width + k));
+#pragma GCC unroll 12
+    for (int r = 0; r < R; ++r) {
+      const __m512d w = _mm512_cvtps_pd(_mm256_loadu_ps(fn + r * width + k));
+#pragma GCC unroll 3
+      for (int i = 0; i < X; ++i) acc[i][r] = _mm512_fmadd_pd(w, v[i], acc[i][r]);
+    }
+  }
+  for (int i = 0; i < X; ++i) {
+    for (int r = 0; r < R; ++r) out[i * ldo + r] = sum_lanes_pd(acc[i][r]);
+  }
 }
 
-void mix_products(const float* fn, int64_t rows, int64_t width, const float* x, double* out) {
+// R at a time: their sums stay in registers.
+template <int R, int X>
+static void mix_rows(const float* fn, int64_t rows, int64_t width, const float* x, double* out) {
   int64_t r = 0;
-  for (; r + 12 <= rows; r += 12) mix_rows<12>(fn + r * width, width, x, out + r);
-  for (; r < rows; ++r) mix_rows<1>(fn + r * width, width, x, out + r);
-  mix_rows<1>(x, width, x, out + rows);
+  for (; r + R <= rows; r += R) mix_block<R, X>(fn + r * width, width, x, out + r, rows + 1);
+  for (; r < rows; ++r) mix_block<1, X>(fn + r * width, width, x, out + r, rows + 1);
+  for (int i = 0; i < X; ++i) mix_block<1, 1>(x + i * width, width, x + i * width, out + i * (rows + 1) + rows, 0);
+}
+
+void mix_products(const float* fn, int64_t rows, int64_t width, const float* x, int64_t n, double* out) {
+  int64_t i = 0;
+  for (; n - i >= 3; i += 3) mix_rows<8, 3>(fn, rows, width, x + i * width, out + i * (rows + 1));
+  if (n - i == 2) mix_rows<12, 2>(fn, rows, width, x + i * width, out + i * (rows + 1));
+  if (n - i == 1) mix_rows<12, 1>(fn, rows, width, x + i * width, out + i * (rows + 1));
 }
 
 }  // namespace avx512

@@ -81,6 +81,17 @@ void swiglu(const float* gate, const float* up, int64_t n, float limit, float we
 
 void softmax(const SoftmaxCall& call) { softmax_lanes(call); }
 void divide(float* x, int64_t n, float by) { divide_row(x, n, by); }
+void fq4i(float* query, int64_t groups) { fq4i_row(query, groups); }
+void query_codes(const float* query, int64_t groups, int8_t* codes, float* factors, int32_t* twelve) {
+  query_codes_row(query, groups, codes, factors, twelve);
+}
+void rotate(float* x, int64_t n, int64_t d, const float* cos, const float* sin, int64_t half, bool inverse) {
+  rotate_heads(x, n, d, cos, sin, half, inverse);
+}
+void engram_sums(const float* x, const float* k, const double* qk, int64_t n, double* out) {
+  engram_sums_row(x, k, qk, n, out);
+}
+void add_gated(float* x, const float* v, float gate, int64_t n) { add_gated_row(x, v, gate, n); }
 void mix_finish(const MixCall& call) { mix_finish_row(call); }
 void collapse_norm(const float* x, const float* pre, int64_t streams, int64_t n, const float* w, float eps, float* y,
                    float* out) {

@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 
 #include "ops/cpu/fast/kernels.h"
 #if defined(__AVX512F__)
@@ -115,6 +116,131 @@ void combine_row(const float* shared, const float* routed, int64_t k, int64_t n,
     for (int64_t j = 0; j < k; ++j) v = v + F16::load(routed + j * n + i, n - i);
     to_bf16(v).store(out + i, n - i);
   }
+}
+
+// Pair (a, b) becomes (a cos - b sin, a sin + b cos), products and sum rounded apart; inverse: sin has the other sign.
+void rotate_heads(float* x, int64_t n, int64_t d, const float* cos, const float* sin, int64_t half, bool inverse) {
+  for (int64_t j = 0; j < half; j += 8) {
+    const F16 c = load_twice(cos + j), s = negate_lanes(load_twice(sin + j), inverse);
+    float* pairs = x + d - 2 * (half - j);
+    for (int64_t h = 0; h < n; ++h) {
+      const F16 v = F16::load(pairs + h * d);
+      to_bf16(v * c + swap_pairs(v) * s).store(pairs + h * d);
+    }
+  }
+}
+
+// FQ4I of sixteen channels times the inverse scale: twice the value of the code nearest to x, ties to the even code.
+F16 twice_e2m1(F16 x) {
+  const F16 a = magnitude(x), zero = F16::all(0.0f);
+  F16 t = where_less(F16::all(0.25f), a, F16::all(1.0f), zero);
+  t = where_less(F16::all(0x1.7ffffep-1f), a, F16::all(2.0f), t);  // from 0.75 on
+  t = where_less(F16::all(1.25f), a, F16::all(3.0f), t);
+  t = where_less(F16::all(0x1.bffffep+0f), a, F16::all(4.0f), t);  // from 1.75 on
+  t = where_less(F16::all(2.5f), a, F16::all(6.0f), t);
+  t = where_less(F16::all(0x1.bffffep+1f), a, F16::all(8.0f), t);  // from 3.5 on
+  t = where_less(F16::all(5.0f), a, F16::all(12.0f), t);
+  return where_less(x, zero, t * F16::all(-1.0f), t);  // -0 stays one
+}
+
+float power_of_two(uint32_t code) {  // 2^(code - 127)
+  const uint32_t bits = code == 0 ? 0x00400000u : code << 23;
+  float x;
+  std::memcpy(&x, &bits, sizeof x);
+  return x;
+}
+
+// A group's scale, as ue8m0_at_least(max(amax, 6 x 2^-126) / 6).
+uint32_t index_scale(F16 a, F16 b) {
+  // A NaN as first operand leaves the second.
+  const float t = largest(max(magnitude(a), max(magnitude(b), F16::all(6.0f * 0x1p-126f)))) / 6.0f;
+  uint32_t bits;
+  std::memcpy(&bits, &t, sizeof bits);
+  const uint32_t code = (bits >> 23) + ((bits & 0x7fffffu) != 0);
+  return code > 254 ? 254 : code;
+}
+
+void fq4i_row(float* query, int64_t groups) {
+  for (int64_t g = 0; g < groups; ++g) {
+    float* x = query + g * kIndexGroup;
+    const F16 a = F16::load(x), b = F16::load(x + 16);
+    const uint32_t code = index_scale(a, b);
+    const F16 inverse = F16::all(power_of_two(254 - code)), half = F16::all(power_of_two(code) * 0.5f);
+    (twice_e2m1(a * inverse) * half).store(x);
+    (twice_e2m1(b * inverse) * half).store(x + 16);
+  }
+}
+
+void query_codes_row(const float* query, int64_t groups, int8_t* codes, float* factors, int32_t* twelve) {
+  static_assert(kIndexGroup == 32);
+  for (int64_t g = 0; g < groups; ++g) {
+    const F16 a = F16::load(query + g * kIndexGroup), b = F16::load(query + g * kIndexGroup + 16);
+    const uint32_t code = index_scale(a, b);
+    const F16 inverse = F16::all(power_of_two(254 - code));
+    int8_t whole[kIndexGroup];
+    store_bytes(twice_e2m1(a * inverse), whole);
+    store_bytes(twice_e2m1(b * inverse), whole + 16);
+    int32_t sum = 0;
+    for (int64_t i = 0; i < kIndexGroup / 2; ++i) {
+      codes[g * kIndexGroup + i] = whole[2 * i];
+      codes[g * kIndexGroup + kIndexGroup / 2 + i] = whole[2 * i + 1];
+      sum += whole[2 * i] + whole[2 * i + 1];
+    }
+    factors[g] = power_of_two(code);
+    twelve[g] = 12 * sum;
+  }
+}
+
+typedef double D8 __attribute__((vector_size(64)));
+typedef float S8 __attribute__((vector_size(32)));
+
+// Lane = channel mod 16. The squares are summed 512 channels at a time, as Backend::sum_squares.
+void engram_sums_row(const float* x, const float* k, const double* qk, int64_t n, double* out) {
+  constexpr int64_t kPart = 512;
+  double dot[16], xx[16] = {}, kk[16] = {};
+  D8 d[2] = {};
+  for (int64_t i0 = 0; i0 < n; i0 += kPart) {
+    const int64_t end = i0 + kPart < n ? i0 + kPart : n;
+    D8 px[2] = {}, pk[2] = {};
+    int64_t i = i0;
+    for (; i + 16 <= end; i += 16) {
+      for (int h = 0; h < 2; ++h) {
+        S8 sx, sk;
+        D8 q;
+        std::memcpy(&sx, x + i + 8 * h, sizeof sx);
+        std::memcpy(&sk, k + i + 8 * h, sizeof sk);
+        std::memcpy(&q, qk + i + 8 * h, sizeof q);
+        const D8 dx = __builtin_convertvector(sx, D8), dk = __builtin_convertvector(sk, D8);
+        d[h] += dx * q * dk;
+        px[h] += dx * dx;
+        pk[h] += dk * dk;
+      }
+    }
+    for (int l = 0; l < 16; ++l) {
+      double tx = px[l / 8][l % 8], tk = pk[l / 8][l % 8];
+      if (i + l < end) {  // the last few of all
+        const double dx = x[i + l], dk = k[i + l];
+        d[l / 8][l % 8] += dx * qk[i + l] * dk;
+        tx += dx * dx;
+        tk += dk * dk;
+      }
+      xx[l] += tx;
+      kk[l] += tk;
+    }
+  }
+  std::memcpy(dot, d, sizeof dot);
+  out[0] = out[1] = out[2] = 0;
+  for (int l = 0; l < 16; ++l) {
+    out[0] += dot[l];
+    out[1] += xx[l];
+    out[2] += kk[l];
+  }
+}
+
+void add_gated_row(float* x, const float* v, float gate, int64_t n) {
+  const F16 g = F16::all(gate);
+  for (int64_t i = 0; i < n; i += 16)
+    to_bf16(F16::load(x + i, n - i) + g * F16::load(v + i, n - i)).store(x + i, n - i);
 }
 
 // Rows of comb are vectors of four doubles.

@@ -1,6 +1,7 @@
 // Index scores with AVX2: integer dot products of FP4 codes, the chains of heads one key at a time (spec/model.md 8.2).
 #include <immintrin.h>
 
+#include <array>
 #include <cmath>
 #include <cstring>
 
@@ -45,9 +46,44 @@ void head_dot(const ScoreCall& c, int64_t h, int64_t groups, float* out) {
   }
 }
 
+// Ascending with the score; scores are bf16 values, zeros are equal.
+inline uint32_t order_key(float score) {
+  uint32_t b;
+  std::memcpy(&b, &score, sizeof b);
+  if (b == 0x80000000u) b = 0;
+  b >>= 16;
+  return b & 0x8000u ? 0xffffu - b : b | 0x8000u;
+}
+
 }  // namespace
 
 namespace avx2 {
+
+// The `keep` best of n by descending score, lower index first among equals, ascending by index: two rounds of counting
+// find the score of the last one.
+void best(const float* scores, int64_t n, int64_t keep, int32_t* out) {
+  if (keep >= n) {
+    for (int64_t i = 0; i < n; ++i) out[i] = static_cast<int32_t>(i);
+    return;
+  }
+  std::array<int64_t, 256> count{};
+  for (int64_t i = 0; i < n; ++i) ++count[order_key(scores[i]) >> 8];
+  int64_t left = keep;
+  uint32_t high = 255;
+  while (count[high] < left) left -= count[high--];
+  count.fill(0);
+  for (int64_t i = 0; i < n; ++i) {
+    const uint32_t k = order_key(scores[i]);
+    if (k >> 8 == high) ++count[k & 255];
+  }
+  uint32_t low = 255;
+  while (count[low] < left) left -= count[low--];
+  const uint32_t last = high << 8 | low;
+  for (int64_t i = 0, kept = 0; kept < keep; ++i) {
+    const uint32_t k = order_key(scores[i]);
+    if (k > last || (k == last && left-- > 0)) out[kept++] = static_cast<int32_t>(i);
+  }
+}
 
 void key_panel(const KeyPanel& p) {
   constexpr uint8_t kTable[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};

@@ -63,9 +63,67 @@ template <int N>
   }
 }
 
+// Ascending with the score, in whole words; scores are bf16 values, zeros are equal. Missing lanes are 0, which no
+// number has.
+inline __m512i order_keys(const float* scores, int64_t left) {
+  const auto words = [&](int64_t from) {
+    const int64_t n = left - from;
+    const __mmask16 mask = n >= 16 ? 0xffff : n <= 0 ? 0 : static_cast<__mmask16>((1 << n) - 1);
+    return _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_maskz_loadu_epi32(mask, scores + from), 16));
+  };
+  const __mmask32 exist = left >= 32 ? ~__mmask32{0} : (__mmask32{1} << left) - 1;
+  const __m512i sign = _mm512_set1_epi16(static_cast<int16_t>(0x8000));
+  __m512i w = _mm512_inserti64x4(_mm512_castsi256_si512(words(0)), words(16), 1);
+  w = _mm512_mask_mov_epi16(w, _mm512_cmpeq_epi16_mask(w, sign), _mm512_setzero_si512());
+  return _mm512_maskz_mov_epi16(exist, _mm512_xor_si512(w, _mm512_or_si512(_mm512_srai_epi16(w, 15), sign)));
+}
+
 }  // namespace
 
 namespace avx512 {
+
+// Bit by bit the largest order key that at least `keep` scores reach, then one pass that keeps what is above it and as
+// many of its equals, the first ones, as are missing.
+void best(const float* scores, int64_t n, int64_t keep, int32_t* out) {
+  if (keep >= n) {
+    for (int64_t i = 0; i < n; ++i) out[i] = static_cast<int32_t>(i);
+    return;
+  }
+  const auto reach = [&](uint32_t least) {
+    const __m512i t = _mm512_set1_epi16(static_cast<int16_t>(least));
+    int64_t count = 0;
+    for (int64_t i = 0; i < n; i += 32)
+      count += __builtin_popcount(_mm512_cmpge_epu16_mask(order_keys(scores + i, n - i), t));
+    return count;
+  };
+  uint32_t last = 0;  // less than every key of a number
+  int64_t reached = n;
+  for (uint32_t bit = 0x8000; bit != 0 && reached != keep; bit >>= 1) {
+    if (const int64_t count = reach(last | bit); count >= keep) {
+      last |= bit;
+      reached = count;
+    }
+  }
+  int64_t equals = reached == keep ? n : keep - reach(last + 1);  // of them that are kept
+  const __m512i t = _mm512_set1_epi16(static_cast<int16_t>(last));
+  const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  for (int64_t i = 0, kept = 0; i < n && kept < keep; i += 32) {
+    const __m512i keys = order_keys(scores + i, n - i);
+    uint32_t equal = _mm512_cmpeq_epu16_mask(keys, t);
+    for (; __builtin_popcount(equal) > equals; equal &= ~(0x80000000u >> __builtin_clz(equal))) {
+    }
+    equals -= __builtin_popcount(equal);
+    const uint32_t kept_here = _mm512_cmpgt_epu16_mask(keys, t) | equal;
+    for (int half = 0; half < 2; ++half) {
+      const auto mask = static_cast<__mmask16>(kept_here >> 16 * half);
+      const int count = __builtin_popcount(mask);
+      const __m512i index = _mm512_add_epi32(lanes, _mm512_set1_epi32(static_cast<int>(i + 16 * half)));
+      _mm512_mask_storeu_epi32(out + kept, static_cast<__mmask16>((1u << count) - 1),
+                               _mm512_maskz_compress_epi32(mask, index));
+      kept += count;
+    }
+  }
+}
 
 void key_panel(const KeyPanel& p) {
   alignas(64) int32_t offset[kKeyLanes];

@@ -11,68 +11,16 @@ namespace {
 
 constexpr int64_t kKeysOfTask = 1024;
 
-// Ascending with the score; scores are bf16 values, zeros are equal.
-inline uint32_t order_key(float score) {
-  uint32_t b;
-  std::memcpy(&b, &score, sizeof b);
-  if (b == 0x80000000u) b = 0;
-  b >>= 16;
-  return b & 0x8000u ? 0xffffu - b : b | 0x8000u;
-}
-
 }  // namespace
 
-// The `keep` best of n by descending score, lower index first among equals, ascending by index: two rounds of counting
-// find the score of the last one.
-void best_scores(const float* scores, int64_t n, int64_t keep, int32_t* out) {
-  if (keep >= n) {
-    for (int64_t i = 0; i < n; ++i) out[i] = static_cast<int32_t>(i);
-    return;
-  }
-  std::array<int64_t, 256> count{};
-  for (int64_t i = 0; i < n; ++i) ++count[order_key(scores[i]) >> 8];
-  int64_t left = keep;
-  uint32_t high = 255;
-  while (count[high] < left) left -= count[high--];
-  count.fill(0);
-  for (int64_t i = 0; i < n; ++i) {
-    const uint32_t k = order_key(scores[i]);
-    if (k >> 8 == high) ++count[k & 255];
-  }
-  uint32_t low = 255;
-  while (count[low] < left) left -= count[low--];
-  const uint32_t last = high << 8 | low;
-  for (int64_t i = 0, kept = 0; kept < keep; ++i) {
-    const uint32_t k = order_key(scores[i]);
-    if (k > last || (k == last && left-- > 0)) out[kept++] = static_cast<int32_t>(i);
-  }
-}
-
 void FastBackend::best_entries(const float* scores, int64_t n, int64_t keep, int32_t* order) const {
-  best_scores(scores, n, keep, order);
+  k_.best(scores, n, keep, order);
 }
 
 void FastBackend::prepare_query(int64_t row) {
-  const int64_t heads = c_.index_n_heads, d = c_.index_head_dim, groups = d / kIndexGroup;
-  const float* q = at<float>(Role::kIndexQuery, row);
-  int8_t* codes = index_codes_.data() + row * heads * d;
-  float* factors = index_factors_.data() + row * heads * groups;
-  int32_t* twelve = index_twelve_.data() + row * heads * groups;
-  constexpr int8_t kTwice[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
-  for (int64_t g = 0; g < heads * groups; ++g) {
-    const std::span<const float> group(q + g * kIndexGroup, kIndexGroup);
-    uint8_t packed[kIndexGroup / 2], scale;
-    numeric::fq4i_encode(group, packed, &scale);
-    int32_t sum = 0;
-    for (int64_t i = 0; i < kIndexGroup / 2; ++i) {
-      int8_t* even = codes + g * kIndexGroup + i;
-      even[0] = kTwice[packed[i] & 15];
-      even[kIndexGroup / 2] = kTwice[packed[i] >> 4];
-      sum += even[0] + even[kIndexGroup / 2];
-    }
-    factors[g] = numeric::ue8m0_to_float(scale);
-    twelve[g] = 12 * sum;
-  }
+  const int64_t heads = c_.index_n_heads, d = c_.index_head_dim, groups = heads * d / kIndexGroup;
+  k_.query_codes(at<float>(Role::kIndexQuery, row), groups, index_codes_.data() + row * heads * d,
+                 index_factors_.data() + row * groups, index_twelve_.data() + row * groups);
 }
 
 // Scores of keys key0 .. key0 + kKeysOfTask - 1 for the rows of one task, as far as each sees them.
@@ -129,7 +77,7 @@ void FastBackend::select(At where) {
       auto prepare = [&](int64_t b, int64_t e) {
         for (int64_t row = row0 + b; row < row0 + e; ++row) prepare_query(row);
       };
-      parallel(end - row0, prepare, 4);
+      parallel(end - row0, prepare, 32);
       if (limits_.keep_scores) {
         for (int row = row0; row < end; ++row)
           std::fill_n(row_scores(row), buffer(Role::kIndexScores).cols, -std::numeric_limits<float>::infinity());

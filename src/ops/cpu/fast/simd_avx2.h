@@ -86,6 +86,35 @@ inline float sum(F16 x) {
 }
 // Neighbours exchanged: (1, 0, 3, 2, ..).
 inline F16 swap_pairs(F16 x) { return {_mm256_permute_ps(x.a, 0xb1), _mm256_permute_ps(x.b, 0xb1)}; }
+// Eight values, each twice.
+inline F16 load_twice(const float* p) {
+  const __m256 v = _mm256_loadu_ps(p);
+  return {_mm256_permutevar8x32_ps(v, _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3)),
+          _mm256_permutevar8x32_ps(v, _mm256_setr_epi32(4, 4, 5, 5, 6, 6, 7, 7))};
+}
+// The signs of the even lanes, or of the odd ones, turned.
+inline F16 negate_lanes(F16 x, bool odd) {
+  const __m256 sign =
+      _mm256_castsi256_ps(_mm256_set1_epi64x(odd ? static_cast<int64_t>(0x8000000000000000) : 0x80000000));
+  return {_mm256_xor_ps(x.a, sign), _mm256_xor_ps(x.b, sign)};
+}
+inline F16 magnitude(F16 x) {
+  const __m256 bits = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff));
+  return {_mm256_and_ps(x.a, bits), _mm256_and_ps(x.b, bits)};
+}
+inline float largest(F16 x) {
+  const __m256 m = _mm256_max_ps(x.a, x.b);
+  __m128 h = _mm_max_ps(_mm256_castps256_ps128(m), _mm256_extractf128_ps(m, 1));
+  h = _mm_max_ps(h, _mm_movehl_ps(h, h));
+  return _mm_cvtss_f32(_mm_max_ss(h, _mm_shuffle_ps(h, h, 1)));
+}
+// Whole numbers of a byte's size, as bytes.
+inline void store_bytes(F16 x, int8_t* p) {
+  int32_t n[16];
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(n), _mm256_cvtps_epi32(x.a));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(n + 8), _mm256_cvtps_epi32(x.b));
+  for (int i = 0; i < 16; ++i) p[i] = static_cast<int8_t>(n[i]);
+}
 
 }  // namespace
 }  // namespace deepinfer::ops::cpu::fast

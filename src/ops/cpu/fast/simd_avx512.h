@@ -67,6 +67,22 @@ inline float sum(F16 x) {
 }
 // Neighbours exchanged: (1, 0, 3, 2, ..).
 inline F16 swap_pairs(F16 x) { return {_mm512_permute_ps(x.v, 0xb1)}; }
+// Eight values, each twice.
+inline F16 load_twice(const float* p) {
+  const __m512i index = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+  return {_mm512_permutexvar_ps(index, _mm512_castps256_ps512(_mm256_loadu_ps(p)))};
+}
+// The signs of the even lanes, or of the odd ones, turned.
+inline F16 negate_lanes(F16 x, bool odd) {
+  const __m512i sign = _mm512_set1_epi64(odd ? static_cast<int64_t>(0x8000000000000000) : 0x80000000);
+  return {_mm512_castsi512_ps(_mm512_xor_si512(_mm512_castps_si512(x.v), sign))};
+}
+inline F16 magnitude(F16 x) { return {_mm512_abs_ps(x.v)}; }
+inline float largest(F16 x) { return _mm512_reduce_max_ps(x.v); }
+// Whole numbers of a byte's size, as bytes.
+inline void store_bytes(F16 x, int8_t* p) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(x.v)));
+}
 
 }  // namespace
 }  // namespace deepinfer::ops::cpu::fast

@@ -38,6 +38,9 @@ struct RowSet {
   const SequenceRows& of(int row) const { return sequences[sequence[row]]; }
 };
 
+// 10.4: the share of an Engram value that is added, from its scaled dot product.
+double engram_gate(double dot);
+
 template <class T>
 class Backend : public Ops {
  public:
@@ -143,7 +146,7 @@ class Backend : public Ops {
   void collapse_and_norm(int row, const T* pre, const float* norm_weight, float* collapsed, float* out) const;
   void mix_finish(double* m, const HyperWeights& w, T* pre, T* post, T* comb) const;
   void gather_engram(Rows set, int layer, float* e);
-  void add_engram(int layer, bool image, const float* kv, float* streams, T* gates) const;
+  virtual void add_engram(int layer, bool image, const float* kv, float* streams, T* gates) const;
   void add_engram_rows(At where, const float* kv);
   // The experts of expert_tasks_ in the order in which their weights are there: all at once in memory, else those that
   // the cache holds and then the others as they are read. next_experts() fills ready_tasks_ (places in expert_tasks_)

@@ -6,6 +6,11 @@
 
 namespace deepinfer::ops::cpu {
 
+double engram_gate(double dot) {
+  const double z = std::copysign(std::sqrt(std::max(std::abs(dot), 1e-6)), dot);
+  return 1 / (1 + std::exp(-z));
+}
+
 template <class T>
 void Backend<T>::embed(Rows which) {
   const RowSet& set = set_of(which);
@@ -111,8 +116,7 @@ void Backend<T>::add_engram(int layer, bool image, const float* kv, float* strea
     dot *= 1 / std::sqrt(sum_squares<double>(x, D) / static_cast<double>(D) + eps);
     dot *= 1 / std::sqrt(sum_squares<double>(k, D) / static_cast<double>(D) + eps);
     dot /= root;
-    const double z = std::copysign(std::sqrt(std::max(std::abs(dot), 1e-6)), dot);
-    gates[s] = image ? T{0} : static_cast<T>(1 / (1 + std::exp(-z)));
+    gates[s] = image ? T{0} : static_cast<T>(engram_gate(dot));
     for (int64_t j = 0; j < D; ++j) x[j] = round(static_cast<T>(x[j]) + gates[s] * static_cast<T>(value[j]));
   }
 }
