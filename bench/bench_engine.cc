@@ -71,6 +71,7 @@ class SleepingDevice : public engine::StepExecutor {
     info_.encoder_layers = 20;
     info_.ring_slots = 512;
     info_.backtrack = 12;
+    info_.leaves_cores = true;
     std::mt19937 random(1);
     std::normal_distribution<float> normal(0, 3);
     logits_.resize(64 * kVocab);
@@ -361,7 +362,7 @@ int main(int argc, char** argv) {
     outside_forward(batches[i], false, tokens, repeats, greedy_goals[i]);
     outside_forward(batches[i], true, tokens, repeats, full_goals[i]);
   }
-  for (int batch : {8, 32}) sleeping_steps(batch, options.quick ? 20 : 200, options.quick ? 1 : 3);
+  for (int batch : batches) sleeping_steps(batch, options.quick ? 20 : 200, options.quick ? 1 : 5);
   prefix_hit(options.quick ? 512 : 4096, options.quick ? 1 : 5);
   memory(options.quick ? 3200 : 100000);
   for (int batch : batches) bundled(batch, options.quick ? 8 : 48, options.quick ? 1 : 5);

@@ -51,6 +51,7 @@ struct ExecutorInfo {
   int backtrack = 0;
   int history_tokens = 0;  // tokens before a row that a plan names
   int drafts_max = 0;      // tokens of a draft round; 0: no drafter
+  bool leaves_cores = false;  // a step does not need the host's cores: the engine may watch for its end
   double peak_flops = 0;   // of the device, bf16 operations a second; 0: not known
   std::string checkpoint;  // digest
   std::string layout;      // name and version of the page and slot layout

@@ -112,6 +112,7 @@ Result<std::unique_ptr<ModelExecutor>> ModelExecutor::create(std::shared_ptr<con
   i.layout = fmt::format("v41-page{}-{}", ops::kPageTokens, layout.page_bytes);
   i.kv_dtype = layout.format.records == ops::KvFormat::Records::kPacked ? "packed" : "raw";
   i.peak_flops = options.peak_flops;
+  i.leaves_cores = !capabilities.host_memory;
   i.numeric_class = capabilities.numeric_class;
   if (config.has_drafter()) i.drafts_max = std::min(options.drafts_max, static_cast<int>(config.dspark_block_size));
   return self;

@@ -9,24 +9,10 @@
 namespace deepinfer::engine {
 namespace {
 
-// A wait through the kernel costs tens of microseconds. What the other thread does meanwhile is mostly shorter, or a
-// whole forward: so look for a moment, then sleep.
-constexpr int kLooks = 2000;
-// What is worth waking the other thread for, in draws of the likeliest token; one with top-p costs so many more.
-constexpr int kShareFrom = 24, kWholeDraw = 6;
-
-void wait_while(const std::atomic<int>& value, int old) {
-  for (int i = 0; i < kLooks; ++i) {
-    if (value.load(std::memory_order_acquire) != old) return;
-    __builtin_ia32_pause();
-  }
-  value.wait(old, std::memory_order_acquire);
-}
-
-void add_one(std::atomic<int>& value) {
-  value.fetch_add(1, std::memory_order_release);
-  value.notify_one();
-}
+constexpr int kLooks = 2000;  // for the last shared draw; about 50 us
+// What is worth sharing with a thread that must be woken, and with one that is watching, in draws of the likeliest
+// token; one with top-p costs so many more.
+constexpr int kShareFrom = 24, kShareWatched = 4, kWholeDraw = 6;
 
 const model::StepSequence& sequence_of(const StepJob& job, const sched::SampleRow& row) {
   return job.plan->step.sequences[job.sequence_of_row[static_cast<size_t>(row.logits_row)]];
@@ -88,7 +74,7 @@ StepRunner::StepRunner(StepExecutor& executor, sched::Scheduler& scheduler, cons
 
 StepRunner::~StepRunner() {
   stopping_ = true;
-  add_one(posted_);
+  posted_.add();
   thread_.join();
 }
 
@@ -101,25 +87,27 @@ double StepRunner::work_clock() const {
 
 void StepRunner::post(const Command& command) {
   command_ = command;
-  add_one(posted_);
+  watch_.begin(command.finish != nullptr ? ready_ : ReadyTime());
+  posted_.add();
 }
 
 void StepRunner::wait() {
-  const int posted = posted_.load(std::memory_order_relaxed);
+  const int posted = posted_.count();
   for (;;) {
-    const int news = news_.load(std::memory_order_acquire);
-    if (done_.load(std::memory_order_acquire) == posted) return;
+    const int news = news_.count();
+    if (done_.load(std::memory_order_acquire) == posted) break;
     if (next_shared_.load(std::memory_order_acquire) < shared_count_.load(std::memory_order_acquire)) {
       shared_draws_ += static_cast<int64_t>(take_draws(waiting_sampler_));
     } else {
-      wait_while(news_, news);
+      watch_.wait(news_, news, [this] { return now_(clock_); });
     }
   }
+  watch_.end();
 }
 
 void StepRunner::loop() {
   for (int seen = 0;; ++seen) {
-    wait_while(posted_, seen);
+    while (posted_.count() == seen) posted_.wait(seen);
     if (stopping_) return;
     const Command command = command_;
     if (command.finish != nullptr) finish(*command.finish);
@@ -131,8 +119,9 @@ void StepRunner::loop() {
     const model::StepPlan* step = nullptr;
     if (start != nullptr && start->device_failure.ok() && !start->plan->step.sequences.empty())
       step = &start->plan->step;
+    ready_ = step != nullptr ? duration_.expect(step->tokens.size(), start->at.started) : ReadyTime();
     done_.fetch_add(1, std::memory_order_release);
-    add_one(news_);
+    news_.add();
     started_ = step != nullptr ? executor_.forward(*step) : Status();
   }
 }
@@ -155,6 +144,8 @@ void StepRunner::finish(StepJob& job) {
     if (rows.ok()) logits = rows.value();
   }
   job.at.ready = now_(clock_);
+  if (executor_.info().leaves_cores && status.ok())
+    duration_.learn(job.plan->step.tokens.size(), job.at.ready - job.at.started);
   const double begin = work_clock();
   if (status.ok()) {
     size_t first = 0;
@@ -187,13 +178,15 @@ void StepRunner::draw(StepJob& job, int first_output, int outputs, std::span<con
   }
 }
 
-bool StepRunner::worth_sharing(const StepJob& job) {
-  int cost = 0;
+bool StepRunner::worth_sharing(const StepJob& job) const {
+  int cost = 0, answers = 0;
   for (size_t i = 0; i < job.answers.size(); ++i) {
     if (job.plan->samples[i].rows != 1) return false;  // drafts: the rows of an answer follow each other
-    if (job.answers[i] != nullptr) cost += job.answers[i]->draws_likeliest() ? 1 : kWholeDraw;
+    if (job.answers[i] == nullptr) continue;
+    cost += job.answers[i]->draws_likeliest() ? 1 : kWholeDraw;
+    ++answers;
   }
-  return cost >= kShareFrom;
+  return answers > 1 && cost >= (watch_.watching() ? kShareWatched : kShareFrom);
 }
 
 // Nothing is posted before the waiting thread has seen that this command is done, so what it finds here is of this job.
@@ -203,7 +196,7 @@ void StepRunner::draw_shared(StepJob& job, std::span<const float> logits) {
   shared_made_.store(0, std::memory_order_relaxed);
   next_shared_.store(0, std::memory_order_relaxed);
   shared_count_.store(job.answers.size(), std::memory_order_release);
-  add_one(news_);
+  news_.add();
   take_draws(sampler_);
   for (int looks = 0; shared_made_.load(std::memory_order_acquire) < job.answers.size(); ++looks) {
     if (looks < kLooks) {

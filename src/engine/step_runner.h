@@ -17,7 +17,8 @@
 // From post() to the return of wait() the runner alone uses the scheduler, its host store and the answers of the jobs,
 // and with `between` all that the caller owns; the caller waits. Outside of that it uses the executor and the started
 // job's plan only. Where the draws of a step take long the waiting thread makes some of them: a draw touches its own
-// answer and its own places of the job only.
+// answer and its own places of the job only. To be there in time it does not sleep until it is woken, where the device
+// leaves it a core (engine/step_watch.h).
 //
 // Failures. If a forward fails, its sequences run again one by one, in finish: those that fail alone are in
 // result.failed and their answers have the error. If a copy fails, KV memory is not what the plan says: the job's
@@ -32,9 +33,11 @@
 #include <utility>
 #include <vector>
 
+#include "base/event_count.h"
 #include "engine/answer.h"
 #include "engine/executor.h"
 #include "engine/step_observer.h"
+#include "engine/step_watch.h"
 #include "ops/cpu/sampler.h"
 #include "sched/scheduler.h"
 #include "text/tokenizer.h"
@@ -106,7 +109,7 @@ class StepRunner {
   void run_alone(StepJob& job, size_t i, int first_output, const Status& failure);
   void draw(StepJob& job, int first_output, int outputs, std::span<const float> logits);
   void draw_rows(StepJob& job, size_t i, std::span<const float> logits, ops::Sampler& sampler);
-  static bool worth_sharing(const StepJob& job);
+  bool worth_sharing(const StepJob& job) const;
   void draw_shared(StepJob& job, std::span<const float> logits);
   size_t take_draws(ops::Sampler& sampler);
   void draft(StepJob& job);
@@ -134,7 +137,11 @@ class StepRunner {
   Command command_;
   bool stopping_ = false;
   // Commands posted and commands done; news_ counts what the posting thread waits for: done ones, and draws to share.
-  std::atomic<int> posted_{0}, done_{0}, news_{0};
+  EventCount posted_, news_;
+  std::atomic<int> done_{0};
+  StepDuration duration_;  // the runner's
+  ReadyTime ready_;        // of the forward under way; the runner sets it before done_
+  StepWatch watch_;        // the waiting thread's
   // Draws that both threads make. The runner sets them before news_, and ends no command before all are made.
   StepJob* shared_job_ = nullptr;
   std::span<const float> shared_logits_;

@@ -2,8 +2,10 @@
 // answer.
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <limits>
 #include <memory>
+#include <thread>
 #include <vector>
 
 #include "engine/engine.h"
@@ -44,11 +46,19 @@ Request make_request(int i) {
   return r;
 }
 
-std::unique_ptr<Engine> make_engine() {
+// With steps long enough that the waiting thread watches for their end, or as short as they are.
+std::unique_ptr<Engine> make_engine(bool watched) {
   auto device = std::make_unique<FakeExecutor>(kAnswers, kVocab);
   device->on_row = [](int64_t, int position, int32_t, std::span<float> logits) {
     if (position == kLackingAt) logits[kLacking] = -std::numeric_limits<float>::infinity();
   };
+  if (watched) {
+    device->sizes().leaves_cores = true;
+    device->on_forward = [](const model::StepPlan&) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      return Status();
+    };
+  }
   EngineOptions options;
   options.prefix_cache = options.spill = false;  // the fake has no KV
   options.queue_events = kTokens + 8;
@@ -68,8 +78,10 @@ Answered read(Stream& stream) {
   return a;
 }
 
-TEST(SharedDraws, EqualThoseOfOneThread) {
-  const auto engine = make_engine();
+class SharedDraws : public testing::TestWithParam<bool> {};
+
+TEST_P(SharedDraws, EqualThoseOfOneThread) {
+  const auto engine = make_engine(GetParam());
   std::vector<Answered> alone;
   for (int i = 0; i < kAnswers; ++i) alone.push_back(read(*engine->submit(make_request(i)).value()));
   EXPECT_EQ(engine->stats().shared_draws, 0);  // one draw is not worth it
@@ -87,6 +99,8 @@ TEST(SharedDraws, EqualThoseOfOneThread) {
   }
   EXPECT_TRUE(engine->check_accounting().ok());
 }
+
+INSTANTIATE_TEST_SUITE_P(ShortAndWatchedSteps, SharedDraws, testing::Bool());
 
 }  // namespace
 }  // namespace deepinfer::engine
