@@ -1,18 +1,19 @@
 // Planning and committing decode steps allocates nothing.
+#include <atomic>
 #include <cstdlib>
 #include <new>
 
 #include "tests/unit/sched/driver.h"
 
-static int64_t g_allocations = 0;
+static std::atomic<int64_t> g_allocations{0};
 
-void* operator new(size_t n) {
+[[gnu::noinline]] void* operator new(size_t n) {
   ++g_allocations;
   if (void* p = std::malloc(n)) return p;
   throw std::bad_alloc();
 }
-void operator delete(void* p) noexcept { std::free(p); }
-void operator delete(void* p, size_t) noexcept { std::free(p); }
+[[gnu::noinline]] void operator delete(void* p) noexcept { std::free(p); }
+[[gnu::noinline]] void operator delete(void* p, size_t) noexcept { std::free(p); }
 
 namespace deepinfer::sched {
 namespace {
