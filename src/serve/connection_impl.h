@@ -13,6 +13,7 @@
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/core/string.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/string_body.hpp>
 
@@ -196,8 +197,14 @@ class Connection final : public Swept, public Wire, public std::enable_shared_fr
     expect_continue_ = parser_->get()[http::field::expect] == "100-continue";
     const auto length = parser_->content_length();
     has_body_ = parser_->chunked() || length.value_or(0) > 0;
+    const std::string fault = ambiguous(parser_->get().base());
     x.set_head(std::move(parser_->get().base()));
     x.set_keep_alive(!has_body_);  // of a refusal: a body that nobody reads is in the way of the next request
+    if (!fault.empty()) {
+      x.set_keep_alive(false);  // nobody knows where the next request begins
+      respond_error(x, 400, fault);
+      return true;
+    }
     const RouteMatch match = host_.router->find(x.method(), x.path());
     if (match.route != nullptr) {
       x.protocol = match.route->protocol;
@@ -252,6 +259,17 @@ class Connection final : public Swept, public Wire, public std::enable_shared_fr
     x.set_keep_alive(true);
     route_ = match.route;
     return true;
+  }
+
+  // Heads that a proxy before this server may read otherwise than it does: then one client's body could be taken for
+  // another one's request (RFC 9112, 6.1 and 3.2).
+  static std::string ambiguous(const http::request_header<>& head) {
+    if (head.count(http::field::host) > 1) return "The request has more than one Host header.";
+    if (head.count(http::field::transfer_encoding) == 0) return {};
+    const auto coding = head[http::field::transfer_encoding];
+    if (head.count(http::field::transfer_encoding) == 1 && boost::beast::iequals(coding, "chunked") && head.version() >= 11)
+      return {};
+    return "The request's Transfer-Encoding is not just \"chunked\", the only one of this server.";
   }
 
   bool count_body(size_t bytes) {

@@ -191,6 +191,28 @@ TEST_F(Http, RefusesWhatIsNoRequest) {
   EXPECT_EQ(HttpClient(port_).request("GET", "/hello").status, 200);
 }
 
+// A proxy may read these otherwise than the server: what stands behind them is never taken for a request.
+TEST_F(Http, RefusesHeadsThatCanBeReadInTwoWays) {
+  start();
+  for (const char* head : {"Transfer-Encoding: xchunked", "Transfer-Encoding: gzip, chunked",
+                           "Transfer-Encoding: chunked, chunked", "Transfer-Encoding: identity",
+                           "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked", "Host: b"}) {
+    HttpClient client(port_);
+    client.send("POST /echo HTTP/1.1\r\nHost: a\r\n" + std::string(head) +
+                "\r\n\r\n0\r\n\r\nGET /hello HTTP/1.1\r\nHost: a\r\n\r\n");
+    const HttpReply reply = client.reply();
+    EXPECT_EQ(reply.status, 400) << head;
+    EXPECT_EQ(reply.headers.at("connection"), "close") << head;
+    EXPECT_EQ(client.read_some(), "") << head;
+  }
+  HttpClient old(port_);
+  old.send("POST /echo HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n");
+  EXPECT_EQ(old.reply().status, 400);
+  HttpClient upper(port_);
+  upper.send("POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: Chunked\r\n\r\n2\r\nab\r\n0\r\n\r\n");
+  EXPECT_EQ(upper.reply().body, "ab");
+}
+
 TEST_F(Http, LimitsSizesBeforeParsing) {
   start({.header_bytes_max = 4096, .body_bytes_max = 1000});
   HttpClient large(port_);
