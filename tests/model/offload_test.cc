@@ -126,6 +126,37 @@ TEST(OffloadFaults, DiskErrorsEndStepsNotTheProgram) {
   EXPECT_GT(store->stats().experts.failures + store->stats().rows.failures, 0u);
 }
 
+// Reads half of what is asked where that is more than a page, as a system may.
+class ShortQueue : public testing::ForwardingQueue {
+ public:
+  ShortQueue(std::unique_ptr<IoQueue> inner, std::atomic<int>* cuts) : ForwardingQueue(std::move(inner)), cuts_(cuts) {}
+  bool read(int fd, std::span<std::byte> into, uint64_t offset, uint64_t tag) override {
+    const size_t half = into.size() / 2 / kIoAlignment * kIoAlignment;
+    if (half > 0) ++*cuts_;
+    return ForwardingQueue::read(fd, half > 0 ? into.first(half) : into, offset, tag);
+  }
+
+ private:
+  std::atomic<int>* cuts_;
+};
+
+TEST(OffloadFaults, ShortReadsAreContinued) {
+  const auto c = testing::open_checkpoint("tiny-random");
+  const Result<std::vector<float>> expected = all_logits(*make_model(c, Kind::kFast, nullptr));
+  std::atomic<int> cuts{0};
+  const auto store =
+      open_store(*c, {.ram_bytes = least_budget(c->config()),
+                      .make_queue = [&](const IoQueue::Options& o) -> Result<std::unique_ptr<IoQueue>> {
+                        DI_ASSIGN_OR_RETURN(auto inner, IoQueue::create(o));
+                        return std::unique_ptr<IoQueue>(std::make_unique<ShortQueue>(std::move(inner), &cuts));
+                      }});
+  ASSERT_NE(store, nullptr);
+  const Result<std::vector<float>> got = all_logits(*make_model(c, Kind::kFast, store));
+  ASSERT_TRUE(got.ok()) << got.status().to_string();
+  EXPECT_TRUE(got.value() == expected.value());
+  EXPECT_GT(cuts, 100);
+}
+
 TEST(OffloadFaults, ACutFileIsAnError) {
   testing::TempDir dir;
   const std::string copy = dir.path() + "/model";
