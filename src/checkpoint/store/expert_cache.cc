@@ -301,19 +301,18 @@ bool ExpertCache::kept_for_guess(const Slot& s) const {
   return s.guess != Guess::kNone && stats_.layers_run <= s.guessed_at + kLayersAhead;
 }
 
-void ExpertCache::read_ahead(int layer, std::span<const int32_t> experts, Guess guess) {
+void ExpertCache::read_ahead(int layer, std::span<const int32_t> experts, size_t sure, Guess guess) {
   const size_t most = std::max<size_t>(1, slots_.size() / 4);
-  const bool sure = guess == Guess::kRouter;
-  const auto priority = sure ? DirectReader::Class::kWanted : DirectReader::Class::kSpare;
-  for (int32_t e : experts) {
-    const int32_t number = begin_[layer] + e;
+  for (size_t i = 0; i < experts.size(); ++i) {
+    const auto priority = i < sure ? DirectReader::Class::kWanted : DirectReader::Class::kSpare;
+    const int32_t number = begin_[layer] + experts[i];
     if (slot_of_[number] >= 0) {
       if (slots_[slot_of_[number]].state == State::kReading)
         reader_->promote(priority, static_cast<uint64_t>(slot_of_[number]), this);
       continue;
     }
     if (guesses_.size() >= most) return;
-    const int32_t slot = take_slot(sure ? std::numeric_limits<double>::infinity() : count_[number]);
+    const int32_t slot = take_slot(guess == Guess::kRouter ? std::numeric_limits<double>::infinity() : count_[number]);
     if (slot < 0) return;
     slots_[slot].guess = guess;
     slots_[slot].guessed_at = stats_.layers_run;
@@ -328,14 +327,14 @@ void ExpertCache::expect_next() {
   const int layers = static_cast<int>(last_.size());
   for (int d = 1; d <= kLayersAhead && d < layers; ++d) {
     const int layer = (layer_ + d) % layers;
-    if (last_[layer].size() <= kExpectedChoices) read_ahead(layer, last_[layer], Guess::kStepBefore);
+    if (last_[layer].size() <= kExpectedChoices) read_ahead(layer, last_[layer], 0, Guess::kStepBefore);
   }
 }
 
-void ExpertCache::expect(int layer, std::span<const int32_t> experts) {
+void ExpertCache::expect(int layer, std::span<const int32_t> experts, size_t sure) {
   const std::lock_guard lock(mutex_);
   drop_guesses(layer, experts);
-  if (guessing(Guess::kRouter)) read_ahead(layer, experts, Guess::kRouter);
+  if (guessing(Guess::kRouter)) read_ahead(layer, experts, sure, Guess::kRouter);
 }
 
 std::span<const ExpertCache::Arrived> ExpertCache::next() {

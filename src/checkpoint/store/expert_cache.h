@@ -66,8 +66,9 @@ class ExpertCache {
   void begin(int layer, std::span<const int32_t> experts);
   std::span<const Arrived> next();
   // Experts that `layer` will probably need, the surest first; it begins within the next few begin(). Replaces what was
-  // said of the layer before.
-  void expect(int layer, std::span<const int32_t> experts);
+  // said of the layer before. The first `sure` are read as soon as nothing needed is left to read, the others when
+  // nothing else is.
+  void expect(int layer, std::span<const int32_t> experts, size_t sure = SIZE_MAX);
   bool waits() const;       // next() would
   int outstanding() const;  // experts  // that next() has not given out yet
   Status take_error();
@@ -110,7 +111,7 @@ class ExpertCache {
   void read(int32_t slot, int32_t expert, DirectReader::Class priority);
   void issue();
   void expect_next();
-  void read_ahead(int layer, std::span<const int32_t> experts, Guess guess);
+  void read_ahead(int layer, std::span<const int32_t> experts, size_t sure, Guess guess);
   bool guessing(Guess guess);
   bool kept_for_guess(const Slot& s) const;
   void touch(int32_t expert);

@@ -187,8 +187,13 @@ TEST_F(Store, GuessesOfTheBackendAreRead) {
 // Holds what it has been given until it is opened.
 class GatedQueue : public testing::ForwardingQueue {
  public:
-  GatedQueue(std::unique_ptr<IoQueue> inner, std::atomic<bool>* open)
-      : ForwardingQueue(std::move(inner)), open_(open) {}
+  GatedQueue(std::unique_ptr<IoQueue> inner, std::atomic<bool>* open, std::vector<uint64_t>* offsets = nullptr)
+      : ForwardingQueue(std::move(inner)), open_(open), offsets_(offsets) {}
+  bool read(int fd, std::span<std::byte> into, uint64_t offset, uint64_t tag) override {
+    const bool queued = ForwardingQueue::read(fd, into, offset, tag);
+    if (queued && offsets_ != nullptr) offsets_->push_back(offset);
+    return queued;
+  }
   size_t wait(std::span<Done> done) override {
     open_->wait(false);
     return ForwardingQueue::wait(done);
@@ -196,13 +201,37 @@ class GatedQueue : public testing::ForwardingQueue {
 
  private:
   std::atomic<bool>* open_;
+  std::vector<uint64_t>* offsets_;
 };
 
-std::unique_ptr<DirectReader> gated_reader(std::atomic<bool>* open) {
-  return DirectReader::create({.depth = 1, .make_queue = [open](const IoQueue::Options& o) {
+std::unique_ptr<DirectReader> gated_reader(std::atomic<bool>* open, std::vector<uint64_t>* offsets = nullptr) {
+  return DirectReader::create({.depth = 1, .make_queue = [=](const IoQueue::Options& o) {
                                  return Result<std::unique_ptr<IoQueue>>(
-                                     std::make_unique<GatedQueue>(IoQueue::create(o).value(), open));
+                                     std::make_unique<GatedQueue>(IoQueue::create(o).value(), open, offsets));
                                }}).value();
+}
+
+TEST_F(Store, UnsureGuessesAreReadLast) {
+  std::atomic<bool> open{true};
+  std::vector<uint64_t> offsets;
+  reader_ = gated_reader(&open, &offsets);
+  file_ = reader_->add_file(path_).value();
+  const auto c = cache(16, true);
+  run(*c, 0, {1});
+  open = false;
+  c->expect(1, std::vector<int32_t>{3, 4}, 1);
+  c->expect(2, std::vector<int32_t>{5}, 1);
+  open = true;
+  open.notify_all();
+  c->settle();
+  const auto first_read = [&](int layer, size_t expert) {
+    const uint64_t page = places()[static_cast<size_t>(layer)][expert][0].offset / kIoAlignment * kIoAlignment;
+    return std::find(offsets.begin(), offsets.end(), page) - offsets.begin();
+  };
+  EXPECT_LT(first_read(1, 3), first_read(2, 5));
+  EXPECT_LT(first_read(2, 5), first_read(1, 4));
+  EXPECT_LT(first_read(1, 4), std::ssize(offsets));
+  reader_.reset();
 }
 
 TEST_F(Store, WrongGuessesAreReadNoFurther) {

@@ -11,6 +11,12 @@
 #include "ops/cpu/fast/backend.h"
 
 namespace deepinfer::ops::cpu::fast {
+namespace {
+
+// Of k choices those that are nearly always guessed right.
+int surer_part(int k) { return (2 * k + 2) / 3; }
+
+}  // namespace
 
 bool FastBackend::works_ahead(At where) const {
   return w_.store != nullptr && row_count(where.rows) <= kAheadRows;
@@ -44,12 +50,14 @@ void FastBackend::expect_foreseen(int layer, int64_t rows, int64_t k) {
                       [s](int32_t a, int32_t b) { return s[a] != s[b] ? s[a] > s[b] : a < b; });
     for (int64_t e = 0; e < k; ++e) guess_[e * rows + i] = order[e];
   }
-  auto end = guess_.begin();
-  for (const int32_t e : guess_) {
-    if (std::find(guess_.begin(), end, e) == end) *end++ = e;
+  size_t count = 0, sure = 0;
+  for (size_t i = 0; i < guess_.size(); ++i) {
+    const auto end = guess_.begin() + static_cast<std::ptrdiff_t>(count);
+    if (std::find(guess_.begin(), end, guess_[i]) == end) guess_[count++] = guess_[i];
+    if (i < static_cast<size_t>(surer_part(experts_per_row(layer)) * rows)) sure = count;
   }
-  guess_.erase(end, guess_.end());
-  w_.store->experts().expect(layer, guess_);
+  guess_.resize(count);
+  w_.store->experts().expect(layer, guess_, sure);
 }
 
 void FastBackend::expect_experts(At where) {
@@ -81,7 +89,7 @@ void FastBackend::expect_next_experts(At where) {
     mix_row(x, w_.layers[layer].hc_attn, pre, post, comb);
     foresee_row(layer, x, pre, post, comb, i);
   }
-  expect_foreseen(layer, rows, experts_per_row(layer));
+  expect_foreseen(layer, rows, surer_part(experts_per_row(layer)));
 }
 
 // The product of the next Engram layer needs nothing but token ids.
