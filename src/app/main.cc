@@ -1,3 +1,6 @@
+#include <signal.h>
+#include <unistd.h>
+
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -79,9 +82,23 @@ int run_main(int argc, char** argv) {
   return flush_output(runs.at(app.get_subcommands().front()->get_name())());
 }
 
+// Weights are read through mappings, where a read that fails is a signal. Says why before the signal ends the program.
+void explain_bus_errors() {
+  struct sigaction action = {};
+  action.sa_handler = [](int) {
+    static constexpr char kWords[] =
+        "deepinfer: A mapped file, most likely one of the model, was cut while it was in use, or its disk cannot be "
+        "read. deepinfer inspect MODEL tells whether the model is whole; then start again.\n";
+    (void)!::write(STDERR_FILENO, kWords, sizeof kWords - 1);
+  };
+  action.sa_flags = static_cast<int>(SA_RESETHAND);
+  ::sigaction(SIGBUS, &action, nullptr);
+}
+
 }  // namespace deepinfer::app
 
 int main(int argc, char** argv) {
+  deepinfer::app::explain_bus_errors();
   try {
     return deepinfer::app::run_main(argc, argv);
   } catch (const std::bad_alloc&) {

@@ -12,6 +12,7 @@ import tempfile
 import unittest
 
 from program import PROGRAM, SANITIZED
+from server import Server
 
 BUNDLED = pathlib.Path(__file__).resolve().parents[2] / "models" / "tiny"
 SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
@@ -107,6 +108,17 @@ class BadInputTest(unittest.TestCase):
     def test_shard_missing(self):
         (self.dir / SHARDS[1]).unlink()
         self.refused(SHARDS[1])
+
+    @unittest.skipIf(SANITIZED, "sanitizers have words of their own")
+    def test_shard_cut_while_it_is_served(self):
+        shards = [self.own(name) for name in SHARDS]
+        with Server("--context", "1024", model=self.dir) as server:
+            for path in shards:
+                os.truncate(path, 4096)
+            with self.assertRaises(OSError):
+                server.post("/v1/completions", {"model": "deepseek-v4.1-flash", "prompt": "Once", "max_tokens": 50})
+            self.assertEqual(server.process.wait(60), -signal.SIGBUS)
+            self.assertIn("deepinfer: A mapped file", server.output())
 
     def test_pipe_in_place_of_a_file(self):
         for name in (*SHARDS, "config.json", "tokenizer.json"):

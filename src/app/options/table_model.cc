@@ -7,7 +7,9 @@ namespace {
 
 std::string check_device(const std::string& value) { return engine::device_error(value); }
 
-std::string check_size(const std::string& value) { return parse_bytes(value).status().message(); }
+std::string check_size(const std::string& value) {
+  return parse_bytes(value).ok() ? "" : "must be a number and a unit, as in 24GiB, 800MB or 1.5T";
+}
 
 }  // namespace
 
