@@ -28,8 +28,8 @@ def setUpModule():
     if SANITIZED:
         raise unittest.SkipTest("needs a build without sanitizers")
     server = Server("--context", "32768")
-    client = openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0, timeout=60)
-    claude = anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0, timeout=60)
+    client = openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0, timeout=240)
+    claude = anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0, timeout=240)
     MODEL = client.models.list().data[0].id
 
 

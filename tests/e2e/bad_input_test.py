@@ -56,7 +56,7 @@ class BadInputTest(unittest.TestCase):
         environment = {"PATH": os.environ["PATH"], "HOME": self.home.name, **(env or {})}
         command = [PROGRAM, "run", *([str(self.dir if model is None else model)] if model != "" else []), *args]
         return subprocess.run(command, env=environment, stdin=None if data is not None else stdin, input=data, stdout=stdout,
-                              stderr=subprocess.PIPE, timeout=60, preexec_fn=preexec)
+                              stderr=subprocess.PIPE, timeout=240, preexec_fn=preexec)
 
     def refused(self, *words, args=("--prompt", "Hi"), **more):
         result = self.run_program(*args, **more)
@@ -117,7 +117,7 @@ class BadInputTest(unittest.TestCase):
                 os.truncate(path, 4096)
             with self.assertRaises(OSError):
                 server.post("/v1/completions", {"model": "deepseek-v4.1-flash", "prompt": "Once", "max_tokens": 50})
-            self.assertEqual(server.process.wait(60), -signal.SIGBUS)
+            self.assertEqual(server.process.wait(240), -signal.SIGBUS)
             self.assertIn("deepinfer: A mapped file", server.output())
 
     def test_pipe_in_place_of_a_file(self):
@@ -262,7 +262,7 @@ class CommandsTest(unittest.TestCase):
     """What all subcommands share."""
 
     def refused(self, *args, words=(), **more):
-        result = subprocess.run([PROGRAM, *args], stderr=subprocess.PIPE, timeout=60, **{"stdout": subprocess.PIPE, "stdin": subprocess.DEVNULL, **more})
+        result = subprocess.run([PROGRAM, *args], stderr=subprocess.PIPE, timeout=240, **{"stdout": subprocess.PIPE, "stdin": subprocess.DEVNULL, **more})
         errors = result.stderr.decode()
         self.assertEqual(result.returncode, 2, errors)
         self.assertRegex(errors, r"^deepinfer: [^\n]+\n$")

@@ -21,7 +21,7 @@ except ImportError:
 from program import SANITIZED  # noqa: E402
 from server import Server  # noqa: E402
 
-WAIT_S = 60
+WAIT_S = 240
 ENDED = {"completed", "failed", "cancelled", "expired"}
 
 
@@ -50,7 +50,7 @@ class BatchCase(unittest.TestCase):
     def start(self):
         self.server = Server("--state-dir", self.folder.name + "/state")
         self.addCleanup(self.server.__exit__)
-        self.client = openai.OpenAI(base_url=self.server.url + "/v1", api_key="none", max_retries=0, timeout=60)
+        self.client = openai.OpenAI(base_url=self.server.url + "/v1", api_key="none", max_retries=0, timeout=240)
         self.addCleanup(self.client.close)
 
     def upload(self, lines):

@@ -20,7 +20,7 @@ import tempfile
 import threading
 import time
 
-TIMEOUT_S = 40  # the machine may be busy
+TIMEOUT_S = 120  # the machine may be busy
 KEYS = {
     "Enter": ("Enter", 13, "\r"),
     "Escape": ("Escape", 27, ""),
@@ -306,7 +306,7 @@ class Browser:
                 )
             )
             if (
-                not self.lock.wait_for(lambda: self.answers is None or number in self.answers, timeout=60)
+                not self.lock.wait_for(lambda: self.answers is None or number in self.answers, timeout=240)
                 or self.answers is None
             ):
                 raise OSError(f"no answer of Chromium to {method}")

@@ -32,7 +32,7 @@ class BugsTest(unittest.TestCase):
         turns = [{"role": "user", "content": "Tell me a story."}]
         first = self.chat(turns, max_tokens=40)["choices"][0]["message"]["content"]
         turns += [{"role": "assistant", "content": first}, {"role": "user", "content": "And then?"}]
-        connection = http.client.HTTPConnection(self.server.url.split("//")[1], timeout=60)
+        connection = http.client.HTTPConnection(self.server.url.split("//")[1], timeout=240)
         body = {"model": MODEL, "messages": turns, "stream": True, "max_tokens": 4000, "ignore_eos": True, "temperature": 0, **OFF}
         connection.request("POST", "/v1/chat/completions", json.dumps(body))
         self.assertTrue(connection.getresponse().fp.readline())
@@ -51,7 +51,7 @@ class BugsTest(unittest.TestCase):
         def ask(checksum):
             system = [{"type": "text", "text": f"x-anthropic-billing-header: cc_version=2.0; cch={checksum};"}, {"type": "text", "text": rules}]
             body = {"model": MODEL, "max_tokens": 1, "system": system, "messages": [{"role": "user", "content": "Hello"}], **OFF}
-            connection = http.client.HTTPConnection(self.server.url.split("//")[1], timeout=120)
+            connection = http.client.HTTPConnection(self.server.url.split("//")[1], timeout=240)
             connection.request("POST", "/v1/messages", json.dumps(body))
             response = connection.getresponse()
             usage = json.loads(response.read())["usage"]

@@ -109,7 +109,7 @@ osd_max_object_name_len = 256
         shutil.rmtree(self.home, ignore_errors=True)
 
     def run(self, *words):
-        done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=120)
+        done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=240)
         if done.returncode:
             raise RuntimeError(f"{' '.join(words)}: {done.stderr[-1000:]}")
         return done.stdout

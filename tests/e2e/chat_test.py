@@ -14,7 +14,7 @@ import unittest
 
 from program import PROGRAM
 
-TIMEOUT_S = 60
+TIMEOUT_S = 120
 CTRL_C, CTRL_D, UP = b"\x03", b"\x04", b"\x1b[A"
 
 

@@ -22,7 +22,7 @@ class NodeClientsTest(unittest.TestCase):
                 ["node", "tests/e2e/clients_node.mjs", str(sdk_install.NODE_FOLDER), server.url],
                 capture_output=True,
                 text=True,
-                timeout=120,
+                timeout=240,
             )
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertRegex(done.stdout, r"^\d\d passed, 0 failed")

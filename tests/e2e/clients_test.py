@@ -55,8 +55,8 @@ def setUpModule():
     if SANITIZED:
         raise unittest.SkipTest("needs a build without sanitizers")
     server = Server("--context", "32768")
-    client = openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0, timeout=60)
-    claude = anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0, timeout=60)
+    client = openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0, timeout=240)
+    claude = anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0, timeout=240)
     MODEL = client.models.list().data[0].id
 
 
@@ -106,7 +106,7 @@ class OpenAiTest(unittest.TestCase):
     def test_many_at_once(self):
         async def run():
             async with openai.AsyncOpenAI(
-                base_url=server.url + "/v1", api_key="none", max_retries=0, timeout=60
+                base_url=server.url + "/v1", api_key="none", max_retries=0, timeout=240
             ) as many:
                 return await asyncio.gather(
                     *[
@@ -552,7 +552,7 @@ class KeysTest(unittest.TestCase):
                 [PROGRAM, "keys", "add", "alice", "--keys", file, "--tokens-per-minute", "5"],
                 capture_output=True,
                 text=True,
-                timeout=60,
+                timeout=240,
             )
             self.assertEqual(add.returncode, 0, add.stderr)
             key = add.stdout.split()[-1]

@@ -18,7 +18,7 @@ class ConfigTest(unittest.TestCase):
 
     def run_program(self, *args, env=None, code=0):
         result = subprocess.run([PROGRAM, *args], env={"PATH": os.environ["PATH"], "HOME": self.home.name, **(env or {})},
-                                capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
+                                capture_output=True, text=True, timeout=240, stdin=subprocess.DEVNULL)
         self.assertEqual(result.returncode, code, result.stderr)
         return result
 

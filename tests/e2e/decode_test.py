@@ -12,7 +12,7 @@ CALL = ('thought</think>\n\nLook:\n\n<｜DSML｜ calls>\n<｜DSML｜ invoke name
 
 
 def decode(text, *args):
-    return subprocess.run([PROGRAM, "decode", *args], input=text.encode(), capture_output=True, timeout=60)
+    return subprocess.run([PROGRAM, "decode", *args], input=text.encode(), capture_output=True, timeout=240)
 
 
 class DecodeTest(unittest.TestCase):

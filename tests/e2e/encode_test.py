@@ -13,7 +13,7 @@ PROMPT = "<｜begin▁of▁sentence｜><｜System｜>Be brief.<｜User｜>What i
 
 def encode(body, *args):
     text = body if isinstance(body, bytes) else json.dumps(body, ensure_ascii=False).encode()
-    return subprocess.run([PROGRAM, "encode", "-", *args], input=text, capture_output=True, timeout=60)
+    return subprocess.run([PROGRAM, "encode", "-", *args], input=text, capture_output=True, timeout=240)
 
 
 class EncodeTest(unittest.TestCase):
@@ -65,7 +65,7 @@ class EncodeTest(unittest.TestCase):
 
     def test_files_that_are_not_there(self):
         for args in (["/nonexistent/request.json"], ["-", "--model", "/nonexistent"]):
-            r = subprocess.run([PROGRAM, "encode", *args], input=json.dumps(CHAT).encode(), capture_output=True, timeout=60)
+            r = subprocess.run([PROGRAM, "encode", *args], input=json.dumps(CHAT).encode(), capture_output=True, timeout=240)
             self.assertEqual(r.returncode, 2)
             self.assertIn("nonexistent", r.stderr.decode())
 

@@ -17,7 +17,7 @@ from server import Server
 
 FILES = pathlib.Path(__file__).resolve().parents[1] / "data" / "serve" / "images"
 NO_EYES = "no vision tower"
-PATIENCE_S = 50  # for images that do come, on a busy machine
+PATIENCE_S = 150  # for images that do come, on a busy machine
 
 
 def data_url(data, kind="png"):

@@ -14,7 +14,7 @@ TINY = pathlib.Path("models/tiny").resolve()
 
 
 def inspect(*args):
-    return subprocess.run([PROGRAM, "inspect", *map(str, args)], capture_output=True, text=True, timeout=60)
+    return subprocess.run([PROGRAM, "inspect", *map(str, args)], capture_output=True, text=True, timeout=240)
 
 
 class InspectTest(unittest.TestCase):

@@ -128,7 +128,7 @@ class KvstoreTest(unittest.TestCase):
         known = (*remote, "--kv-token-file", str(token))
         self.assertEqual(self.generate(*known)[0], cold)
         server.signal(signal.SIGTERM)
-        self.assertEqual(server.process.wait(timeout=60), 0)
+        self.assertEqual(server.process.wait(timeout=240), 0)
         self.start(*options, listen=server.address)
         answers, cached = self.generate(*known)
         self.assertEqual(answers, cold)

@@ -384,7 +384,7 @@ class PageTest(unittest.TestCase):
                     [*command, code],
                     capture_output=True,
                     text=True,
-                    timeout=60,
+                    timeout=240,
                     cwd=sdk_install.NODE_FOLDER if name == "node" else None,
                 )
                 self.assertEqual(done.returncode, 0, code + done.stderr)

@@ -37,7 +37,7 @@ class PullTest(unittest.TestCase):
 
     def pull(self, *args, model="org/model", preexec=None, **env):
         return subprocess.run([PROGRAM, "pull", model, "--range-mib", "1", "--retries", "2", *args], env=self.environment(**env),
-                              capture_output=True, text=True, timeout=120, preexec_fn=preexec)
+                              capture_output=True, text=True, timeout=240, preexec_fn=preexec)
 
     def check_complete(self, result):
         self.assertEqual(result.returncode, 0, result.stderr)
@@ -162,7 +162,7 @@ class PullTest(unittest.TestCase):
         process = subprocess.Popen([PROGRAM, "pull", "org/model", "--range-mib", "1", "--connections", "1"],
                                    env=self.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         started.put(process)
-        process.communicate(timeout=60)
+        process.communicate(timeout=240)
         self.assertEqual(process.returncode, -signal.SIGKILL)
         self.hub.after_bytes = None
         self.assertFalse((self.repo / "refs" / "main").exists())
@@ -181,7 +181,7 @@ class PullTest(unittest.TestCase):
         process = subprocess.Popen([PROGRAM, "pull", "org/model", "--range-mib", "1", "--connections", "1"],
                                    env=self.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         started.put(process)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=240)
         self.assertEqual(process.returncode, 130, errors)
         self.assertIn("run the same command again", errors)
         self.hub.after_bytes = None

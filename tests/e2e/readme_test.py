@@ -42,7 +42,7 @@ class ReadmeTest(unittest.TestCase):
                         command,
                         capture_output=True,
                         text=True,
-                        timeout=60,
+                        timeout=240,
                         cwd=home,
                         env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
                     )

@@ -26,7 +26,7 @@ class RunTest(unittest.TestCase):
     def run_program(self, *args, program=PROGRAM, data=None, env=None):
         environment = {"PATH": os.environ["PATH"], "HOME": self.home.name, **(env or {})}
         result = subprocess.run([program, "run", *args], env=environment, input=data, stdin=None if data else subprocess.DEVNULL,
-                                capture_output=True, timeout=120)
+                                capture_output=True, timeout=240)
         self.assertEqual(result.returncode, 0, result.stderr.decode())
         return result
 
@@ -63,12 +63,12 @@ class RunTest(unittest.TestCase):
         whole = self.run_program(*common)
         environment = {"PATH": os.environ["PATH"], "HOME": self.home.name}
         little = subprocess.run([PROGRAM, "run", "--ram", "1MB", *common], env=environment, stdin=subprocess.DEVNULL,
-                                capture_output=True, timeout=120)
+                                capture_output=True, timeout=240)
         self.assertEqual(little.returncode, 2, little.stderr.decode())
         self.assertIn("--ram", little.stderr.decode())
         for megabytes in range(10, 200, 2):
             result = subprocess.run([PROGRAM, "run", "--ram", f"{megabytes}MB", *common], env=environment,
-                                    stdin=subprocess.DEVNULL, capture_output=True, timeout=120)
+                                    stdin=subprocess.DEVNULL, capture_output=True, timeout=240)
             if result.returncode == 0:
                 break
             self.assertIn("--ram", result.stderr.decode())
@@ -157,7 +157,7 @@ class RunTest(unittest.TestCase):
         self.assertEqual(answer["model"], str(prefix / "share/deepinfer/models/tiny"))
 
     def test_nothing_is_fetched_unasked(self):
-        result = subprocess.run([PROGRAM, "run", "org/model", "--prompt", "Hi"], capture_output=True, text=True, timeout=30,
+        result = subprocess.run([PROGRAM, "run", "org/model", "--prompt", "Hi"], capture_output=True, text=True, timeout=240,
                                 env={"PATH": os.environ["PATH"], "HOME": self.home.name, "HF_ENDPOINT": "http://127.0.0.1:1"})
         self.assertEqual(result.returncode, 2)
         self.assertIn("deepinfer pull org/model", result.stderr)

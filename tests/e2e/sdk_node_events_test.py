@@ -25,7 +25,7 @@ class NodeSdkTest(unittest.TestCase):
                  for name, api, body, text, finish in sdk_outputs.cases()]
         self.assertGreater(len(cases), 30)
         done = subprocess.run(["node", "tests/e2e/sdk_node_events.mjs", str(sdk_install.NODE_FOLDER)], input=json.dumps(cases), capture_output=True,
-                              text=True, timeout=120)
+                              text=True, timeout=240)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
 

@@ -26,7 +26,7 @@ def decode(program, api, body, text, finish, events):
         request.flush()
         done = subprocess.run([program, "decode", "--api", api, "--request", request.name, "--finish", finish, "--step", "5",
                                "--prompt-tokens", "21", "--cached-tokens", "16"] + (["--events"] if events else []),
-                              input=text.encode(), capture_output=True, timeout=60)
+                              input=text.encode(), capture_output=True, timeout=240)
     if done.returncode:
         raise AssertionError(done.stderr.decode())
     return done.stdout

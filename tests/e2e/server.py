@@ -17,7 +17,7 @@ import urllib.request
 
 from program import PROGRAM
 
-START_S = 60
+START_S = 240
 
 
 class Server:
@@ -47,7 +47,7 @@ class Server:
             self.url + path, data, {"content-type": "application/json", **(headers or {})}, method=method
         )
         try:
-            with urllib.request.urlopen(request, timeout=60) as response:
+            with urllib.request.urlopen(request, timeout=240) as response:
                 status, kind, text = response.status, response.headers.get("content-type", ""), response.read().decode()
         except urllib.error.HTTPError as error:
             status, kind, text = error.code, error.headers.get("content-type", ""), error.read().decode()
@@ -81,7 +81,7 @@ class Server:
         if shutil.which("gdb"):
             command = ["gdb", "-p", str(self.process.pid), "-batch", "-ex", "thread apply all backtrace 25"]
             try:
-                done = subprocess.run(command, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL)
+                done = subprocess.run(command, capture_output=True, text=True, timeout=240, stdin=subprocess.DEVNULL)
                 out += [line for line in done.stdout.splitlines() if line.startswith(("#", "Thread "))]
             except subprocess.TimeoutExpired:
                 out.append("gdb did not end within 120 s")
@@ -92,7 +92,7 @@ class Server:
         if self.process.poll() is None:
             self.process.terminate()
         try:
-            return self.process.wait(60)
+            return self.process.wait(240)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()

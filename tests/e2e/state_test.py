@@ -12,7 +12,7 @@ import uuid
 from program import SANITIZED
 from server import Server
 
-WAIT_S = 60
+WAIT_S = 240
 MODEL = "deepseek-v4.1-flash"
 
 
@@ -103,7 +103,7 @@ class FullDiskTest(StateCase):
                  f'name="file"; filename="in.jsonl"\r\n\r\n{content}\r\n--{mark}--\r\n')
         request = urllib.request.Request(self.server.url + "/v1/files", parts.encode(), {"content-type": "multipart/form-data; boundary=" + mark})
         try:
-            with urllib.request.urlopen(request, timeout=60) as response:
+            with urllib.request.urlopen(request, timeout=240) as response:
                 return response.status, json.load(response)
         except urllib.error.HTTPError as error:
             return error.code, json.load(error)

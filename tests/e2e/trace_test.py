@@ -69,7 +69,7 @@ class TraceTest(unittest.TestCase):
             while "a step in us" not in server.said:
                 server.said += server.process.stderr.readline()
             server.process.send_signal(signal.SIGTERM)
-            self.assertEqual(server.process.wait(60), 0)
+            self.assertEqual(server.process.wait(240), 0)
         self.assertRegex(server.said, r"step \d+ \((prefill|decode|mixed)\): .* aborted 0")
         steps = [json.loads(line) for line in trace.read_text().splitlines()][1:]
         drawn = [token for step in steps for tokens in step["drawn"] for token in tokens]
@@ -88,7 +88,7 @@ class TraceTest(unittest.TestCase):
                 server.request("POST", "/v1/chat/completions", {**chat, "max_tokens": 2})
                 server.said += server.process.stderr.readline()
             server.process.send_signal(signal.SIGTERM)
-            self.assertEqual(server.process.wait(60), 0)
+            self.assertEqual(server.process.wait(240), 0)
         tracks = [e for e in json.loads(loop.read_text()) if e["ph"] == "C" and e["name"].startswith("KV host chat ")]
         self.assertGreater(tracks[-1]["args"]["written"], 0)
 
