@@ -33,6 +33,8 @@ run "$tests/attend_test"
 run "$tests/cuda_model_stages_test" '--gtest_filter=*FlipsAreRare*:*AgreementOf*'
 run "$tests/cuda_model_invariance_test"
 run "$tests/cuda_offload_test"
+run "$tests/cuda_lost_test"
+if [ -x "$build/src/app/deepinfer" ]; then run python3 tests/cuda/kv_tiers.py "$build"; fi
 if [ -n "$memcheck" ]; then
   if command -v compute-sanitizer >/dev/null; then
     run compute-sanitizer --tool memcheck --error-exitcode 9 "$tests/linear_test"

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "checkpoint/config.h"
 #include "model/kv_memory.h"
 #include "model/model.h"
 #include "model/sequence.h"

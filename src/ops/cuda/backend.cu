@@ -1,11 +1,16 @@
 // Memory, row sets and graphs of the CUDA backend.
 #include "ops/cuda/backend.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
 #include "checkpoint/store/weight_store.h"
 #include "numeric/formats.h"
+#include "ops/cuda/refusals.h"
 
 namespace deepinfer::ops::cuda {
 
@@ -47,6 +52,16 @@ Status no_device(cudaError_t e) {
                     cudaGetErrorString(e));
 }
 
+// The driver's own end of the program would wait for the GPU. This runs before it, being registered last.
+void leave_when_the_program_ends() {
+  [[maybe_unused]] static const int once = ::on_exit(
+      [](int status, void*) {
+        std::fflush(nullptr);
+        ::_exit(status);
+      },
+      nullptr);
+}
+
 }  // namespace
 
 Arena::~Arena() {
@@ -59,10 +74,7 @@ Status Arena::take(size_t bytes, void** p) {
     size_t free = 0, total = 0;
     cudaMemGetInfo(&free, &total);
     if (e != cudaErrorMemoryAllocation) return cuda_error("allocate memory", e);
-    return make_error(Code::kResourceExhausted,
-                      "The GPU has {} MiB free of {} MiB, and {} MiB more are needed: use a smaller model, context or "
-                      "number of sequences, or the CPU (--device cpu).",
-                      free >> 20, total >> 20, bytes >> 20);
+    return too_little_memory(free, total, bytes);
   }
   blocks_.push_back(*p);
   bytes_ += bytes;
@@ -73,21 +85,13 @@ Status Arena::take(size_t bytes, void** p) {
 Result<std::unique_ptr<Backend>> Backend::create(int device, const Options& options) {
   int count = 0;
   if (const cudaError_t e = cudaGetDeviceCount(&count); e != cudaSuccess) return no_device(e);
-  if (device < 0 || device >= count)
-    return make_error(Code::kInvalidArgument, "There is no GPU {}: this machine has {}, counted from 0.", device,
-                      count);
+  DI_RETURN_IF_ERROR(check_number(device, count));
   cudaDeviceProp properties{};
   if (const cudaError_t e = cudaGetDeviceProperties(&properties, device); e != cudaSuccess)
     return cuda_error("be asked for its properties", e);
-  if (properties.major != 9 || properties.minor != 0) {
-    return make_error(Code::kUnsupported,
-                      "GPU {} ({}) has compute capability {}.{}, and this build has kernels for Hopper (9.0) alone; "
-                      "use the CPU (--device cpu).",
-                      device, properties.name, properties.major, properties.minor);
-  }
-  std::unique_ptr<Backend> b(new Backend());
+  DI_RETURN_IF_ERROR(check_architecture(device, properties.name, properties.major, properties.minor));
+  std::unique_ptr<Backend> b(new Backend(options));
   b->device_ = device;
-  b->options_ = options;
   b->multiprocessors_ = properties.multiProcessorCount;
   b->capabilities_ = {.backend = "cuda",
                       .numeric_class = "cuda-sm90-4",
@@ -100,7 +104,7 @@ Result<std::unique_ptr<Backend>> Backend::create(int device, const Options& opti
     if (const cudaError_t e = cudaStreamCreateWithFlags(s, cudaStreamNonBlocking); e != cudaSuccess)
       return cuda_error("create a stream", e);
   }
-  for (cudaEvent_t* s : {&b->forked_, &b->joined_}) {
+  for (cudaEvent_t* s : {&b->forked_, &b->joined_, &b->paced_}) {
     if (const cudaError_t e = cudaEventCreateWithFlags(s, cudaEventDisableTiming); e != cudaSuccess)
       return cuda_error("create an event", e);
   }
@@ -108,15 +112,18 @@ Result<std::unique_ptr<Backend>> Backend::create(int device, const Options& opti
 }
 
 Backend::~Backend() {
-  for (cudaStream_t s : {stream_, side_}) {
-    if (s != nullptr) cudaStreamSynchronize(s);
+  if (stream_ != nullptr) settle();
+  if (lost()) {  // to free anything would mean to wait; the driver takes it back when the process ends
+    arena_.abandon();
+    offload_.pinned.abandon();
+    return;
   }
   for (auto& [key, graph] : graphs_) cudaGraphExecDestroy(graph);
   for (RowSet& s : sets_) {
     if (s.copied != nullptr) cudaEventDestroy(s.copied);
     if (s.staging != nullptr) cudaFreeHost(s.staging);
   }
-  for (cudaEvent_t e : {forked_, joined_}) {
+  for (cudaEvent_t e : {forked_, joined_, paced_}) {
     if (e != nullptr) cudaEventDestroy(e);
   }
   for (cudaStream_t s : {stream_, side_}) {
@@ -131,6 +138,35 @@ void Backend::join() {
 
 void Backend::note(cudaError_t e) {
   if (e != cudaSuccess && error_ == cudaSuccess) error_ = e;
+}
+
+cudaError_t Backend::settle() {
+  note(cudaGetLastError());  // queries leave their "not ready" there
+  cudaError_t e = cudaSuccess;
+  for (cudaStream_t s : {stream_, side_}) {
+    if (e != cudaSuccess) break;
+    if (watchdog_.wait([&] { return (e = cudaStreamQuery(s)) == cudaErrorNotReady; })) continue;
+    leave_when_the_program_ends();
+    e = cudaErrorLaunchTimeout;
+  }
+  cudaGetLastError();
+  return e;
+}
+
+bool Backend::await(cudaEvent_t event) {
+  note(cudaGetLastError());
+  const bool done = watchdog_.wait([&] { return cudaEventQuery(event) == cudaErrorNotReady; });
+  cudaGetLastError();
+  return done;
+}
+
+void Backend::keep_pace(int layer) {
+  if (recording_ || layer % kPaceLayers != 0) return;
+  if (!await(paced_)) {
+    for (RowSet& s : sets_) s.rows = s.sequences = s.outputs = 0;  // stages of no rows do nothing
+    return;
+  }
+  note(cudaEventRecord(paced_, stream_));
 }
 
 int Backend::experts_per_row(int layer) const {
@@ -201,15 +237,19 @@ Result<KvMemory> Backend::allocate_kv(const KvLayout& layout, int pages, int slo
 }
 
 void Backend::kv_copy(std::byte* to, const std::byte* from, size_t bytes) {
+  if (lost()) return;
   note(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_));
 }
 
+// A copy from or to memory that is not pinned waits for the stream itself, so that it comes behind our own wait.
 Status Backend::kv_read(const std::byte* from, std::span<std::byte> to) {
+  DI_RETURN_IF_ERROR(synchronize());
   note(cudaMemcpyAsync(to.data(), from, to.size(), cudaMemcpyDefault, stream_));
   return synchronize();
 }
 
 Status Backend::kv_write(std::byte* to, std::span<const std::byte> from) {
+  DI_RETURN_IF_ERROR(synchronize());
   note(cudaMemcpyAsync(to, from.data(), from.size(), cudaMemcpyDefault, stream_));
   return synchronize();
 }
@@ -220,7 +260,7 @@ Status Backend::read(Role role, int64_t first_row, int64_t rows, std::span<doubl
     return make_error(Code::kInvalidArgument, "rows {}..{} of buffer {} do not exist or do not fit {} values",
                       first_row, first_row + rows, static_cast<int>(role), values.size());
   }
-  join();
+  DI_RETURN_IF_ERROR(synchronize());
   const size_t size = element_bytes(b.element);
   std::vector<uint8_t> raw(values.size() * size);
   note(cudaMemcpyAsync(raw.data(), static_cast<const uint8_t*>(b.data) + first_row * b.cols * size, raw.size(),
@@ -245,7 +285,7 @@ Status Backend::write(Role role, int64_t first_row, int64_t rows, std::span<cons
     return make_error(Code::kInvalidArgument, "rows {}..{} of buffer {} do not exist or do not fit {} values",
                       first_row, first_row + rows, static_cast<int>(role), values.size());
   }
-  join();
+  DI_RETURN_IF_ERROR(synchronize());
   if (role == Role::kSublayerIn) packed_in_ = {};
   const size_t size = element_bytes(b.element);
   std::vector<uint8_t> raw(values.size() * size);
@@ -282,13 +322,15 @@ Status Backend::begin(Rows which, const RowBatch& batch) {
       return make_error(Code::kInvalidArgument, "token {} is outside the vocabulary of {}", t, c_.vocab_size);
     }
   }
+  if (lost()) return synchronize();
   if (offload_.forget) DI_RETURN_IF_ERROR(forget_slots());
   if (checkpoint::WeightStore* store = offload_.store.get();
       store != nullptr && store->embedding_table() >= 0 && which != Rows::kDecoder) {
     store->rows().request(store->embedding_table(), batch.tokens);
   }
   RowSet& s = sets_[static_cast<int>(which)];
-  note(cudaEventSynchronize(s.copied));  // the copy before has left the staging buffer
+  // The copy before has left the staging buffer.
+  if (!await(s.copied)) return synchronize();
   s.rows = batch.rows;
   s.sequences = static_cast<int>(batch.sequences.size());
   s.outputs = static_cast<int>(batch.outputs.size());
@@ -339,6 +381,7 @@ Status Backend::begin(Rows which, const RowBatch& batch) {
 }
 
 void Backend::run(const GraphKey& key, const std::function<void()>& stages) {
+  if (lost()) return;
   join();  // events of one recording mean nothing in another
   if (key.rows == 0 || offload_.store != nullptr) return stages();  // the store needs the host between stages
   auto [entry, fresh] = graphs_.try_emplace({key.kind, key.rows}, nullptr);
@@ -362,10 +405,15 @@ void Backend::run(const GraphKey& key, const std::function<void()>& stages) {
 
 Status Backend::synchronize() {
   join();
-  cudaError_t e = cudaStreamSynchronize(stream_);
-  if (e == cudaSuccess) e = cudaGetLastError();
+  cudaError_t e = settle();
   if (error_ != cudaSuccess) e = error_;
   error_ = cudaSuccess;
+  if (lost()) {
+    return make_error(Code::kUnavailable,
+                      "The GPU has not ended a step within {:.4g} s and is taken for lost. Start the program again, on "
+                      "the CPU (--device cpu) if the GPU stays away.",
+                      watchdog_.limit_s());
+  }
   if (e == cudaSuccess) return offload_.store != nullptr ? read_errors() : Status();
   return make_error(Code::kUnavailable,
                     "The GPU failed in the middle of a step ({}). Start the program again, on the CPU (--device cpu) "

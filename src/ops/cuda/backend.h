@@ -6,7 +6,8 @@
 //   (embedding, Engram, drafter)
 //
 // The work of a step is queued on one stream; the shared expert runs beside router and routed experts on a second one,
-// from route() to combine(). Nothing waits for the device but read(), kv_read() and synchronize().
+// from route() to combine(). Nothing waits for the device but begin(), read(), kv_read(), kv_write() and synchronize(),
+// and they give up on a device that is lost (watchdog.h).
 #pragma once
 
 #include <array>
@@ -22,6 +23,7 @@
 #include "ops/cuda/linear.h"
 #include "ops/cuda/make.h"
 #include "ops/cuda/offload.h"
+#include "ops/cuda/watchdog.h"
 #include "ops/ops.h"
 #include "ops/rope.h"
 
@@ -37,6 +39,7 @@ class Arena {
   ~Arena();
   Status take(size_t bytes, void** p);  // zeroed, 256-byte aligned
   uint64_t bytes() const { return bytes_; }
+  void abandon() { blocks_.clear(); }  // never freed: freeing waits for the GPU
 
  private:
   std::vector<void*> blocks_;
@@ -117,7 +120,7 @@ class Backend : public Ops {
     int experts = 0;
   };
 
-  Backend() = default;
+  explicit Backend(const Options& options) : options_(options), watchdog_(options.step_limit_s) {}
   std::array<Buffer, kRoles> plan_buffers(const checkpoint::ModelConfig& c, const Limits& limits) const;
   Status upload(const void* from, size_t bytes, const void** to);
   Status upload_matrix(const Matrix& m, LinearWeights* out);
@@ -171,14 +174,24 @@ class Backend : public Ops {
   void window_rows(int layer, Rows set, const bf16* x);
   void start_drafts();  // column 0 of kDraftTokens
   void note(cudaError_t e);
+  // Waits for all that is queued: cudaErrorLaunchTimeout when the GPU is busy beyond the limit, and from then on.
+  cudaError_t settle();
+  bool await(cudaEvent_t event);  // false: lost
+  // The driver's queue is a thousand launches long, and a launch beyond it waits: so a step that is not a graph goes
+  // on only when the layers before the last kPaceLayers are done.
+  static constexpr int kPaceLayers = 8;
+  void keep_pace(int layer);
+  // Whether it is no use to queue anything more.
+  bool lost() const { return watchdog_.stuck(); }
 
   Options options_;
+  Watchdog watchdog_;
   Offload offload_;
   Status read_error_;  // of the weight store's experts
   int device_ = 0, multiprocessors_ = 1;
   Capabilities capabilities_;
   cudaStream_t stream_ = nullptr, side_ = nullptr;
-  cudaEvent_t forked_ = nullptr, joined_ = nullptr;
+  cudaEvent_t forked_ = nullptr, joined_ = nullptr, paced_ = nullptr;
   enum class Side { kIdle, kForked, kBusy } side_state_ = Side::kIdle;  // kForked: forked_ marks where route() began
   Arena arena_;
   checkpoint::ModelConfig c_;

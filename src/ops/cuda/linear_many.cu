@@ -239,6 +239,7 @@ __global__ __launch_bounds__((kRowGroups + 1) * kWarpgroup, kCtas) void rows_ker
 #pragma unroll
   for (int x = 0; x < kTokens / 2; ++x) acc[x] = total[x] = 0;
   const auto release = [&](uint64_t* barrier) {  // the stage may be filled again
+    __syncwarp();                                // all lanes have read it
     if (kCluster && lane == 0) barrier_arrive(barrier);
     if (!kCluster && lane < 2) barrier_arrive_remote(barrier, lane);
   };

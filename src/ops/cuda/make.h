@@ -11,6 +11,7 @@ namespace deepinfer::ops::cuda {
 struct Options {
   uint64_t memory_bytes = 0;  // of the GPU, for everything; 0: what is free
   int expert_slots_max = 0;   // routed experts that lie on the GPU at once; 0: as many as fit
+  double step_limit_s = 60;   // a GPU that is busy for longer is taken for lost
 };
 
 // kUnavailable without a usable GPU, kUnsupported on another architecture than Hopper.

@@ -188,6 +188,7 @@ __global__ void combine_kernel(const bf16* shared, const bf16* routed, int d, in
 void Backend::route(At where) {
   const RowSet& set = set_of(where.rows);
   const Layer& l = layers_[where.layer];
+  keep_pace(where.layer);
   if (set.rows == 0) return;
   const int experts = l.gate.n;
   join();

@@ -246,7 +246,7 @@ Status Backend::keep_experts(const MoeWeights& moe) {
     o.images.push_back(host);
     host += bytes;
   }
-  const cudaError_t error = cudaStreamSynchronize(stream_);
+  const cudaError_t error = settle();
   return error == cudaSuccess ? Status() : cuda_error("return weights", error);
 }
 
@@ -288,7 +288,7 @@ Status Backend::forget_slots() {
   note(cudaMemsetAsync(t.slot_of, 0xff, 4 * static_cast<size_t>(t.experts), stream_));
   note(cudaMemsetAsync(t.owner, 0xff, 4 * static_cast<size_t>(t.slot_count), stream_));
   note(cudaMemsetAsync(t.used, 0, 4 * static_cast<size_t>(t.slot_count), stream_));
-  const cudaError_t e = cudaStreamSynchronize(stream_);
+  const cudaError_t e = settle();
   return e == cudaSuccess ? Status() : cuda_error("clear memory", e);
 }
 
@@ -313,7 +313,7 @@ void Backend::read_experts(int layer) {
   const int first = o.first[static_cast<size_t>(layer)];
   note(cudaMemcpyAsync(o.missing, o.table.missing, 8 * static_cast<size_t>(o.most) + 4, cudaMemcpyDeviceToHost,
                        stream_));
-  note(cudaStreamSynchronize(stream_));
+  note(settle());
   if (error_ != cudaSuccess) return;
   std::vector<int32_t> wanted(static_cast<size_t>(o.missing[0]));
   for (size_t i = 0; i < wanted.size(); ++i) wanted[i] = o.missing[1 + 2 * i] - first;
@@ -332,7 +332,8 @@ void Backend::read_experts(int layer) {
       if (!status.ok() && read_error_.ok()) read_error_ = status;
       o.forget = o.forget || a.failed || !status.ok();
     }
-    note(cudaStreamSynchronize(stream_));  // next() takes the memory back
+    note(settle());  // next() takes the memory back
+    if (lost()) return;
   }
 }
 
@@ -340,9 +341,11 @@ void Backend::read_experts(int layer) {
 const uint8_t* Backend::read_rows(int table, int64_t count) {
   Offload& o = offload_;
   const std::byte* rows = o.store->rows().wait(table);
+  note(settle());
+  if (error_ != cudaSuccess) return o.rows;
   note(cudaMemcpyAsync(o.rows, rows, static_cast<size_t>(count) * o.store->rows().stride(table), cudaMemcpyHostToDevice,
                        stream_));
-  note(cudaStreamSynchronize(stream_));
+  note(settle());
   return o.rows;
 }
 
@@ -365,8 +368,10 @@ void Backend::request_engram_rows(int rows) {
   if (o.store == nullptr) return;
   const auto layers = static_cast<size_t>(c_.engram.size()), columns = static_cast<size_t>(c_.engram_columns());
   std::vector<int32_t> all(static_cast<size_t>(rows) * layers * columns);
+  note(settle());
+  if (error_ != cudaSuccess) return;
   note(cudaMemcpyAsync(all.data(), at<int32_t>(Role::kEngramRows), all.size() * 4, cudaMemcpyDeviceToHost, stream_));
-  note(cudaStreamSynchronize(stream_));
+  note(settle());
   if (error_ != cudaSuccess) return;
   for (size_t e = 0; e < layers; ++e) {
     if (o.store->engram_table(e) < 0) continue;
@@ -395,9 +400,10 @@ uint64_t Backend::free_bytes() const {
 
 ExpertTraffic Backend::expert_traffic() {
   unsigned long long counts[2] = {};
-  if (offload_.experts)
+  note(settle());
+  if (offload_.experts && !lost())
     note(cudaMemcpyAsync(counts, offload_.table.traffic, sizeof counts, cudaMemcpyDeviceToHost, stream_));
-  note(cudaStreamSynchronize(stream_));
+  note(settle());
   return {counts[0], counts[1], static_cast<uint64_t>(offload_.table.slot_bytes), offload_.table.slot_count};
 }
 

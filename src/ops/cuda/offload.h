@@ -28,6 +28,7 @@ class PinnedArena {
   ~PinnedArena();
   Status take(uint64_t bytes, void** p);
   uint64_t bytes() const { return bytes_; }
+  void abandon() { blocks_.clear(); }
 
  private:
   std::vector<void*> blocks_;

@@ -220,6 +220,31 @@ TEST(Engine, AFailedStepEndsTheCulpritOnly) {
   }
 }
 
+// A device that answers no more (a GPU that is lost): every request gets its sentence, none waits, later ones neither.
+TEST(Engine, ALostDeviceFailsEveryRequestWithItsSentence) {
+  for (const bool late : {false, true}) {
+    Fixture f;
+    std::atomic<int> steps = 0;
+    const auto lost = [&](const model::StepPlan&) {
+      return ++steps > 5 ? Status(Code::kUnavailable, "The GPU is taken for lost.") : Status();
+    };
+    (late ? f.device->on_logits : f.device->on_forward) = lost;
+    std::vector<std::unique_ptr<Stream>> streams;
+    for (int i = 0; i < 12; ++i) streams.push_back(f.engine->submit(greedy({10 + i, 3}, 40)).value());
+    for (const auto& stream : streams) {
+      const Got g = read(*stream);
+      EXPECT_EQ(g.reason, FinishReason::kFailed);
+      EXPECT_EQ(g.error.code(), Code::kUnavailable);
+      EXPECT_EQ(g.error.message(), "The GPU is taken for lost.");
+    }
+    const Got after = f.run(greedy({7}, 4));
+    EXPECT_EQ(after.reason, FinishReason::kFailed);
+    EXPECT_EQ(after.error.message(), "The GPU is taken for lost.");
+    EXPECT_TRUE(f.engine->drain(10).ok());
+    EXPECT_TRUE(f.engine->check_accounting().ok());
+  }
+}
+
 TEST(Engine, DamagedLogitsEndOneAnswer) {
   Fixture f;
   f.device->on_row = [](int64_t id, int position, int32_t, std::span<float> x) {

@@ -75,7 +75,7 @@ TEST_F(LoadingTest, AGpuByNumber) {
   install_fake(Code::kUnavailable);
   EXPECT_EQ(made("cuda:1"), "plain");
   EXPECT_EQ(made("cuda:1", "cuda"), "plain");
-  EXPECT_EQ(made("cuda:2"), "There is no such GPU.");
+  EXPECT_EQ(made("cuda:3"), "There is no such GPU.");
   EXPECT_EQ(ops::cuda_peak_flops(1, dir_.string()), 1e15);
   EXPECT_EQ(ops::cuda_peak_flops(1, "/nowhere"), 0);
 }
