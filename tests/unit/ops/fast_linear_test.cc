@@ -227,7 +227,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, FastLinear,
                                            Shape{WeightFormat::kFp8, 37, 32}, Shape{WeightFormat::kFp4, 64, 128},
                                            Shape{WeightFormat::kFp4, 70, 1184}, Shape{WeightFormat::kFp4, 5, 32},
                                            Shape{WeightFormat::kBf16, 33, 256}, Shape{WeightFormat::kBf16, 70, 1027},
-                                           Shape{WeightFormat::kBf16, 4, 24}));
+                                           Shape{WeightFormat::kBf16, 70, 32}, Shape{WeightFormat::kBf16, 4, 24}));
 
 TEST(FastPack, QuantisesAsTheDefinition) {
   std::mt19937 random(9);

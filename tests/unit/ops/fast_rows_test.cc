@@ -215,7 +215,29 @@ TEST(FastRows, Mix) {
       EXPECT_NEAR(m[r], want, 1e-9 * (std::abs(want) + 1));
     }
     std::vector<float> all(24);
-    k->mix_finish({m.data(), scale.data(), base.data(), 20, 1e-6, all.data(), all.data() + 4, all.data() + 8});
+    const std::vector<double> products = m;
+    const MixCall one = {m.data(), scale.data(), base.data(), 20, 1e-6, all.data(), all.data() + 4, all.data() + 8};
+    k->mix_finish(&one, 1);
+    for (int n = 2; n <= 5; ++n) {
+      std::vector<std::vector<float>> rows(n, std::vector<float>(24));
+      std::vector<std::vector<double>> of_row(n, products);
+      std::vector<MixCall> calls;
+      for (int i = 0; i < n; ++i) {
+        if (i > 0) of_row[i][9] += i;  // rows differ; the first is the one above
+        float* to = rows[i].data();
+        calls.push_back({of_row[i].data(), scale.data(), base.data(), 20, 1e-6, to, to + 4, to + 8});
+      }
+      k->mix_finish(calls.data(), n);
+      EXPECT_EQ(rows[0], all) << k->isa << " " << n;
+      for (int i = 1; i < n; ++i) EXPECT_NE(rows[i], rows[0]);
+      std::vector<float> alone(24);
+      of_row[n - 1] = products;
+      of_row[n - 1][9] += n - 1;
+      const MixCall last = {of_row[n - 1].data(), scale.data(),     base.data(),       20, 1e-6,
+                            alone.data(),         alone.data() + 4, alone.data() + 8};
+      k->mix_finish(&last, 1);
+      EXPECT_EQ(rows[n - 1], alone) << k->isa << " " << n;
+    }
     for (int j = 0; j < 4; ++j) {
       EXPECT_NEAR(all[j], 1 / (1 + std::exp(-(m[j] * scale[0] + base[j]))) + 1e-6, 1e-6);
       double column = 0;
@@ -340,6 +362,9 @@ TEST(FastRows, EngramSumsKeepTheirLanes) {
         for (const double v : lanes[s]) want += v;
         EXPECT_EQ(got[s], want) << k->isa << " " << n << " " << s;
       }
+      std::vector<float> plain = x;
+      k->add(plain.data(), value.data(), n);
+      for (int64_t i = 0; i < n; ++i) ASSERT_EQ(plain[i], value[i] + x[i]) << k->isa;
       std::vector<float> sum = x;
       k->add_gated(sum.data(), value.data(), 0.3f, n);
       for (int64_t i = 0; i < n; ++i) {

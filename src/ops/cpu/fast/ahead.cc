@@ -86,7 +86,8 @@ void FastBackend::expect_next_experts(At where) {
     if (engram_layer_ == layer)
       add_engram(layer, false, engram_kv_.data() + i * (c_.hc_mult + 1) * D, x,
                  scratch<float>(Slot::kScores, c_.hc_mult));
-    mix_row(x, w_.layers[layer].hc_attn, pre, post, comb);
+    const MixOut out = {pre, post, comb};
+    mix_rows(x, 1, w_.layers[layer].hc_attn, &out);
     foresee_row(layer, x, pre, post, comb, i);
   }
   expect_foreseen(layer, rows, surer_part(experts_per_row(layer)));

@@ -21,9 +21,10 @@ void query_codes(const float* query, int64_t groups, int8_t* codes, float* facto
 void best(const float* scores, int64_t n, int64_t keep, int32_t* out);
 void rotate(float* x, int64_t n, int64_t d, const float* cos, const float* sin, int64_t half, bool inverse);
 void engram_sums(const float* x, const float* k, const double* qk, int64_t n, double* out);
+void add(float* x, const float* v, int64_t n);
 void add_gated(float* x, const float* v, float gate, int64_t n);
 void mix_products(const float* fn, int64_t rows, int64_t width, const float* x, int64_t n, double* out);
-void mix_finish(const MixCall& call);
+void mix_finish(const MixCall* calls, int64_t n);
 void collapse_norm(const float* x, const float* pre, int64_t streams, int64_t n, const float* w, float eps, float* y,
                    float* out);
 void norm(const float* x, const float* w, int64_t n, float eps, float* out);

@@ -128,9 +128,11 @@ class FastBackend final : public Backend<float> {
   void best_entries(const float* scores, int64_t n, int64_t keep, int32_t* order) const override;
 
   void leave_row(int64_t i);
-  // The coefficients from a row's products with fn, which are scaled in place.
-  void finish_mix(double* products, const HyperWeights& w, float* pre, float* post, float* comb);
-  void mix_row(const float* x, const HyperWeights& w, float* pre, float* post, float* comb);
+  struct MixOut {
+    float *pre = nullptr, *post = nullptr, *comb = nullptr;
+  };
+  // The coefficients of n <= kMixTogether rows of streams, one behind the other.
+  void mix_rows(const float* x, int64_t n, const HyperWeights& w, const MixOut* out);
   void enter_rows(int64_t first, int64_t n, const HyperWeights& w, const float* norm_weight);
   static constexpr int64_t kMixTogether = 3;  // rows that share the loads of mHC's fn
   void pass_rows(Rows rows, bool leave, const At* enter, Sublayer entered);

@@ -1,4 +1,6 @@
 // Logits of the backbone and of the drafter (spec/model.md 5.1, 11.3).
+#include <algorithm>
+
 #include "ops/cpu/fast/backend.h"
 
 namespace deepinfer::ops::cpu::fast {
@@ -30,16 +32,22 @@ void FastBackend::draft_logits(int index) {
     for (int64_t i = 0; i < rank; ++i) sum += confidence_[D + i] * e[s * rank + i];
     at<float>(Role::kConfidence, s)[index] = sum;
   }
-  products(w_.markov_head, e, rank, n, at<float>(Role::kLogits), vocab);
-  auto add_base = [&](int64_t begin, int64_t end) {
+  // Each thread adds the base to the logits that it has just formed.
+  LinearCall all = call(w_.markov_head, pack_for(kFirst, w_.markov_head, e, rank, n), at<float>(Role::kLogits), vocab,
+                        false);
+  auto form = [&](int64_t begin, int64_t end) {
+    const int64_t first = begin * kBlockRows, last = std::min(end * kBlockRows, vocab);
+    LinearCall part = all;
+    part.row0 = first;
+    part.rows = last - first;
+    part.out += first;
+    k_.multiply(part, kernel_scratch(rank));
     for (int64_t s = 0; s < n; ++s) {
       const float* base = at<float>(Role::kDraftBase, set.sequences[s].first_row + index);
-      float* logits = at<float>(Role::kLogits, s);
-      for (int64_t v = begin; v < end; ++v) logits[v] = base[v] + logits[v];
+      k_.add(at<float>(Role::kLogits, s) + first, base + first, last - first);
     }
   };
-  constexpr int64_t kGrain = 16 << 10;
-  parallel(vocab, add_base, kGrain);
+  parallel((vocab + kBlockRows - 1) / kBlockRows, form);
 }
 
 }  // namespace deepinfer::ops::cpu::fast

@@ -12,39 +12,34 @@ void FastBackend::leave_row(int64_t i) {
             at<float>(Role::kComb, i), c_.hc_mult, c_.hidden_size);
 }
 
-void FastBackend::finish_mix(double* products, const HyperWeights& w, float* pre, float* post, float* comb) {
-  const int64_t coefficients = c_.hc_coefficients();
-  const double statistic =
-      1 / std::sqrt(products[coefficients] / static_cast<double>(c_.hc_width()) + c_.rms_norm_eps);
-  for (int64_t j = 0; j < coefficients; ++j) products[j] *= statistic;
-  if (c_.hc_mult == 4) {
-    k_.mix_finish({products, reinterpret_cast<const float*>(w.scale.data), reinterpret_cast<const float*>(w.base.data),
-                   static_cast<int>(c_.hc_sinkhorn_iters), c_.hc_eps, pre, post, comb});
-  } else {
-    mix_finish(products, w, pre, post, comb);
+void FastBackend::mix_rows(const float* x, int64_t n, const HyperWeights& w, const MixOut* out) {
+  const int64_t coefficients = c_.hc_coefficients(), width = c_.hc_width();
+  double* products = scratch<double>(Slot::kTile, n * (coefficients + 1));
+  k_.mix_products(reinterpret_cast<const float*>(w.fn.data), coefficients, width, x, n, products);
+  MixCall calls[kMixTogether];
+  for (int64_t i = 0; i < n; ++i) {
+    double* m = products + i * (coefficients + 1);
+    const double statistic = 1 / std::sqrt(m[coefficients] / static_cast<double>(width) + c_.rms_norm_eps);
+    for (int64_t j = 0; j < coefficients; ++j) m[j] *= statistic;
+    calls[i] = {m, reinterpret_cast<const float*>(w.scale.data), reinterpret_cast<const float*>(w.base.data),
+                static_cast<int>(c_.hc_sinkhorn_iters), c_.hc_eps, out[i].pre, out[i].post, out[i].comb};
+    if (c_.hc_mult != 4) mix_finish(m, w, out[i].pre, out[i].post, out[i].comb);
   }
-}
-
-void FastBackend::mix_row(const float* x, const HyperWeights& w, float* pre, float* post, float* comb) {
-  const int64_t coefficients = c_.hc_coefficients();
-  double* m = scratch<double>(Slot::kTile, coefficients + 1);
-  k_.mix_products(reinterpret_cast<const float*>(w.fn.data), coefficients, c_.hc_width(), x, 1, m);
-  finish_mix(m, w, pre, post, comb);
+  if (c_.hc_mult == 4) k_.mix_finish(calls, n);
 }
 
 void FastBackend::enter_rows(int64_t first, int64_t n, const HyperWeights& w, const float* norm_weight) {
-  const int64_t coefficients = c_.hc_coefficients(), streams = c_.hc_mult;
-  double* products = scratch<double>(Slot::kTile, n * (coefficients + 1));
-  float* next = scratch<float>(Slot::kScores, streams);
-  k_.mix_products(reinterpret_cast<const float*>(w.fn.data), coefficients, c_.hc_width(),
-                  at<float>(Role::kResidual, first), n, products);
+  const int64_t streams = c_.hc_mult;
+  float* next = scratch<float>(Slot::kScores, n * streams);
+  MixOut out[kMixTogether];
+  for (int64_t i = 0; i < n; ++i)
+    out[i] = {next + i * streams, at<float>(Role::kPost, first + i), at<float>(Role::kComb, first + i)};
+  mix_rows(at<float>(Role::kResidual, first), n, w, out);
   for (int64_t i = first; i < first + n; ++i) {
-    float *pre = at<float>(Role::kPre, i), *out = at<float>(Role::kSublayerIn, i);
-    finish_mix(products + (i - first) * (coefficients + 1), w, next, at<float>(Role::kPost, i),
-               at<float>(Role::kComb, i));
+    float *pre = at<float>(Role::kPre, i), *in = at<float>(Role::kSublayerIn, i);
     k_.collapse_norm(at<float>(Role::kResidual, i), pre, streams, c_.hidden_size, norm_weight,
-                     static_cast<float>(c_.rms_norm_eps), out, out);
-    std::copy(next, next + streams, pre);
+                     static_cast<float>(c_.rms_norm_eps), in, in);
+    std::copy_n(next + (i - first) * streams, streams, pre);
   }
 }
 

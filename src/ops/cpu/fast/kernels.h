@@ -158,13 +158,16 @@ struct Kernels {
   void (*rotate)(float* x, int64_t n, int64_t d, const float* cos, const float* sin, int64_t half, bool inverse);
   // out = sum of x * qk * k, of x * x and of k * k over n channels, in double as Engram's dot (ORDER.md).
   void (*engram_sums)(const float* x, const float* k, const double* qk, int64_t n, double* out);
+  // x = v + x.
+  void (*add)(float* x, const float* v, int64_t n);
   // x = bf16(x + gate * v).
   void (*add_gated)(float* x, const float* v, float gate, int64_t n);
 
   // n rows of x, one behind the other: out[i][j] = fn row j . x row i for j < rows, out[i][rows] = x . x; in double.
   // width: a multiple of 8.
   void (*mix_products)(const float* fn, int64_t rows, int64_t width, const float* x, int64_t n, double* out);
-  void (*mix_finish)(const MixCall& call);
+  // n calls of the same iterations and eps.
+  void (*mix_finish)(const MixCall* calls, int64_t n);
   // y = bf16(sum over s of pre[s] x[s * n + i]), then out = norm(y) with weights w; y and out may be the same.
   void (*collapse_norm)(const float* x, const float* pre, int64_t streams, int64_t n, const float* w, float eps,
                         float* y, float* out);

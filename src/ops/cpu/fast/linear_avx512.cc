@@ -303,8 +303,32 @@ void panels(const LinearCall& c, std::byte* scratch) {
   }
 }
 
+// One activation row and BF16 weights of 32 columns (the Markov head): a weight row is one register, so sixteen of them
+// run together.
+void narrow_row(const LinearCall& c) {
+  constexpr int kRows = 16;
+  const uint8_t* data = row_of(*c.w, c.row0).data;
+  const Words x = _mm512_loadu_si512(c.x.words), zero = _mm512_setzero_si512();
+  int64_t j = 0;
+  const auto rows = [&](int64_t count) __attribute__((always_inline)) {
+    __m512 acc[kRows];
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+      const Words w = r < count ? _mm512_loadu_si512(data + (j + r) * 64) : zero;
+      acc[r] = dot(dot(_mm512_setzero_ps(), w, x), zero, zero);  // the second: missing columns of the chunk
+    }
+    return sum_quads<4>(c, acc);
+  };
+  for (; j + kRows <= c.rows; j += kRows) _mm512_storeu_ps(c.out + j, rows(kRows));
+  if (j < c.rows)
+    _mm512_mask_storeu_ps(c.out + j, static_cast<__mmask16>((1u << (c.rows - j)) - 1), rows(c.rows - j));
+}
+
 template <WeightFormat F>
 void multiply_format(const LinearCall& c, std::byte* scratch) {
+  if constexpr (F == WeightFormat::kBf16) {
+    if (c.x.n == 1 && c.w->cols == 32) return narrow_row(c);
+  }
   switch (c.x.n) {
     case 0: return;
     case 1: return stream<F, 1>(c, scratch);

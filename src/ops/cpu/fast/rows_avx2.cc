@@ -91,8 +91,9 @@ void rotate(float* x, int64_t n, int64_t d, const float* cos, const float* sin, 
 void engram_sums(const float* x, const float* k, const double* qk, int64_t n, double* out) {
   engram_sums_row(x, k, qk, n, out);
 }
+void add(float* x, const float* v, int64_t n) { add_row(x, v, n); }
 void add_gated(float* x, const float* v, float gate, int64_t n) { add_gated_row(x, v, gate, n); }
-void mix_finish(const MixCall& call) { mix_finish_row(call); }
+void mix_finish(const MixCall* calls, int64_t n) { mix_finish_rows(calls, n); }
 void collapse_norm(const float* x, const float* pre, int64_t streams, int64_t n, const float* w, float eps, float* y,
                    float* out) {
   collapse_norm_row(x, pre, streams, n, w, eps, y, out);

@@ -81,7 +81,7 @@ void outer_block(const OuterCall& o, int64_t m, int64_t lane) {
     __m512i v[G];
 #pragma GCC unroll 4
     for (int g = 0; g < G; ++g) v[g] = _mm512_loadu_si512(b + g * 16);
-#pragma GCC unroll 6
+#pragma GCC unroll 12
     for (int i = 0; i < M; ++i) {
       const __m512i ai = _mm512_set1_epi32(static_cast<int>(a[i * o.a_row]));
 #pragma GCC unroll 4
@@ -96,6 +96,9 @@ void outer_block(const OuterCall& o, int64_t m, int64_t lane) {
 template <int G>
 void outer_lanes(const OuterCall& o, int64_t lane) {
   int64_t m = 0;
+  if constexpr (G == 1) {  // six sums would wait for each other
+    for (; m + 2 * kOuterRows <= o.m; m += 2 * kOuterRows) outer_block<2 * kOuterRows, G>(o, m, lane);
+  }
   for (; m + kOuterRows <= o.m; m += kOuterRows) outer_block<kOuterRows, G>(o, m, lane);
   switch (o.m - m) {
     case 5: return outer_block<5, G>(o, m, lane);
@@ -158,8 +161,9 @@ void rotate(float* x, int64_t n, int64_t d, const float* cos, const float* sin, 
 void engram_sums(const float* x, const float* k, const double* qk, int64_t n, double* out) {
   engram_sums_row(x, k, qk, n, out);
 }
+void add(float* x, const float* v, int64_t n) { add_row(x, v, n); }
 void add_gated(float* x, const float* v, float gate, int64_t n) { add_gated_row(x, v, gate, n); }
-void mix_finish(const MixCall& call) { mix_finish_row(call); }
+void mix_finish(const MixCall* calls, int64_t n) { mix_finish_rows(calls, n); }
 void collapse_norm(const float* x, const float* pre, int64_t streams, int64_t n, const float* w, float eps, float* y,
                    float* out) {
   collapse_norm_row(x, pre, streams, n, w, eps, y, out);

@@ -237,45 +237,72 @@ void engram_sums_row(const float* x, const float* k, const double* qk, int64_t n
   }
 }
 
+void add_row(float* x, const float* v, int64_t n) {
+  for (int64_t i = 0; i < n; i += 16) (F16::load(v + i, n - i) + F16::load(x + i, n - i)).store(x + i, n - i);
+}
+
 void add_gated_row(float* x, const float* v, float gate, int64_t n) {
   const F16 g = F16::all(gate);
   for (int64_t i = 0; i < n; i += 16)
     to_bf16(F16::load(x + i, n - i) + g * F16::load(v + i, n - i)).store(x + i, n - i);
 }
 
-// Rows of comb are vectors of four doubles.
-void mix_finish_row(const MixCall& c) {
+// The iterations of N calls side by side, since each waits for its own divisions. Rows of comb are vectors of four
+// doubles.
+template <int N>
+void mix_finish_together(const MixCall* calls) {
   const auto sigmoid = [](double x) { return 1 / (1 + ::exp(-x)); };
-  for (int j = 0; j < 4; ++j) {
-    c.pre[j] = static_cast<float>(sigmoid(c.m[j] * double{c.scale[0]} + double{c.base[j]}) + c.eps);
-    c.post[j] = static_cast<float>(2 * sigmoid(c.m[4 + j] * double{c.scale[1]} + double{c.base[4 + j]}));
-  }
-  const __m256d eps = _mm256_set1_pd(c.eps);
-  __m256d row[4];
+  const __m256d eps = _mm256_set1_pd(calls[0].eps);
+  __m256d row[4][N];
   const auto row_sum = [](__m256d v) {  // in every lane: (0 + 2) + (1 + 3)
     const __m256d t = _mm256_add_pd(v, _mm256_permute4x64_pd(v, 0x4e));
     return _mm256_add_pd(t, _mm256_permute4x64_pd(t, 0xb1));
   };
-  for (int j = 0; j < 4; ++j) {
-    double l[4], top = -1e300;
-    for (int k = 0; k < 4; ++k) {
-      l[k] = c.m[8 + 4 * j + k] * double{c.scale[2]} + double{c.base[8 + 4 * j + k]};
-      top = l[k] > top ? l[k] : top;
+  for (int n = 0; n < N; ++n) {
+    const MixCall& c = calls[n];
+    for (int j = 0; j < 4; ++j) {
+      c.pre[j] = static_cast<float>(sigmoid(c.m[j] * double{c.scale[0]} + double{c.base[j]}) + c.eps);
+      c.post[j] = static_cast<float>(2 * sigmoid(c.m[4 + j] * double{c.scale[1]} + double{c.base[4 + j]}));
     }
-    for (int k = 0; k < 4; ++k) l[k] = ::exp(l[k] - top);
-    const __m256d e = _mm256_loadu_pd(l);
-    row[j] = _mm256_add_pd(_mm256_div_pd(e, row_sum(e)), eps);
+    for (int j = 0; j < 4; ++j) {
+      double l[4], top = -1e300;
+      for (int k = 0; k < 4; ++k) {
+        l[k] = c.m[8 + 4 * j + k] * double{c.scale[2]} + double{c.base[8 + 4 * j + k]};
+        top = l[k] > top ? l[k] : top;
+      }
+      for (int k = 0; k < 4; ++k) l[k] = ::exp(l[k] - top);
+      const __m256d e = _mm256_loadu_pd(l);
+      row[j][n] = _mm256_add_pd(_mm256_div_pd(e, row_sum(e)), eps);
+    }
   }
-  const auto columns = [&] {
-    const __m256d s = _mm256_add_pd(_mm256_add_pd(_mm256_add_pd(row[0], row[1]), _mm256_add_pd(row[2], row[3])), eps);
-    for (int j = 0; j < 4; ++j) row[j] = _mm256_div_pd(row[j], s);
+  const auto columns = [&]() __attribute__((always_inline)) {
+#pragma GCC unroll 3
+    for (int n = 0; n < N; ++n) {
+      const __m256d s = _mm256_add_pd(
+          _mm256_add_pd(_mm256_add_pd(row[0][n], row[1][n]), _mm256_add_pd(row[2][n], row[3][n])), eps);
+#pragma GCC unroll 4
+      for (int j = 0; j < 4; ++j) row[j][n] = _mm256_div_pd(row[j][n], s);
+    }
   };
   columns();
-  for (int i = 1; i < c.iterations; ++i) {
-    for (int j = 0; j < 4; ++j) row[j] = _mm256_div_pd(row[j], _mm256_add_pd(row_sum(row[j]), eps));
+  for (int i = 1; i < calls[0].iterations; ++i) {
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; ++j) {
+#pragma GCC unroll 3
+      for (int n = 0; n < N; ++n) row[j][n] = _mm256_div_pd(row[j][n], _mm256_add_pd(row_sum(row[j][n]), eps));
+    }
     columns();
   }
-  for (int j = 0; j < 4; ++j) _mm_storeu_ps(c.comb + 4 * j, _mm256_cvtpd_ps(row[j]));
+  for (int n = 0; n < N; ++n) {
+    for (int j = 0; j < 4; ++j) _mm_storeu_ps(calls[n].comb + 4 * j, _mm256_cvtpd_ps(row[j][n]));
+  }
+}
+
+void mix_finish_rows(const MixCall* calls, int64_t n) {
+  int64_t i = 0;
+  for (; n - i >= 3; i += 3) mix_finish_together<3>(calls + i);
+  if (n - i == 2) mix_finish_together<2>(calls + i);
+  if (n - i == 1) mix_finish_together<1>(calls + i);
 }
 
 }  // namespace
