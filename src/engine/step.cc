@@ -48,6 +48,7 @@ StepJob* Engine::Impl::plan_step() {
   if (plan.empty() && running == nullptr) {
     empty_result.samples.clear();
     scheduler->commit(empty_result, begin_s);
+    collect_ends();  // of requests whose time was over before they ran
     return nullptr;
   }
   StepJob& job = running == &jobs[0] ? jobs[1] : jobs[0];

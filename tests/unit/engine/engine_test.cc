@@ -313,6 +313,21 @@ TEST(Engine, TimeoutsAndTheEndOfTheEngine) {
   EXPECT_EQ(read(*left).reason, FinishReason::kCancelled);
 }
 
+TEST(Engine, TimeMayBeOverBeforeARequestRuns) {
+  EngineOptions options;
+  options.queue_events = 8;
+  Fixture f(options, 1);
+  Request late = greedy({3, 4}, 10);
+  late.timeout_s = 1e-9;
+  EXPECT_EQ(f.run(late).reason, FinishReason::kTimeout);  // nothing else runs
+  auto unread = f.engine->submit(greedy({3, 4}, 200)).value();
+  late.timeout_s = 0.02;
+  const Got g = f.run(late);  // behind one that has the only place, and whose reader does not read
+  EXPECT_EQ(g.reason, FinishReason::kTimeout);
+  EXPECT_TRUE(g.tokens.empty());
+  EXPECT_EQ(read(*unread).tokens.size(), 200u);
+}
+
 TEST(Engine, RefusesMoreThanMayWait) {
   EngineOptions options;
   options.waiting_max = 2;
