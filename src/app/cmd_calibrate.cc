@@ -2,7 +2,6 @@
 #include <unistd.h>
 
 #include <deque>
-#include <fstream>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
@@ -15,6 +14,7 @@
 #include "app/terminal/interrupt.h"
 #include "app/terminal/terminal.h"
 #include "base/file.h"
+#include "base/line_file.h"
 #include "checkpoint/checkpoint.h"
 #include "engine/engine.h"
 #include "engine/model_executor.h"
@@ -37,8 +37,7 @@ struct Rounds {
 };
 
 Status collect(engine::Engine& engine, LineReader& reader, const std::string& path, const std::atomic<bool>& stop) {
-  std::ifstream file(path);
-  if (!file) return make_error(Code::kNotFound, "{} cannot be opened.", path);
+  DI_ASSIGN_OR_RETURN(LineFile file, LineFile::open(path, LineReader::kLineBytesMax));
   std::deque<std::unique_ptr<engine::Stream>> streams;
   const auto drain_one = [&streams] {
     for (engine::Event e; streams.front()->next(&e);) {
@@ -46,7 +45,7 @@ Status collect(engine::Engine& engine, LineReader& reader, const std::string& pa
     streams.pop_front();
   };
   std::string text;
-  for (int64_t number = 1; std::getline(file, text) && !stop; ++number) {
+  for (int64_t number = 1; !stop && file.next(&text); ++number) {
     if (text.find_first_not_of(" \t\r") == std::string::npos) continue;
     Line line;
     DI_RETURN_IF_ERROR(reader.read(text, number, &line).with_context(fmt::format("{}, line {}", path, number)));
@@ -56,6 +55,7 @@ Status collect(engine::Engine& engine, LineReader& reader, const std::string& pa
     if (streams.size() >= 2 * kSequences) drain_one();
   }
   while (!streams.empty()) drain_one();
+  DI_RETURN_IF_ERROR(file.status());
   return stop ? Status(Code::kCancelled, "Stopped.") : Status();
 }
 

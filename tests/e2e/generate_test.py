@@ -94,7 +94,8 @@ class GenerateTest(unittest.TestCase):
         good = chat("Say hello.")
         bad = [b"{", b"[1]", b'"x"', b"\xff\xfe", {"id": 1}, {"prompt": "x", "messages": []}, {"prompt": 5},
                {"custom_id": "q", "url": "/v1/embeddings", "body": {}}, {"custom_id": "q", "body": {}},
-               {"token_ids": []}, {"token_ids": [9999999], "max_tokens": 2}, {"token_ids": [5] * 2000, "max_tokens": 2},
+               {"token_ids": []}, {"token_ids": [5, 2.5]}, {"token_ids": [-1], "max_tokens": 2},
+               chat("x", allowed_token_ids=[]), {"token_ids": [9999999], "max_tokens": 2}, {"token_ids": [5] * 2000, "max_tokens": 2},
                chat("x", temperature=-1), chat("x", top_k=-7), chat("x", n=1000), chat("x", max_tokens=-1),
                chat("x", logit_bias={"9999999": -100}), chat("x", logit_bias={"-1": 5}), chat("x", logit_bias={"7": 1e9}),
                chat("x", logit_bias={"x": 1}), chat("x", stream=True), chat("x", min_p="much"), chat("long " * 3000)]
@@ -106,7 +107,9 @@ class GenerateTest(unittest.TestCase):
         for answer in lines[1:-1]:
             self.assertIsNone(answer["response"])
             self.assertGreater(len(answer["error"]["message"]), 10, answer)
-        for answer, name in zip(lines[13:21], ["temperature", "top_k", "n", "max_tokens", "logit_bias", "logit_bias", "logit_bias", "logit_bias"]):
+        self.assertIn("token_ids[1] is 2.5", lines[11]["error"]["message"])
+        self.assertIn("allowed_token_ids is empty", lines[13]["error"]["message"])
+        for answer, name in zip(lines[16:24], ["temperature", "top_k", "n", "max_tokens", "logit_bias", "logit_bias", "logit_bias", "logit_bias"]):
             self.assertIn(name, answer["error"]["message"])
         for answer in (lines[0], lines[-1]):
             self.assertIsNone(answer["error"])
@@ -221,6 +224,13 @@ class GenerateTest(unittest.TestCase):
         self.assertIn("not the output", self.run_program("--resume", code=2))
         os.remove(self.input)
         self.assertIn("Cannot read", self.run_program(code=2))
+        os.remove(self.output)
+        os.mkfifo(self.input)  # nobody writes: it must not wait
+        self.assertIn("a pipe", self.run_program(code=2))
+        self.input = "/dev/zero"
+        self.assertIn("no regular file", self.run_program(code=2))
+        self.input = self.home.name
+        self.assertIn("a folder", self.run_program(code=2))
 
 
 if __name__ == "__main__":

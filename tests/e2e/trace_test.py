@@ -57,6 +57,7 @@ class TraceTest(unittest.TestCase):
         (self.path / "bad.jsonl").write_text("\n".join([lines[0], json.dumps(step)]) + "\n")
         self.assertIn("first difference in step", self.run_program("replay", "bad.jsonl", code=1).stdout)
         self.assertIn("no step trace", self.run_program("replay", "in.jsonl", code=2).stderr)
+        self.assertIn("no regular file", self.run_program("replay", "/dev/zero", code=2).stderr)
         self.assertIn("Cannot write", self.run_program("generate", "in.jsonl", "-o", "o2", "--trace-steps", "/no/such/place", code=2).stderr)
 
     def test_serve_takes_the_engine_options_of_generate(self):

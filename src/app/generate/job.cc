@@ -1,10 +1,9 @@
 #include "app/generate/job.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
-#include <cstring>
-#include <fstream>
+
+#include "base/line_file.h"
 
 namespace deepinfer::app {
 namespace {
@@ -25,17 +24,6 @@ recipe::FinishReason api_reason(engine::FinishReason reason) {
     default:
       return recipe::FinishReason::kStop;
   }
-}
-
-// std::getline with a bound: what is longer than a line may be is read over, and `line` says so by its size.
-bool read_line(std::istream& file, std::string* line) {
-  line->clear();
-  constexpr size_t kKept = LineReader::kLineBytesMax + 1;
-  for (int c = file.get(); c != EOF; c = file.get()) {
-    if (c == '\n') return true;
-    if (line->size() < kKept) line->push_back(static_cast<char>(c));
-  }
-  return !line->empty();
 }
 
 }  // namespace
@@ -177,15 +165,14 @@ Status Job::write_finished(bool* wrote) {
 }
 
 Result<JobResult> Job::run(const std::string& path, const OnProgress& on_progress, const std::atomic<bool>* stop) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return make_error(Code::kNotFound, "Cannot read {}: {}.", path, std::strerror(errno));
+  DI_ASSIGN_OR_RETURN(LineFile file, LineFile::open(path, LineReader::kLineBytesMax));
   std::string text;
   int64_t number = 0;
   bool more = true;
   while (more || !items_.empty()) {
     if (stop->load()) return Status(Code::kCancelled, "Stopped.");
     while (more && static_cast<int>(items_.size()) < options_.in_work_max) {
-      more = read_line(file, &text);
+      more = file.next(&text);
       if (!more) break;
       ++number;
       if (!is_blank(text)) DI_RETURN_IF_ERROR(add(text, number));
@@ -201,16 +188,15 @@ Result<JobResult> Job::run(const std::string& path, const OnProgress& on_progres
     changed_.wait_for(lock, 200ms, [this] { return events_; });
     events_ = false;
   }
-  if (file.bad()) return make_error(Code::kIo, "Cannot read {}: {}.", path, std::strerror(errno));
+  DI_RETURN_IF_ERROR(file.status());
   return result_;
 }
 
 Result<int64_t> count_lines(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return make_error(Code::kNotFound, "Cannot read {}: {}.", path, std::strerror(errno));
+  DI_ASSIGN_OR_RETURN(LineFile file, LineFile::open(path, LineReader::kLineBytesMax));
   int64_t lines = 0;
-  for (std::string text; read_line(file, &text);) lines += !is_blank(text);
-  if (file.bad()) return make_error(Code::kIo, "Cannot read {}.", path);
+  for (std::string text; file.next(&text);) lines += !is_blank(text);
+  DI_RETURN_IF_ERROR(file.status());
   return lines;
 }
 

@@ -28,9 +28,12 @@ Status read_ids(const Json& body, std::string_view name, std::vector<int32_t>* o
   const Json* value = body.find(name);
   if (!is_set(value)) return Status();
   if (!value->is_array()) return bad_kind(name, *value, "a list of token ids");
+  if (value->as_array().empty()) return make_error(Code::kInvalidArgument, "{} is empty.", name);
   for (const Json& item : value->as_array()) {
     const std::optional<int64_t> n = item.is_integer() ? item.to_int64() : std::nullopt;
-    if (!n || *n < INT32_MIN || *n > INT32_MAX) return bad_kind(name, item, "a list of token ids");
+    if (!n || *n < 0 || *n > INT32_MAX)
+      return make_error(Code::kInvalidArgument, "{}[{}] is {}, which is no token id.", name, out->size(),
+                        item.is_number() ? recipe::to_compact_json(item) : item.kind_name());
     out->push_back(static_cast<int32_t>(*n));
   }
   return Status();
@@ -135,8 +138,7 @@ Status LineReader::read_body(Json body, recipe::Protocol protocol, Line* line) {
 Status LineReader::read_prompt(const recipe::Request& request, const Json& body, Line* line) {
   std::vector<int32_t>& ids = line->request.prompt;
   if (is_set(body.find("token_ids"))) {
-    DI_RETURN_IF_ERROR(read_ids(body, "token_ids", &ids));
-    return ids.empty() ? Status(Code::kInvalidArgument, "token_ids is empty.") : Status();
+    return read_ids(body, "token_ids", &ids);
   }
   const recipe::Prompt prompt = recipe::render_request(request);
   if (!prompt.images.empty()) return Status(Code::kUnsupported, "Images are not possible in a batch file yet.");

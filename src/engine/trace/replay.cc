@@ -1,9 +1,7 @@
 #include "engine/trace/replay.h"
 
-#include <cerrno>
 #include <chrono>
 #include <cmath>
-#include <cstring>
 #include <map>
 
 #include "engine/trace/step_line.h"
@@ -105,10 +103,12 @@ void compare(const TracedStep& traced, const TracedStep& now, ReplayReport* repo
 }  // namespace
 
 Result<Replay> Replay::open(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
+  DI_ASSIGN_OR_RETURN(LineFile file, LineFile::open(path, kStepLineBytesMax));
   std::string line;
-  if (!file) return make_error(Code::kNotFound, "Cannot read {}: {}.", path, std::strerror(errno));
-  if (!std::getline(file, line)) return make_error(Code::kInvalidArgument, "{} is empty.", path);
+  if (!file.next(&line)) {
+    DI_RETURN_IF_ERROR(file.status());
+    return make_error(Code::kInvalidArgument, "{} is empty.", path);
+  }
   Result<ExecutorInfo> info = parse_header_line(line);
   if (!info.ok()) return info.status().with_context(path);
   Replay replay(path, std::move(file));
@@ -141,9 +141,9 @@ Result<ReplayReport> Replay::run(StepExecutor& executor, StepObserver* observer,
   sched::StepResult before;
   const Clock::time_point start = Clock::now();
   std::string line;
-  for (int64_t number = 2; std::getline(file_, line); ++number) {
+  for (int64_t number = 2; file_.next(&line); ++number) {
     if (stop->load()) return Status(Code::kCancelled, "Stopped.");
-    if (file_.eof()) break;  // no newline: the process was killed while it wrote this
+    if (!file_.line_ended()) break;  // no newline: the process was killed while it wrote this
     const auto bad = [&](const Status& status) {
       return status.with_context(fmt::format("{} line {}", path_, number));
     };
@@ -179,6 +179,7 @@ Result<ReplayReport> Replay::run(StepExecutor& executor, StepObserver* observer,
     if (observer != nullptr) observer->on_step({again.plan, again.result, logits, again.at});
     before = std::move(step.result);
   }
+  DI_RETURN_IF_ERROR(file_.status());
   return report;
 }
 

@@ -12,10 +12,10 @@
 
 #include <atomic>
 #include <cstdint>
-#include <fstream>
 #include <memory>
 #include <string>
 
+#include "base/line_file.h"
 #include "base/status.h"
 #include "engine/executor.h"
 #include "engine/model_executor.h"
@@ -45,10 +45,10 @@ class Replay {
   Result<ReplayReport> run(StepExecutor& executor, StepObserver* observer, const std::atomic<bool>* stop);
 
  private:
-  Replay(std::string path, std::ifstream file) : path_(std::move(path)), file_(std::move(file)) {}
+  Replay(std::string path, LineFile file) : path_(std::move(path)), file_(std::move(file)) {}
 
   std::string path_;
-  std::ifstream file_;
+  LineFile file_;
   ExecutorInfo info_;
 };
 

@@ -14,7 +14,6 @@ using recipe::Json;
 using sched::MemoryOp;
 
 constexpr int64_t kVersion = 1;
-constexpr size_t kLineBytesMax = 256u << 20;
 
 template <class T>
 Json list_of(const std::vector<T>& values) {
@@ -96,7 +95,7 @@ class Reader {
 };
 
 Result<Json> parse_line(std::string_view line) {
-  DI_ASSIGN_OR_RETURN(Json root, recipe::parse_json(line, {.bytes_max = kLineBytesMax, .values_max = 100'000'000}));
+  DI_ASSIGN_OR_RETURN(Json root, recipe::parse_json(line, {.bytes_max = kStepLineBytesMax, .values_max = 100'000'000}));
   if (!root.is_object()) return Status(Code::kInvalidArgument, "it is no JSON object");
   return root;
 }

@@ -7,6 +7,7 @@
 // A trace begins with a header line that says what ran. Errors: kInvalidArgument for what is no such line.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -17,6 +18,8 @@
 #include "engine/step_observer.h"
 
 namespace deepinfer::engine {
+
+constexpr size_t kStepLineBytesMax = 256u << 20;
 
 // What a trace can be compared with later: the plan, the tokens, and of each row of logits its digest.
 struct TracedStep {
