@@ -1,5 +1,5 @@
 // deepinfer sweep -o FOLDER: the two curves of an engine, as CSV and SVG: prefill throughput against latency, decode
-// throughput against the speed of one answer.
+// throughput against the speed of one answer. The files are there from the start and grow with every point.
 #include <unistd.h>
 
 #include <filesystem>
@@ -84,11 +84,17 @@ Chart decode_chart(const Flags& f, const std::vector<Point>& points) {
   return chart;
 }
 
-Result<std::vector<Point>> run_points(const Flags& flags, const std::vector<int>& counts,
-                                      const std::atomic<bool>* stop) {
+Status write_all(const Flags& flags, const std::vector<Point>& points) {
+  DI_RETURN_IF_ERROR(write_file_atomically(flags.output + "/sweep.csv", csv(flags, points)));
+  DI_RETURN_IF_ERROR(write_file_atomically(flags.output + "/prefill.svg", to_svg(prefill_chart(flags, points))));
+  return write_file_atomically(flags.output + "/decode.svg", to_svg(decode_chart(flags, points)));
+}
+
+Status run_points(const Flags& flags, const std::vector<int>& counts, const std::atomic<bool>* stop) {
   const int tokens = std::max(flags.prompt_tokens + 1, flags.decode_prompt_tokens + flags.output_tokens);
   DI_ASSIGN_OR_RETURN(const auto llm, open_for_bench(flags, counts.back(), tokens, nullptr));
   std::vector<Point> points;
+  DI_RETURN_IF_ERROR(write_all(flags, points));  // before the long work: whether that is possible
   const bool full = flags.prefill == "full";
   uint64_t seed = flags.seed;
   for (int count : counts) {
@@ -103,6 +109,7 @@ Result<std::vector<Point>> run_points(const Flags& flags, const std::vector<int>
                            .full_prefill = full};
     DI_ASSIGN_OR_RETURN(p.prefill, measure_median(*llm, reading, flags.repeats, stop));
     DI_ASSIGN_OR_RETURN(p.decode, measure_median(*llm, writing, flags.repeats, stop));
+    DI_RETURN_IF_ERROR(write_all(flags, points));
     seed += 1000;
     if (flags.quiet) continue;
     write_out(
@@ -111,13 +118,7 @@ Result<std::vector<Point>> run_points(const Flags& flags, const std::vector<int>
                     count, p.prefill.prefill_tokens_per_s, p.prefill.first_token_s, p.decode.decode_tokens_per_s,
                     p.decode.user_tokens_per_s));
   }
-  return points;
-}
-
-Status write_all(const Flags& flags, const std::vector<Point>& points) {
-  DI_RETURN_IF_ERROR(write_file_atomically(flags.output + "/sweep.csv", csv(flags, points)));
-  DI_RETURN_IF_ERROR(write_file_atomically(flags.output + "/prefill.svg", to_svg(prefill_chart(flags, points))));
-  return write_file_atomically(flags.output + "/decode.svg", to_svg(decode_chart(flags, points)));
+  return Status();
 }
 
 int sweep(const Flags& flags) {
@@ -125,9 +126,7 @@ int sweep(const Flags& flags) {
   std::filesystem::create_directories(flags.output, error);
   if (error) return app::fail(fmt::format("Cannot make the folder {}: {}.", flags.output, error.message()));
   Interrupt interrupt;
-  const Result<std::vector<Point>> points = run_points(flags, numbers(flags.counts), &interrupt.flag());
-  if (!points.ok()) return fail(points.status());
-  const Status status = write_all(flags, points.value());
+  const Status status = run_points(flags, numbers(flags.counts), &interrupt.flag());
   return status.ok() ? kExitOk : fail(status);
 }
 
