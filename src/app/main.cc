@@ -13,6 +13,7 @@
 #include <fmt/format.h>
 
 #include "app/commands.h"
+#include "app/options/option.h"
 #include "app/run/printer.h"
 
 namespace deepinfer::app {
@@ -46,7 +47,19 @@ std::string usage_error(const CLI::App& app, const CLI::ParseError& error) {
   const std::string help = fmt::format("For more: deepinfer {}--help", path);
   const std::vector<std::string> rest = app.remaining(true);
   const bool has_commands = !at->get_subcommands([](const CLI::App*) { return true; }).empty();
-  if (has_commands && !rest.empty()) return fmt::format("There is no command \"{}{}\". {}", path, rest.front(), help);
+  std::vector<std::string> names;
+  if (has_commands && !rest.empty()) {
+    for (const CLI::App* command : at->get_subcommands({})) names.push_back(command->get_name());
+    return fmt::format("There is no command \"{}{}\".{} {}", path, rest.front(), suggestion(rest.front(), names), help);
+  }
+  for (const std::string& word : rest) {
+    if (!word.starts_with("--")) continue;
+    for (const CLI::Option* option : at->get_options()) {
+      for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+    }
+    const std::string name = word.substr(0, word.find('='));
+    return fmt::format("There is no option {}.{} {}", name, suggestion(name, names), help);
+  }
   return fmt::format("{}. {}", error.what(), help);
 }
 

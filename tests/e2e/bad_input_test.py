@@ -272,6 +272,9 @@ class CommandsTest(unittest.TestCase):
     def test_unknown_commands_and_flags(self):
         self.refused("frobnicate", words=('no command "frobnicate"',))
         self.refused(words=("subcommand is required",))
+        self.refused("serv", words=('no command "serv"', "Did you mean serve?"))
+        self.refused("generate", "in", "-o", "out", "--sequence", "4", words=("no option --sequence.", "Did you mean --sequences?"))
+        self.refused("generate", "in", "-o", "out", "--contxt=4", words=("no option --contxt.", "Did you mean --context?"))
         for command in ("run", "inspect", "encode", "decode", "generate", "pull"):
             self.refused(command, "--nonsense", words=(f"deepinfer {command} --help",))
 
