@@ -68,13 +68,21 @@ uint64_t seed_of(const py::handle& value) {
   return seed;
 }
 
+std::string text_of(std::string_view name, const py::handle& value) {
+  Py_ssize_t size = 0;
+  const char* data = PyUnicode_AsUTF8AndSize(value.ptr(), &size);
+  if (data != nullptr) return std::string(data, static_cast<size_t>(size));
+  PyErr_Clear();
+  throw py::value_error(fmt::format("{} holds a lone surrogate, which is no character.", name));
+}
+
 std::vector<std::string> texts_of(std::string_view name, const py::handle& value) {
-  if (py::isinstance<py::str>(value)) return {value.cast<std::string>()};
+  if (py::isinstance<py::str>(value)) return {text_of(name, value)};
   std::vector<std::string> texts;
   if (!py::isinstance<py::sequence>(value)) wrong_type(name, "a text or a list of texts", value);
   for (const py::handle& item : value) {
     if (!py::isinstance<py::str>(item)) wrong_type(name, "a text or a list of texts", item);
-    texts.push_back(item.cast<std::string>());
+    texts.push_back(text_of(name, item));
   }
   return texts;
 }
@@ -137,8 +145,9 @@ std::string python_names(std::string sentence) {
 }
 
 PromptInput prompt_of(const py::handle& prompt) {
-  if (py::isinstance<py::str>(prompt)) return PromptInput(prompt.cast<std::string>());
-  if (py::isinstance<py::bytes>(prompt)) wrong_type("A prompt", "a str or a list of token ids", prompt);
+  if (py::isinstance<py::str>(prompt)) return PromptInput(text_of("A prompt", prompt));
+  const bool list = py::isinstance<py::sequence>(prompt) || py::isinstance<py::array>(prompt);
+  if (!list || py::isinstance<py::bytes>(prompt)) wrong_type("A prompt", "a str or a list of token ids", prompt);
   return PromptInput(ids_of("A prompt", prompt));
 }
 
@@ -164,11 +173,14 @@ engine::Request request_of(LLM& llm, const py::dict& dict) {
   fields.read("min_tokens", &r.min_tokens);
   int32_t first_without_end = 0;
   fields.read("first_n_token_no_eos", &first_without_end);
+  if (first_without_end < 0)
+    throw py::value_error(fmt::format("first_n_token_no_eos is {}; it must be 0 or more.", first_without_end));
   r.min_tokens = std::max(r.min_tokens, first_without_end);
   fields.read("ignore_eos", &r.ignore_end);
   fields.read("stop_token_ids", &r.stop_tokens);
   if (fields.has("stop")) r.stop = texts_of("stop", fields.at("stop"));
   fields.read("allowed_token_ids", &r.allowed_tokens);
+  if (fields.has("allowed_token_ids") && r.allowed_tokens.empty()) throw py::value_error("allowed_token_ids is empty.");
   fields.read("golden_token_ids", &r.forced_tokens);
   fields.read("logprobs", &r.logprobs);
   fields.read("top_logprobs", &r.top_logprobs);

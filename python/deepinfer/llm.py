@@ -175,6 +175,8 @@ def _prompt_list(prompts: Any) -> list:
         return [prompts]
     if isinstance(prompts, np.ndarray) and prompts.ndim == 1 and prompts.dtype != object:
         return [prompts]
+    if not hasattr(prompts, "__iter__"):
+        raise ValueError(f"prompts must be a list of prompts, not {type(prompts).__name__}.")
     prompts = list(prompts)
     return [prompts] if prompts and all(isinstance(p, (int, np.integer)) for p in prompts) else prompts
 

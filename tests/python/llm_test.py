@@ -186,9 +186,9 @@ class LlmTest(unittest.TestCase):
 
     def test_refusals_name_the_parameter(self):
         bad = {"temperature": [-1, float("nan"), "hot", True], "top_p": [0, 1.1, None.__class__], "top_k": [0, -2, 1.5], "max_tokens": [-1, "x"],
-               "top_logprobs": [-1, 1001], "golden_token_ids": [[1 << 30], "ab", 5], "seq_seed": [-1, 1 << 64, 1.5], "stop": [5, [5], ""],
+               "top_logprobs": [-1, 1001], "golden_token_ids": [[1 << 30], "ab", 5], "seq_seed": [-1, 1 << 64, 1.5], "stop": [5, [5], "", "\ud800"], "first_n_token_no_eos": [-1],
                "logit_bias": [{5: 1e9}, {-1: 1}, [5]], "min_p": [2], "repetition_penalty": [0], "n": [0, 1000], "priority": [9],
-               "ignore_eos": [1], "allowed_token_ids": [[-1]]}
+               "ignore_eos": [1], "allowed_token_ids": [[-1], []]}
         for name, values in bad.items():
             for value in values:
                 with self.assertRaisesRegex(ValueError, name, msg=f"{name}={value!r}"):
