@@ -74,6 +74,8 @@ TEST_F(Plan, WrongSequence) {
 
 TEST_F(Plan, WrongTokens) {
   refuse([](StepPlan& p) { p.tokens[1] = 8192; }, "vocabulary");
+  refuse([](StepPlan& p) { p.history[1] = 8192; }, "vocabulary");
+  refuse([](StepPlan& p) { p.history[0] = -1; }, "feedback");
   refuse([](StepPlan& p) { p.tokens[1] = -1; }, "feedback");  // none was allowed
   refuse([](StepPlan& p) { p.tokens[1] = ops::kNoToken; }, "vocabulary");
   refuse([](StepPlan& p) { p.history.pop_back(); }, "history");

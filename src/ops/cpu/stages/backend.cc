@@ -369,6 +369,10 @@ Status Backend<T>::begin(Rows which, const RowBatch& batch) {
     if (t < 0 || t >= c_.vocab_size)
       return make_error(Code::kInvalidArgument, "token {} is outside the vocabulary of {}", t, c_.vocab_size);
   }
+  for (int32_t t : s.history) {
+    if (t != kNoToken && (t < 0 || t >= c_.vocab_size))
+      return make_error(Code::kInvalidArgument, "token {} is outside the vocabulary of {}", t, c_.vocab_size);
+  }
   if (w_.store != nullptr && w_.store->embedding_table() >= 0 && which != Rows::kDecoder)
     w_.store->rows().request(w_.store->embedding_table(), s.tokens);
   const int64_t half = c_.qk_rope_head_dim / 2;
