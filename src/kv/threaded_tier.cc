@@ -9,6 +9,8 @@
 #include <unordered_set>
 #include <vector>
 
+#include "kv/record_bytes.h"
+
 namespace deepinfer::kv {
 namespace {
 
@@ -19,7 +21,7 @@ struct Job {
   Tier::Ticket ticket = 0;
   BlockKey key;
   std::span<std::byte> into;
-  std::vector<std::byte> record;
+  RecordBytes record;
   PutInfo info;
 };
 
@@ -30,6 +32,7 @@ double now() {
 bool is_away(const Status& s) { return s.code() == Code::kUnavailable || s.code() == Code::kDeadlineExceeded; }
 
 constexpr auto kEndWait = std::chrono::seconds(3);
+constexpr size_t kSparesMax = 64;
 
 }  // namespace
 
@@ -49,6 +52,7 @@ struct ThreadedTier::Impl {
   std::deque<Job> jobs;
   std::deque<Completion> completions;
   std::unordered_set<Ticket> open;  // gets that may still be cancelled
+  std::vector<RecordBytes> spares;  // of puts that have ended, to be used again
   uint64_t queue_bytes = 0;
   int queued_gets = 0;
   double away_until = 0;
@@ -70,13 +74,14 @@ void ThreadedTier::Impl::work(RemoteStore& store) {
     run(store, job);
     lock.lock();
     queue_bytes -= job.record.size();
+    if (job.record.capacity() > 0 && spares.size() < kSparesMax) spares.push_back(std::move(job.record));
   }
   --alive;
   ended.notify_all();
 }
 
 void ThreadedTier::Impl::run(RemoteStore& store, Job& job) {
-  static thread_local std::vector<std::byte> buffer;
+  static thread_local RecordBytes buffer;
   Status status;
   size_t bytes = 0;
   {
@@ -158,14 +163,19 @@ Tier::Ticket ThreadedTier::get(const BlockKey& key, std::span<std::byte> into) {
 }
 
 Tier::Ticket ThreadedTier::put(const BlockKey& key, std::span<const std::byte> record, const PutInfo& info) {
+  Job job{.kind = JobKind::kPut, .key = key, .info = info};
   {
     const std::lock_guard lock(impl_->mutex);
     ++impl_->stats.puts;
     if (now() < impl_->away_until) return impl_->refuse("the store is away");
     if (impl_->queue_bytes + record.size() > impl_->options.queue_bytes_max)
       return impl_->refuse("too many writes wait for the store");
+    if (!impl_->spares.empty()) {
+      job.record = std::move(impl_->spares.back());
+      impl_->spares.pop_back();
+    }
   }
-  Job job{.kind = JobKind::kPut, .key = key, .record = {record.begin(), record.end()}, .info = info};
+  job.record.assign(record.begin(), record.end());
   const std::lock_guard lock(impl_->mutex);
   return impl_->add(std::move(job));
 }
