@@ -19,7 +19,8 @@ enum class MissReason : uint8_t {
   kShort,    // the prompt has no whole block before the rows that always run
   kNew,      // no earlier prompt of this tenant begins with the same block
   kDiffers,  // it differs from the most similar one in `block`, and what is before it came from the cache
-  kGone,     // blocks from `block` on were there once: they left, passed their time, or their tier did not answer
+  kGone,     // blocks from `block` on were there once: they left, passed their time, their tier did not answer, or
+             // computing them was faster
 };
 
 struct Explanation {

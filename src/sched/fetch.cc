@@ -38,6 +38,8 @@ bool Scheduler::Impl::choose_blocks(Sequence& s) {
   const double compute_s = std::max(kShortWaitS, computing_takes_s(saved));
   if (load_rate.seconds(end - first + gets_in_flight) > compute_s) {
     load_rate.fade();
+    ++stats.tier_loads_declined;
+    stats.tier_blocks_declined += end - first;
     return false;
   }
   Fetch& f = *s.fetch;
@@ -72,6 +74,7 @@ void Scheduler::Impl::issue_gets(Sequence& s) {
     if (!added) return;  // somebody else is at it
     if (gets_in_flight++ == 0) load_rate.asked(now_s);
     ++f.outstanding;
+    stats.tier_loads += !f.asked;
     f.asked = true;
     gets.push_back(s.keys[at]);
   }
@@ -97,6 +100,7 @@ void Scheduler::Impl::advance_fetches() {
   for (Sequence* s : fetching) {
     Fetch& f = *s->fetch;
     bool done = now_s >= f.until_s;
+    stats.tier_loads_late += done && f.asked && f.arrived < f.end;
     if (!done && !f.asked && f.looked_at != claims_version) {
       // Who had the claim may have brought the blocks into the index meanwhile.
       f.looked_at = claims_version;

@@ -115,6 +115,9 @@ struct SchedulerStats {
   int64_t submitted = 0, ended = 0, spilled = 0, recomputed = 0, spill_losses = 0, copies_on_write = 0, forks = 0;
   int64_t cached_tokens = 0, replayed_rows = 0;
   int64_t tier_blocks = 0, tier_losses = 0, tier_puts = 0, tier_puts_skipped = 0;  // losses: fetched and not used
+  // Prompts that asked lower tiers for blocks; of these, waits that ended before all blocks had come. Declined: prompts
+  // that did not ask, since computing takes less time by what both have taken lately; with their blocks.
+  int64_t tier_loads = 0, tier_loads_late = 0, tier_loads_declined = 0, tier_blocks_declined = 0;
   int64_t snapshots_taken = 0, snapshots_used = 0, snapshots_skipped = 0;
   std::array<int64_t, kLimits> limit_hits = {};
 };

@@ -169,7 +169,21 @@ void ServiceMetrics::update(const engine::EngineStats& stats, int blocks,
   if (stats.weights) update_weights(*stats.weights);
   update_drafts(stats.drafts);
   tiers_.update(stats.tier_counts, tenant);
+  if (!stats.tier_counts.empty()) update_loads(s);
   update_process();
+}
+
+// Only where there are lower tiers.
+void ServiceMetrics::update_loads(const sched::SchedulerStats& s) {
+  const auto raise = [this](const char* name, const char* help, int64_t value) {
+    metrics_.counter(name, help).raise_to(static_cast<double>(value));
+  };
+  raise("deepinfer_kv_loads_total", "Prompts that asked lower tiers for blocks.", s.tier_loads);
+  raise("deepinfer_kv_loads_late_total", "Of those, waits that ended before all blocks had come.", s.tier_loads_late);
+  raise("deepinfer_kv_loads_declined_total",
+        "Prompts that did not ask, since computing takes less time by what both have taken lately.",
+        s.tier_loads_declined);
+  raise("deepinfer_kv_blocks_declined_total", "Their blocks.", s.tier_blocks_declined);
 }
 
 // Made with the first figures: a service whose weights are all in memory has none of them.

@@ -48,6 +48,7 @@ class ServiceMetrics {
   };
   void update_process();
   void update_weights(const checkpoint::StoreStats& stats);
+  void update_loads(const sched::SchedulerStats& stats);
   void update_drafts(const engine::DraftStats& stats);
   observe::Counter& by_place(std::string_view name, size_t place);
 

@@ -48,7 +48,10 @@ TEST(Load, FastTiersAreAskedForEverything) {
   for (int i = 1; i <= 5; ++i) {
     EXPECT_EQ(loads.run(0.1), 6);
     EXPECT_EQ(loads.driver.s->stats().tier_blocks, 6 * i);
+    EXPECT_EQ(loads.driver.s->stats().tier_loads, i);
   }
+  EXPECT_EQ(loads.driver.s->stats().tier_loads_declined, 0);
+  EXPECT_EQ(loads.driver.s->stats().tier_loads_late, 0);
 }
 
 TEST(Load, SlowTiersAreLeftAloneAndTriedAgainLater) {
@@ -58,6 +61,9 @@ TEST(Load, SlowTiersAreLeftAloneAndTriedAgainLater) {
   while (declined < 100 && loads.run(300) == 0) ++declined;
   EXPECT_GE(declined, 5);
   EXPECT_LT(declined, 60);
+  const SchedulerStats counted = loads.driver.s->stats();
+  EXPECT_EQ(counted.tier_loads_declined, declined);
+  EXPECT_EQ(counted.tier_blocks_declined, 6 * declined);
   // It has become fast: after a few tries it is used for everything again.
   int asked = 0;
   for (int i = 0; i < 200 && asked < 6; ++i) asked = loads.run(0.1);
@@ -86,6 +92,8 @@ TEST(Load, PartOfAPromptIsUsedWhenTheRestIsLate) {
   loads.driver.step();
   EXPECT_FALSE(loads.driver.s->fetching());
   EXPECT_EQ(loads.driver.s->stats().tier_blocks, 3);
+  EXPECT_EQ(loads.driver.s->stats().tier_loads, 1);
+  EXPECT_EQ(loads.driver.s->stats().tier_loads_late, 1);
   loads.driver.drain();
 }
 
