@@ -78,7 +78,17 @@ class RadosTest(unittest.TestCase):
             ceph.wait_for(lambda: "10 up" in ceph.ceph("osd", "stat"))
             ceph.wait_for(lambda: "peering" not in ceph.ceph("pg", "stat"))
             time.sleep(5)
-            self.assertEqual(self.generate(*remote), (cold, all_cached), "two OSDs of twelve were lost")
+            # A block that comes late is computed, which is no loss; sooner or later all of them come in time.
+            cached = []
+
+            def all_came():
+                answers, n = self.generate(*remote)
+                self.assertEqual(answers, cold, "two OSDs of twelve were lost")
+                cached.append(n)
+                return n == all_cached
+
+            ceph.wait_for(all_came)
+            print(f"with two OSDs lost: {cached} tokens from the cache")
             ceph.osds[5].kill()
             answers, _ = self.generate(*remote)
             self.assertEqual(answers, cold, "just after the loss of a third OSD")
