@@ -10,6 +10,8 @@ namespace deepinfer::ops::cpu::fast {
 namespace {
 
 constexpr int64_t kKeysOfTask = 1024;
+constexpr int64_t kQueryBytesOfTask = 16 << 10;  // they stay in the first-level cache
+constexpr int kScoreRowsMax = 32;
 
 }  // namespace
 
@@ -41,11 +43,12 @@ void FastBackend::score_keys(const RowSet& set, const KvSource& source, int rati
     for (int row = task.row0; row < task.row0 + task.rows; ++row) {
       const int64_t visible = std::min<int64_t>(keys, (set.positions[row] + 1) / ratio - g0);
       if (visible <= 0) continue;
-      float scores[kKeyLanes];
+      float some[kKeyLanes];
+      float *scores = row_scores(row) + g0, *to = visible == kKeyLanes ? scores : some;
       k_.score({codes, factors, heads, d, index_codes_.data() + row * heads * d,
                 index_factors_.data() + row * heads * groups, index_twelve_.data() + row * heads * groups,
-                at<float>(Role::kIndexWeights, row), scores});
-      std::copy_n(scores, visible, row_scores(row) + g0);
+                at<float>(Role::kIndexWeights, row), to});
+      if (to == some) std::copy_n(some, visible, scores);
     }
   }
 }
@@ -60,6 +63,9 @@ void FastBackend::select(At where) {
   const checkpoint::LayerInfo& layer = c_.layers[where.layer];
   const KvSource& keys = layout_.sources[layout_.source_at(layer.index_key_source)];
   const int64_t in_group = limits_.keep_scores ? set.rows : static_cast<int64_t>(scores_.size()) / limits_.context_max;
+  // A panel of keys is decoded once for all rows of a task.
+  const int task_rows = static_cast<int>(std::clamp<int64_t>(kQueryBytesOfTask / (c_.index_n_heads * c_.index_head_dim),
+                                                             kScoreRows, kScoreRowsMax));
   const auto visible_of = [&](int row) { return int64_t{set.positions[row] + 1} / layer.ratio; };
   const auto needed = [&](int row) { return visible_of(row) > c_.index_topk || limits_.keep_scores; };
   for (int row0 = 0; row0 < set.rows; row0 += static_cast<int>(in_group)) {
@@ -68,7 +74,7 @@ void FastBackend::select(At where) {
     score_tasks_.clear();
     for (int row = row0; row < end;) {
       int rows = 1;
-      while (row + rows < end && rows < kScoreRows && set.sequence[row + rows] == set.sequence[row]) ++rows;
+      while (row + rows < end && rows < task_rows && set.sequence[row + rows] == set.sequence[row]) ++rows;
       for (int64_t k = 0; needed(row + rows - 1) && k < visible_of(row + rows - 1); k += kKeysOfTask)
         score_tasks_.push_back({row, rows, k});
       row += rows;
