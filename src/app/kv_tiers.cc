@@ -25,6 +25,7 @@ constexpr size_t kTokenBytesMax = 4096;
 constexpr double kPeersWaitS = 2, kDayS = 86400;
 constexpr uint64_t kLogBytes = 64u << 20;
 constexpr int kRadosThreads = 16;
+constexpr double kRadosEndS = 60;
 
 Result<std::shared_ptr<kv::Tier>> open_remote(const std::string& url, const std::string& token_file) {
   if (url.starts_with("kvstore:")) {
@@ -36,10 +37,13 @@ Result<std::shared_ptr<kv::Tier>> open_remote(const std::string& url, const std:
   }
   DI_ASSIGN_OR_RETURN(std::unique_ptr<kv::RemoteStore> store, kv::open_remote_store(url));
   DI_RETURN_IF_ERROR(store->ping().with_context("The remote KV store cannot be used"));
-  // A write to an erasure-coded pool waits for many disks, so that more of them at once pay.
-  const int threads = store->name() == "rados" ? kRadosThreads : kv::ThreadedTierOptions().threads;
-  return std::shared_ptr<kv::Tier>(
-      std::make_shared<kv::ThreadedTier>(std::move(store), kv::ThreadedTierOptions{.threads = threads}));
+  kv::ThreadedTierOptions threads;
+  if (store->name() == "rados") {
+    // A write to an erasure-coded pool waits for many disks, so that more of them at once pay. Its calls all end by
+    // themselves, and its library does not outlive the end of the program.
+    threads = {.threads = kRadosThreads, .end_wait_s = kRadosEndS};
+  }
+  return std::shared_ptr<kv::Tier>(std::make_shared<kv::ThreadedTier>(std::move(store), threads));
 }
 
 Status log_prompts(const std::string& path, engine::EngineOptions* options) {

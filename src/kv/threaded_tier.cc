@@ -31,7 +31,6 @@ double now() {
 
 bool is_away(const Status& s) { return s.code() == Code::kUnavailable || s.code() == Code::kDeadlineExceeded; }
 
-constexpr auto kEndWait = std::chrono::seconds(3);
 constexpr size_t kSparesMax = 64;
 
 }  // namespace
@@ -48,7 +47,7 @@ struct ThreadedTier::Impl {
 
   mutable std::mutex mutex;
   std::condition_variable queued, ended;
-  int alive = 0;  // threads
+  int alive = 0;  // threads that still have their store
   std::deque<Job> jobs;
   std::deque<Completion> completions;
   std::unordered_set<Ticket> open;  // gets that may still be cancelled
@@ -76,8 +75,6 @@ void ThreadedTier::Impl::work(RemoteStore& store) {
     queue_bytes -= job.record.size();
     if (job.record.capacity() > 0 && spares.size() < kSparesMax) spares.push_back(std::move(job.record));
   }
-  --alive;
-  ended.notify_all();
 }
 
 void ThreadedTier::Impl::run(RemoteStore& store, Job& job) {
@@ -142,17 +139,29 @@ ThreadedTier::ThreadedTier(std::unique_ptr<RemoteStore> store, const ThreadedTie
   impl_->alive = threads;
   for (int i = 0; i < threads; ++i) {
     std::unique_ptr<RemoteStore> own = i + 1 < threads ? store->clone() : std::move(store);
-    std::thread([impl = impl_, own = std::move(own)] { impl->work(*own); }).detach();
+    threads_.emplace_back([impl = impl_, own = std::move(own)]() mutable {
+      impl->work(*own);
+      own.reset();
+      const std::lock_guard lock(impl->mutex);
+      --impl->alive;
+      impl->ended.notify_all();
+    });
   }
 }
 
-// A mount that hangs holds its thread for ever; the thread keeps what it uses alive, and nobody waits for it.
+// A mount that hangs holds its thread for ever; the thread keeps what it uses alive, and nobody waits for it. All others
+// are waited for with their stores: a library must not work on while the program ends and takes its globals down.
 ThreadedTier::~ThreadedTier() {
-  std::unique_lock lock(impl_->mutex);
-  impl_->ending = true;
-  impl_->open.clear();
-  impl_->queued.notify_all();
-  impl_->ended.wait_for(lock, kEndWait, [this] { return impl_->alive == 0; });
+  bool ended = false;
+  {
+    std::unique_lock lock(impl_->mutex);
+    impl_->ending = true;
+    impl_->open.clear();
+    impl_->queued.notify_all();
+    ended = impl_->ended.wait_for(lock, std::chrono::duration<double>(impl_->options.end_wait_s),
+                                  [this] { return impl_->alive == 0; });
+  }
+  for (std::thread& t : threads_) ended ? t.join() : t.detach();
 }
 
 Tier::Ticket ThreadedTier::get(const BlockKey& key, std::span<std::byte> into) {

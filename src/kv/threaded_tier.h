@@ -10,6 +10,8 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "kv/remote_store.h"
 #include "kv/tier.h"
@@ -21,6 +23,7 @@ struct ThreadedTierOptions {
   uint64_t queue_bytes_max = 64ull << 20;
   int queue_max = 1024;  // gets that wait
   double away_s = 5;
+  double end_wait_s = 3;  // for calls under way at the end; a store that may hang is then left alone
 };
 
 struct ThreadedTierStats {
@@ -45,6 +48,7 @@ class ThreadedTier : public Tier {
   struct Impl;
   const std::string name_;
   std::shared_ptr<Impl> impl_;
+  std::vector<std::thread> threads_;
 };
 
 }  // namespace deepinfer::kv
