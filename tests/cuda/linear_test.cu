@@ -281,6 +281,7 @@ int main() {
     test_format(f, 192, 256);
     test_format(f, 1024, 384);
     test_format(f, 512, 5120);
+    test_format(f, 8576, 2432);  // 512 rows: one CTA adds the quarters of K itself
     test_format(f, f == WeightFormat::kBf16 ? 24 : 1000, 2304);
   }
   test_grouped(WeightFormat::kFp4, 256, 384);
