@@ -11,6 +11,7 @@
 
 #include "bench/cuda/cublaslt.h"
 #include "bench/cuda/measure.h"
+#include "bench/cuda/native_fp8.cuh"
 #include "bench/cuda/synthetic.h"
 #include "ops/cuda/backend.h"
 #include "ops/cuda/linear.h"
@@ -167,7 +168,28 @@ void prefill_matrices(Pools& pools, const Ceilings& c, const CublasLt& lt) {
             .unit = "TFLOP/s",
             .ceiling = c.bf16_tflops,
             .ceiling_is = c.bf16_is});
+    constexpr size_t kWeightPool = kPoolBytes - (size_t{64} << 20);  // tokens lie behind
+    const size_t bytes = static_cast<size_t>(s.n) * s.k / kNativeCodeBytes * kNativeTileBytes,
+                 copies = kWeightPool / bytes;
+    native_scales_kernel<<<1024, kNativeTileBytes - kNativeCodeBytes>>>(pools.codes.p, kPoolBytes / kNativeTileBytes);
+    const double native = graph_us(
+        [&](int i, cudaStream_t stream) {
+          native_fp8(pools.codes.p + kWeightPool / kNativeTileBytes * kNativeTileBytes,
+                     pools.codes.p + static_cast<size_t>(i) % copies * bytes, pools.y.p, kRows, s.n, s.k, stream);
+        },
+        4, 5);
+    report({.bench = kName,
+            .name = fmt::format("prefill_fp8_{}_native", s.name),
+            .value = flops / native * 1e-6,
+            .unit = "TFLOP/s",
+            .ceiling = rate,
+            .ceiling_is = "cublasLt FP8, one scale a tensor"});
+    fill(pools.codes, 1, Fill::kCodes);
   }
+  report({.bench = kName,
+          .name = "native_fp8_not_correctly_rounded",
+          .value = native_fp8_wrong_share(),
+          .unit = "of results"});
 }
 
 // ---- stages and layers
