@@ -62,6 +62,7 @@ void FastBackend::expect_foreseen(int layer, int64_t rows, int64_t k) {
 
 void FastBackend::expect_experts(At where) {
   if (!works_ahead(where)) return;
+  do_late_mix();
   const int64_t rows = row_count(where.rows), width = c_.hc_width();
   float* x = foreseen_.data() + kAheadRows * c_.hidden_size;
   for (int64_t i = 0; i < rows; ++i) {
@@ -75,6 +76,7 @@ void FastBackend::expect_experts(At where) {
 void FastBackend::expect_next_experts(At where) {
   const int layer = where.layer + 1;
   if (layer >= c_.num_hidden_layers) return;
+  do_late_mix();
   const int64_t rows = row_count(where.rows), width = c_.hc_width(), D = c_.hidden_size;
   float* x = foreseen_.data() + kAheadRows * D;
   float pre[8], post[8], comb[64];

@@ -139,7 +139,8 @@ void FastBackend::turn(float* x, int64_t n, int64_t d, const float* cos, const f
 }
 
 void FastBackend::run(std::span<const LinearCall> calls) {
-  constexpr int64_t kSmall = 96 << 10;  // products that are not worth waking a thread for
+  constexpr int64_t kSmall = 96 << 10;    // products that are not worth waking a thread for
+  constexpr int64_t kMixWork = 16 << 10;  // but for mHC's mix they are
   int64_t blocks = 0, work = 0, columns = 0;
   for (const LinearCall& c : calls) {
     blocks += (c.rows + kBlockRows - 1) / kBlockRows;
@@ -162,10 +163,16 @@ void FastBackend::run(std::span<const LinearCall> calls) {
       first += count;
     }
   };
-  if (work <= kSmall) {
-    body(0, blocks);
+  if (work > kSmall) {
+    parallel_with_mix(blocks, body);
+  } else if (late_mix_ != nullptr && work > kMixWork) {
+    auto one_each = [&](int64_t begin, int64_t end) {
+      if (begin == 0) body(0, blocks);
+      if (end == 2) do_late_mix();
+    };
+    parallel(2, one_each);
   } else {
-    parallel(blocks, body);
+    body(0, blocks);
   }
 }
 

@@ -35,6 +35,7 @@ class FastBackend final : public Backend<float> {
   Status load(const checkpoint::ModelConfig& config, const ModelWeights& weights, const Limits& limits) override;
   uint64_t workspace_bytes(const checkpoint::ModelConfig& config, const Limits& limits) const override;
 
+  Status read(Role role, int64_t first_row, int64_t rows, std::span<double> values) override;
   void engram_lookup(Rows set) override;
   void engram_apply(At at) override;
   void hc_enter(At at, Sublayer which) override;
@@ -133,6 +134,11 @@ class FastBackend final : public Backend<float> {
   };
   // The coefficients of n <= kMixTogether rows of streams, one behind the other.
   void mix_rows(const float* x, int64_t n, const HyperWeights& w, const MixOut* out);
+  void enter_now_mix_later(const HyperWeights& w, const float* norm_weight);
+  void do_late_mix();
+  // body over [0, n) on all threads, with a late mix beside it.
+  template <class Body>
+  void parallel_with_mix(int64_t n, Body&& body);
   void enter_rows(int64_t first, int64_t n, const HyperWeights& w, const float* norm_weight);
   static constexpr int64_t kMixTogether = 3;  // rows that share the loads of mHC's fn
   void pass_rows(Rows rows, bool leave, const At* enter, Sublayer entered);
@@ -151,6 +157,7 @@ class FastBackend final : public Backend<float> {
   HugeMemory packed_[kBuffers];
   HugeMemory expert_in_;  // words [pairs, packed hidden_size] of experts with several rows
   HugeMemory hidden_;     // words [pairs + rows, packed intermediate size]
+  const HyperWeights* late_mix_ = nullptr;  // of row 0, not done yet
   std::vector<FfnTask> tasks_;   // one for each of expert_tasks_
   std::vector<FfnTask> batch_;   // those that run together
   std::vector<int32_t> guess_;   // experts
@@ -160,5 +167,15 @@ class FastBackend final : public Backend<float> {
   std::vector<LinearCall> output_calls_;  // of attention_output, a group each
   int shared_done_ = -1;  // layer whose shared expert ran together with the others
 };
+
+template <class Body>
+void FastBackend::parallel_with_mix(int64_t n, Body&& body) {
+  if (late_mix_ == nullptr) return parallel(n, body);
+  auto both = [&](int64_t begin, int64_t end) {
+    if (begin == 0) do_late_mix();
+    if (end > 1) body(std::max<int64_t>(begin, 1) - 1, end - 1);
+  };
+  parallel(n + 1, both);
+}
 
 }  // namespace deepinfer::ops::cpu::fast

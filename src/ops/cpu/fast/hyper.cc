@@ -43,6 +43,27 @@ void FastBackend::enter_rows(int64_t first, int64_t n, const HyperWeights& w, co
   }
 }
 
+// A row's mix is wanted when the sublayer is left. Where cores are idle otherwise, it runs beside the sublayer's first
+// large stage.
+void FastBackend::enter_now_mix_later(const HyperWeights& w, const float* norm_weight) {
+  float* out = at<float>(Role::kSublayerIn);
+  k_.collapse_norm(at<float>(Role::kResidual), at<float>(Role::kPre), c_.hc_mult, c_.hidden_size, norm_weight,
+                   static_cast<float>(c_.rms_norm_eps), out, out);
+  late_mix_ = &w;
+}
+
+void FastBackend::do_late_mix() {
+  if (late_mix_ == nullptr) return;
+  const MixOut out{at<float>(Role::kPre), at<float>(Role::kPost), at<float>(Role::kComb)};
+  mix_rows(at<float>(Role::kResidual), 1, *late_mix_, &out);
+  late_mix_ = nullptr;
+}
+
+Status FastBackend::read(Role role, int64_t first_row, int64_t rows, std::span<double> values) {
+  do_late_mix();
+  return Backend<float>::read(role, first_row, rows, values);
+}
+
 void FastBackend::pass_rows(Rows rows, bool leave, const At* enter, Sublayer entered) {
   const LayerWeights* lw = enter == nullptr ? nullptr : &w_.layers[enter->layer];
   const HyperWeights* w = enter == nullptr ? nullptr : entered == Sublayer::kAttention ? &lw->hc_attn : &lw->hc_ffn;
@@ -51,8 +72,14 @@ void FastBackend::pass_rows(Rows rows, bool leave, const At* enter, Sublayer ent
     const LayerVectors& v = vectors_[enter->layer];
     norm_weight = (entered == Sublayer::kAttention ? v.attn_norm : v.ffn_norm).data();
   }
-  const int64_t n = row_count(rows), threads = pool_.threads(),
-                together = std::clamp<int64_t>((n + threads - 1) / threads, 1, kMixTogether);
+  do_late_mix();
+  const int64_t n = row_count(rows), threads = pool_.threads();
+  if (n == 1 && threads > 1) {
+    if (leave) leave_row(0);
+    if (enter != nullptr) enter_now_mix_later(*w, norm_weight);
+    return;
+  }
+  const int64_t together = std::clamp<int64_t>((n + threads - 1) / threads, 1, kMixTogether);
   auto body = [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; i += together) {
       const int64_t here = std::min(together, end - i);
@@ -72,6 +99,7 @@ void FastBackend::hc_leave_enter(At leave, Sublayer, At enter, Sublayer entered)
 // The first part of entering, with its arithmetic: a row of the decoder's first layer gets its input here in a step
 // with prompt rows, and from hc_enter in a step without.
 void FastBackend::hc_collapse(At where) {
+  do_late_mix();
   const float* norm_weight = vectors_[where.layer].attn_norm.data();
   auto body = [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {

@@ -98,7 +98,7 @@ void FastBackend::run_ffn(std::span<const FfnTask> tasks, const ExpertRows* rout
   auto up = [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) up_block(tasks[i / ups], i % ups, routed);
   };
-  parallel(n * ups, up);
+  parallel_with_mix(n * ups, up);
   auto down = [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) down_block(tasks[i / downs], i % downs, routed);
   };
