@@ -28,7 +28,7 @@ def setUpModule():
             file=sys.stderr,
         )
         raise unittest.SkipTest("no Chromium")
-    browser, server = Browser(), Server("--kv-host-mb", "64")
+    browser, server = Browser(), Server("--kv-host-mb", "64", "--draft-confidence", "off")
 
 
 def tearDownModule():
@@ -265,6 +265,34 @@ class PageTest(unittest.TestCase):
             time.sleep(0.2)
         self.assertEqual(shown(), told())
         self.assertIn(("host", "chat"), told())
+
+    def test_guesses_are_those_of_metrics(self):
+        self.start_calmly()
+        self.page.click("#tab-live")
+        body = {"model": "deepseek-v4.1-flash", "messages": [{"role": "user", "content": "Tell me a story."}], "max_tokens": 40,
+                "temperature": 0}
+        self.assertEqual(server.post("/v1/chat/completions", body)[0], 200)
+
+        def told():
+            text = server.get("/metrics")[1]
+
+            def value(name):
+                found = re.search(rf"^deepinfer_{re.escape(name)} (\S+)$", text, re.M)
+                return f"{int(float(found[1])):,}"
+
+            places = re.findall(r'^deepinfer_draft_rows_total{place="(\d)"} (\S+)$', text, re.M)
+            rows = [[p, f"{int(float(n)):,}", value(f'draft_accepted_total{{place="{p}"}}')] for p, n in sorted(places)]
+            return rows, value("draft_tokens_total"), value("draft_rows_saved_total")
+
+        def shown():
+            rows = self.page.eval("[...document.querySelectorAll('[data-draft]')].map((r) => [...r.children].map((c) => c.textContent))")
+            return rows, *(self.page.eval(f"document.querySelector('[data-metric={name}]')?.textContent") for name in ("guessed", "saved"))
+
+        end = time.monotonic() + TIMEOUT_S
+        while told() != shown() and time.monotonic() < end:
+            time.sleep(0.2)
+        self.assertEqual(shown(), told())
+        self.assertGreaterEqual(len(shown()[0]), 1)
 
     def test_schema(self):
         self.expect_console = ["400"]

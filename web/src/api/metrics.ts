@@ -12,6 +12,7 @@ export interface Live {
   kvUsed: number | null; // 0..1
   cacheHit: number | null; // share of prompt tokens found in the cache, 0..1
   tiers: TierRow[]; // KV below device memory; empty: the server has none
+  drafts: Drafts | null; // null: none so far
   firstTokenMs: number | null; // mean
   tokensPerS: number | null; // over the last interval
   promptPerS: number | null;
@@ -27,6 +28,13 @@ export interface TierRow {
   found: number;
   readBytes: number;
   writtenBytes: number;
+}
+
+// Tokens guessed ahead since the start.
+export interface Drafts {
+  guessed: number;
+  saved: number; // not worth a row of a step
+  places: { checked: number; right: number }[]; // first guess, second, ..; a place is checked when all before it are right
 }
 
 export const live = new Store<Live | null>(null);
@@ -71,7 +79,26 @@ export function parseTiers(text: string): TierRow[] {
   return [...rows.values()].filter((r) => r.asked || r.writtenBytes);
 }
 
-export function liveOf(samples: Samples, tiers: TierRow[], at: number, last: Live | null): Live {
+export function parseDrafts(text: string): Drafts | null {
+  const value = (name: string, labels = "") =>
+    Number(text.match(new RegExp(`^deepinfer_${name}${labels} (\\S+)$`, "m"))?.[1] ?? 0);
+  const drafts: Drafts = { guessed: value("draft_tokens_total"), saved: value("draft_rows_saved_total"), places: [] };
+  for (let place = 1; ; ++place) {
+    const label = `\\{place="${place}"\\}`;
+    const checked = value("draft_rows_total", label);
+    if (!checked) break;
+    drafts.places.push({ checked, right: value("draft_accepted_total", label) });
+  }
+  return drafts.guessed ? drafts : null;
+}
+
+export function liveOf(
+  samples: Samples,
+  tiers: TierRow[],
+  drafts: Drafts | null,
+  at: number,
+  last: Live | null,
+): Live {
   const get = (name: string) => samples.get("deepinfer_" + name) ?? null;
   const share = (part: number | null, whole: number | null) => (part === null || !whole ? null : part / whole);
   const generated = get("engine_output_tokens_total");
@@ -91,6 +118,7 @@ export function liveOf(samples: Samples, tiers: TierRow[], at: number, last: Liv
     kvUsed: get("kv_usage_ratio"),
     cacheHit: share(get("cached_prompt_tokens_total"), prompt),
     tiers,
+    drafts,
     firstTokenMs: first === null ? null : first * 1000,
     tokensPerS: rate(generated, last?.generated),
     promptPerS: rate(prompt, last?.prompt),
@@ -105,7 +133,7 @@ let refused = false; // this server does not show them to us; not asked again
 async function ask(): Promise<void> {
   try {
     const text = await (await send("metrics", undefined, undefined, true)).text();
-    const now = liveOf(parseMetrics(text), parseTiers(text), performance.now(), live.value);
+    const now = liveOf(parseMetrics(text), parseTiers(text), parseDrafts(text), performance.now(), live.value);
     live.set(now);
     if (now.tokensPerS !== null) history.update((h) => [...h, now.tokensPerS!].slice(-HISTORY_MAX));
   } catch (error) {

@@ -1,6 +1,6 @@
 // Live numbers of the server: a line below the composer, tiles in the panel.
 import { history, live } from "../api/metrics.ts";
-import type { Live, TierRow } from "../api/metrics.ts";
+import type { Drafts, Live, TierRow } from "../api/metrics.ts";
 import { server } from "../api/server.ts";
 import { useStore } from "../state/store.ts";
 import { setPanel } from "../state/view.ts";
@@ -55,6 +55,7 @@ export function LivePane() {
         <Tile name="Tokens a step" value={now.tokensPerStep === null ? "–" : now.tokensPerStep.toFixed(2)} metric="step" />
       </div>
       <Totals now={now} />
+      {now.drafts && <Guesses drafts={now.drafts} />}
       {now.tiers.length > 0 && <Tiers rows={now.tiers} />}
     </>
   );
@@ -68,6 +69,40 @@ function Totals({ now }: { now: Live }) {
       <dt>Prompt tokens read</dt>
       <dd data-metric="prompt">{whole(now.prompt)}</dd>
     </dl>
+  );
+}
+
+function Guesses({ drafts }: { drafts: Drafts }) {
+  return (
+    <div class="tiers">
+      <table>
+        <caption>Tokens guessed ahead</caption>
+        <thead>
+          <tr>
+            <th scope="col">Place</th>
+            <th scope="col" title="Of guesses that were right up to here">
+              Checked
+            </th>
+            <th scope="col">Right</th>
+          </tr>
+        </thead>
+        <tbody>
+          {drafts.places.map((p, i) => (
+            <tr key={i} data-draft={i + 1}>
+              <th scope="row">{i + 1}</th>
+              <td>{whole(p.checked)}</td>
+              <td>{whole(p.right)}</td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+      <dl class="totals">
+        <dt>Guessed</dt>
+        <dd data-metric="guessed">{whole(drafts.guessed)}</dd>
+        <dt>Not worth checking</dt>
+        <dd data-metric="saved">{whole(drafts.saved)}</dd>
+      </dl>
+    </div>
   );
 }
 
