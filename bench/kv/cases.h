@@ -55,7 +55,8 @@ class Records {
   std::vector<std::byte> record_;
 };
 
-// Keeps `depth` operations of the tier going for `count` of them; bytes a second. Gets that fail end the program.
+// Keeps `depth` operations of the tier going for `count` of them; bytes a second. One that fails ends the
+// program, but for those that are late: they count as time without bytes.
 double get_rate(Tier& tier, size_t record_bytes, int count, int depth, const std::function<uint64_t(int)>& block);
 double put_rate(Tier& tier, std::span<const std::byte> record, int count, int depth,
                 const std::function<uint64_t(int)>& block);
