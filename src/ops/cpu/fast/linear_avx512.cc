@@ -199,7 +199,10 @@ void stream(const LinearCall& c, std::byte* scratch) {
   // Memory is fastest if it is fetched in ascending order: while one group of rows is used, a later one is fetched.
   constexpr bool kFp4 = F == WeightFormat::kFp4;
   constexpr int kGroup = M <= 2 && F != WeightFormat::kBf16 ? 8 : M <= (kFp4 ? 4 : 6) ? 4 : 2;  // best as measured
-  const int64_t group = kGroup * (row_of(w, 1).data - row_of(w, 0).data);
+  // Rows whole pages apart share the sets of the first-level cache: eight of them and x do not fit its ways.
+  const int64_t stride = row_of(w, 1).data - row_of(w, 0).data;
+  const bool by_four = kGroup > 4 && stride % 4096 == 0;
+  const int64_t group = (by_four ? 4 : kGroup) * stride;
   const int64_t ahead = (kAheadBytes + group - 1) / group * group;
   for (int64_t j = 0; j < c.rows;) {
     const int64_t first = j;
@@ -218,7 +221,7 @@ void stream(const LinearCall& c, std::byte* scratch) {
       for (; j + N <= end; j += N)
         stream_rows<F, M, N>(c, j, expander, x, ldx, scales + (j - first) * scales_ld, scales_ld, ahead);
     };
-    outputs.template operator()<kGroup>();
+    if (!by_four) outputs.template operator()<kGroup>();
     if constexpr (kGroup > 4) outputs.template operator()<4>();
     outputs.template operator()<1>();
   }
