@@ -66,6 +66,19 @@ bool pin_to_core(int place) {
   return false;
 }
 
+int current_core() { return ::sched_getcpu(); }
+
+bool leave_core(int core) {
+  cpu_set_t all;
+  CPU_ZERO(&all);
+  if (core < 0 || core >= CPU_SETSIZE || ::sched_getcpu() != core || ::sched_getaffinity(0, sizeof(all), &all) != 0)
+    return false;
+  cpu_set_t others = all;
+  CPU_CLR(core, &others);
+  if (CPU_COUNT(&others) == 0 || ::sched_setaffinity(0, sizeof(others), &others) != 0) return false;
+  return ::sched_setaffinity(0, sizeof(all), &all) == 0;
+}
+
 bool interleave(void* data, size_t bytes) {
   const uint64_t nodes = online_nodes();
   if (bytes == 0 || (nodes & (nodes - 1)) == 0) return false;

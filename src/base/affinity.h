@@ -19,6 +19,12 @@ bool pin_to_core(int place);
 // priority. False if the system refused both.
 bool run_soon_after_waking();
 
+// The core that this thread runs on, as the system numbers it; -1: not known.
+int current_core();
+
+// If this thread runs on `core` it goes on on another one, if it may use any; nothing keeps it from coming back.
+bool leave_core(int core);
+
 // Spreads the pages of [data, data + bytes) over all memory nodes, so that the threads of all of them read weights at
 // the sum of their rates. data begins a page. False where there is one node or the system refused.
 bool interleave(void* data, size_t bytes);

@@ -3,11 +3,12 @@
 // To wake a sleeping thread costs its waker a call of the kernel, and where the sleeper's core has halted, or the
 // kernel puts it beside its waker, tens of microseconds to milliseconds until it runs. Steps of the same size take
 // about the same time: so the waiting thread sleeps by a timer until shortly before the step should end, and then
-// looks. Looking takes at most a quarter of a step's time, and is left out for a while where it does not help.
+// looks. Looking takes at most a quarter of a step's time, and is left out for a while where it does not help. It is
+// done on another core than the step's thread had: some kernels would put both on one, and then nobody gains.
 //
 //   StepDuration duration;                                    // one thread
 //   duration.learn(rows, seconds);
-//   ReadyTime ready = duration.expect(rows, started);
+//   ReadyTime ready = duration.expect(rows, started);         // of the calling thread's step
 //   StepWatch watch;                                          // another
 //   watch.begin(ready);
 //   while (!done()) watch.wait(news, news.count(), clock);    // read the count first, then look
@@ -21,6 +22,7 @@
 #include <cstddef>
 #include <thread>
 
+#include "base/affinity.h"
 #include "base/event_count.h"
 #include "base/thread_pool.h"
 
@@ -29,6 +31,7 @@ namespace deepinfer::engine {
 // When a step should end, and how long before that to look; seconds of the engine's clock. lead 0: not known.
 struct ReadyTime {
   double at = 0, lead = 0;
+  int core = -1;  // where the step's thread was when it began
 };
 
 class StepDuration {
@@ -42,7 +45,7 @@ class StepDuration {
   }
   ReadyTime expect(size_t rows, double started) const {
     if (rows != rows_ || known_ < kKnown || typical_ < kShortest) return {};
-    return {started + typical_, std::min(typical_ / 8, kLeadMax)};
+    return {started + typical_, std::min(typical_ / 8, kLeadMax), current_core()};
   }
 
  private:
@@ -68,6 +71,7 @@ class StepWatch {
       if (news.count() != seen) return missed();
       if (now() < ready_.at - ready_.lead) return;
     }
+    leave_core(ready_.core);
     watching_.store(true, std::memory_order_relaxed);
     while (now() < ready_.at + ready_.lead) {
       for (int i = 0; i < kLooksAtOnce; ++i) {
