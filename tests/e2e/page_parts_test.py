@@ -348,6 +348,15 @@ class PagePartsTest(unittest.TestCase):
             },
         )
 
+    def test_a_number_being_typed_outlives_what_else_is_drawn(self):
+        for at, selector in enumerate(('[aria-label="Temperature, exact value"]', ".pair input")):
+            self.page.type(selector, "1")
+            self.page.eval(f"document.querySelectorAll('input[name=thinking]')[{at + 1}].click()")  # draws the fields, keeps the focus
+            self.page.press("Enter")
+        self.ask()
+        self.answered()
+        self.assertEqual((stub.bodies[-1]["temperature"], stub.bodies[-1]["max_tokens"]), (1, 1))
+
     def test_half_a_call_is_not_sent_back(self):
         def broken(handler, _):
             handler.stream(

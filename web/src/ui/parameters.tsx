@@ -215,16 +215,14 @@ function Slider({ knob, value }: { knob: Knob; value: number | null }) {
       <div class="row between">
         <label for={id}>{knob.name}</label>
         <span class="row tight">
-          <input
-            type="number"
+          <NumberInput
             class="number"
             aria-label={`${knob.name}, exact value`}
             min={knob.min}
             max={knob.max}
             step="any"
-            placeholder="default"
-            value={value ?? ""}
-            onChange={(e) => set(e.currentTarget.value === "" ? null : Number(e.currentTarget.value))}
+            value={value}
+            onValue={set}
           />
           {value !== null && (
             <IconButton icon="close" label={`${knob.name}: server's default`} size={14} onClick={() => set(null)} />
@@ -247,6 +245,37 @@ function Slider({ knob, value }: { knob: Knob; value: number | null }) {
   );
 }
 
+// What is typed stays while the page is drawn again; it counts when the field is left, or on Enter.
+function NumberInput({
+  value,
+  onValue,
+  ...rest
+}: {
+  value: number | null;
+  onValue: (v: number | null) => void;
+  class?: string;
+  "aria-label"?: string;
+  min: number;
+  max?: number;
+  step: number | "any";
+}) {
+  const [typed, setTyped] = useState<string | null>(null);
+  return (
+    <input
+      {...rest}
+      type="number"
+      placeholder="default"
+      value={typed ?? value ?? ""}
+      onInput={(e) => setTyped(e.currentTarget.value)}
+      onChange={(e) => {
+        setTyped(null);
+        onValue(e.currentTarget.value === "" ? null : Number(e.currentTarget.value));
+      }}
+      onBlur={() => setTyped(null)}
+    />
+  );
+}
+
 function NumberField({
   name,
   field,
@@ -261,14 +290,7 @@ function NumberField({
   return (
     <label class="field">
       <span>{name}</span>
-      <input
-        type="number"
-        min={min}
-        step={1}
-        placeholder="default"
-        value={value ?? ""}
-        onChange={(e) => editSettings({ [field]: e.currentTarget.value === "" ? null : Number(e.currentTarget.value) })}
-      />
+      <NumberInput min={min} step={1} value={value} onValue={(v) => editSettings({ [field]: v })} />
     </label>
   );
 }
