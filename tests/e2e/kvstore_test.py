@@ -95,24 +95,29 @@ class KvstoreTest(unittest.TestCase):
                 return cached
         self.fail(f"only {cached} prompt tokens come from the servers")
 
+    def blocks(self, url):
+        return sum(int(n) for n in re.findall(r"memory: (\d+) blocks", self.run_program("cache", "stat", url)))
+
     def test_members_come_and_go(self):
         cold, _ = self.generate("--no-cache")
         servers = [self.start() for _ in range(3)]
         remote = ("--kv-remote", "kvstore://" + ",".join(s.address for s in servers))
         self.assertEqual(self.generate(*remote)[0], cold)
-        all_cached = self.generate_until(lambda cached: cached >= 256 * len(QUESTIONS), cold, *remote)
+        self.generate_until(lambda cached: cached >= 256, cold, *remote)
+        every_block = self.blocks(remote[1])
         self.assertIn("blocks", self.run_program("cache", "stat", remote[1]))
         # Stopped in mid-run: it holds its connection and says nothing.
         answers, cached = self.generate(*remote, meanwhile=lambda: servers[0].signal(signal.SIGSTOP))
         self.assertEqual(answers, cold)
-        self.assertLessEqual(cached, all_cached)
+        self.assertLessEqual(cached, 128 * every_block)
         # Stopped from the start, and another one killed in mid-run.
         answers, cached = self.generate(*remote, meanwhile=lambda: servers[1].signal(signal.SIGKILL))
         self.assertEqual(answers, cold)
-        self.assertLess(cached, all_cached)
+        self.assertLess(cached, 128 * every_block)
         servers[0].signal(signal.SIGCONT)
         self.start(listen=servers[1].address)  # empty
-        self.generate_until(lambda cached: cached == all_cached, cold, *remote)
+        # However long the loads take beside computing: in the end its blocks are on the new member, too.
+        self.generate_until(lambda cached: cached > 0 and self.blocks(remote[1]) >= every_block, cold, *remote)
         self.run_program("cache", "purge", remote[1], "--all")
         self.assertIn("memory: 0 blocks", self.run_program("cache", "stat", remote[1]))
 
@@ -130,9 +135,7 @@ class KvstoreTest(unittest.TestCase):
         server.signal(signal.SIGTERM)
         self.assertEqual(server.process.wait(timeout=240), 0)
         self.start(*options, listen=server.address)
-        answers, cached = self.generate(*known)
-        self.assertEqual(answers, cold)
-        self.assertGreater(cached, 256)
+        self.generate_until(lambda cached: cached > 256, cold, *known)
         output = os.path.join(self.home.name, "o.jsonl")
         self.assertIn("token", self.run_program("generate", self.input, "-o", output, *remote, code=2))
         token.chmod(0o644)
