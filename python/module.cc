@@ -3,7 +3,6 @@
 #include <atomic>
 #include <chrono>
 
-#include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -152,7 +151,7 @@ class Model {
     return chat_results_of(call.finish(std::move(done)), llm);
   }
 
-  py::array_t<float> logits(const py::handle& prompt) {
+  py::object logits(const py::handle& prompt) {
     LLM& llm = open();
     const PromptInput input = prompt_of(prompt);
     Call call("Running", false);
@@ -160,10 +159,10 @@ class Model {
     std::vector<float> values = call.finish(std::move(rows));
     const auto vocab = static_cast<py::ssize_t>(llm.config().vocab_size);
     const auto count = static_cast<py::ssize_t>(values.size()) / vocab;
-    return to_array(std::move(values)).reshape({count, vocab});
+    return to_array(std::move(values)).attr("reshape")(count, vocab);
   }
 
-  py::array_t<int32_t> tokenize(const std::string& text) {
+  py::object tokenize(const std::string& text) {
     Result<std::vector<int32_t>> ids = open().tokenize(text);
     check(ids.status());
     return to_array(std::move(ids).value());
@@ -219,3 +218,4 @@ PYBIND11_MODULE(_core, m) {
       .def("detokenize", &Model::detokenize)
       .def("info", &Model::info);
 }
+  deepinfer::python::declare_values(m);

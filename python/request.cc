@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <limits>
 
-#include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
 namespace py = pybind11;
@@ -22,6 +21,10 @@ int64_t integer_of(std::string_view name, const py::handle& value) {
   if (!integer) wrong_type(name, "a whole number", value);
   int overflow = 0;
   const auto number = py::reinterpret_steal<py::object>(PyNumber_Index(value.ptr()));
+  if (!number) {  // an array of several numbers
+    PyErr_Clear();
+    wrong_type(name, "a whole number", value);
+  }
   const int64_t n = PyLong_AsLongLongAndOverflow(number.ptr(), &overflow);
   if (overflow != 0) return overflow > 0 ? std::numeric_limits<int64_t>::max() : std::numeric_limits<int64_t>::min();
   return n;
@@ -44,11 +47,17 @@ double number_of(std::string_view name, const py::handle& value) {
   return PyFloat_AsDouble(number.ptr());
 }
 
+bool is_list(const py::handle& value) {
+  if (py::isinstance<py::str>(value) || py::isinstance<py::bytes>(value)) return false;
+  if (!py::isinstance<py::sequence>(value) && !py::hasattr(value, "__array__")) return false;
+  const bool has_length = PyObject_Length(value.ptr()) >= 0;  // an array without dimensions has none
+  PyErr_Clear();
+  return has_length;
+}
+
 std::vector<int32_t> ids_of(std::string_view name, const py::handle& value) {
   std::vector<int32_t> ids;
-  if (py::isinstance<py::str>(value) || !py::isinstance<py::sequence>(value)) {
-    if (!py::isinstance<py::array>(value)) wrong_type(name, "a list of token ids", value);
-  }
+  if (!is_list(value)) wrong_type(name, "a list of token ids", value);
   for (const py::handle& item : value) {
     if (PyIndex_Check(item.ptr()) == 0) wrong_type(name, "a list of token ids", item);
     ids.push_back(small_integer_of(name, item));
@@ -60,6 +69,10 @@ uint64_t seed_of(const py::handle& value) {
   if (PyIndex_Check(value.ptr()) == 0 || py::isinstance<py::bool_>(value))
     wrong_type("seq_seed", "a whole number", value);
   const auto number = py::reinterpret_steal<py::object>(PyNumber_Index(value.ptr()));
+  if (!number) {
+    PyErr_Clear();
+    wrong_type("seq_seed", "a whole number", value);
+  }
   const uint64_t seed = PyLong_AsUnsignedLongLong(number.ptr());
   if (PyErr_Occurred() != nullptr) {
     PyErr_Clear();
@@ -146,8 +159,7 @@ std::string python_names(std::string sentence) {
 
 PromptInput prompt_of(const py::handle& prompt) {
   if (py::isinstance<py::str>(prompt)) return PromptInput(text_of("A prompt", prompt));
-  const bool list = py::isinstance<py::sequence>(prompt) || py::isinstance<py::array>(prompt);
-  if (!list || py::isinstance<py::bytes>(prompt)) wrong_type("A prompt", "a str or a list of token ids", prompt);
+  if (!is_list(prompt)) wrong_type("A prompt", "a str or a list of token ids", prompt);
   return PromptInput(ids_of("A prompt", prompt));
 }
 

@@ -32,13 +32,13 @@ py::dict answer_of(Generation& g, LLM& llm) {
     logprobs.push_back(g.logprobs[i].logprob);
     top.append(top_of(g.top_logprobs[i]));
   }
-  d["logprobs"] = with_logprobs ? py::object(to_array(std::move(logprobs))) : py::none();
+  d["logprobs"] = with_logprobs ? to_array(std::move(logprobs)) : py::none();
   d["top_logprobs"] = with_logprobs ? py::object(top) : py::none();
   d["logits"] = py::none();
   if (!g.logits.empty()) {
     const auto vocab = static_cast<py::ssize_t>(llm.config().vocab_size);
     const auto rows = static_cast<py::ssize_t>(g.logits.size()) / vocab;
-    d["logits"] = to_array(std::move(g.logits)).reshape({rows, vocab});
+    d["logits"] = to_array(std::move(g.logits)).attr("reshape")(rows, vocab);
   }
   d["token_ids"] = to_array(std::move(g.token_ids));
   py::dict usage, timings;
@@ -55,7 +55,20 @@ py::dict answer_of(Generation& g, LLM& llm) {
   return d;
 }
 
+template <class T>
+void declare(py::module_& m, const char* name) {
+  py::class_<Values<T>>(m, name, py::buffer_protocol()).def_buffer([](Values<T>& v) {
+    return py::buffer_info(v.values.data(), static_cast<py::ssize_t>(v.values.size()));
+  });
+}
+
 }  // namespace
+
+void declare_values(py::module_& m) {
+  declare<int32_t>(m, "Int32Values");
+  declare<float>(m, "Float32Values");
+  declare<double>(m, "Float64Values");
+}
 
 py::list results_of(std::vector<Completion> completions, LLM& llm) {
   py::list list;

@@ -1,7 +1,6 @@
 // Answers -> Python dicts with NumPy arrays (internal to python/).
 #pragma once
 
-#include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
 
 #include <vector>
@@ -10,12 +9,17 @@
 
 namespace deepinfer::python {
 
-// Hands the vector's memory over to the array.
+// Memory that an array takes over through Python's buffer protocol. NumPy's own structs differ between its versions 1
+// and 2, and pybind11 before 2.12 reads those of version 1 only: it would make arrays of wrong values with version 2.
 template <class T>
-pybind11::array_t<T> to_array(std::vector<T> values) {
-  auto* owned = new std::vector<T>(std::move(values));
-  const pybind11::capsule owner(owned, [](void* p) { delete static_cast<std::vector<T>*>(p); });
-  return pybind11::array_t<T>(static_cast<pybind11::ssize_t>(owned->size()), owned->data(), owner);
+struct Values {
+  std::vector<T> values;
+};
+void declare_values(pybind11::module_& m);
+
+template <class T>
+pybind11::object to_array(std::vector<T> values) {
+  return pybind11::module_::import("numpy").attr("asarray")(pybind11::cast(Values<T>{std::move(values)}));
 }
 
 // One dict a prompt, with its answers as dicts.

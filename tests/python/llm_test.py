@@ -204,7 +204,9 @@ class LlmTest(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "3 sets"):
             self.llm.generate(["a", "b"], [greedy()] * 3)
         for call in (lambda: self.llm.generate(), lambda: self.llm.generate("x", prompt_token_ids=[[1]]), lambda: self.llm.generate([b"x"]),
-                     lambda: self.llm.generate(["x", 5]), lambda: self.llm.generate("x", multi_modal_data={})):
+                     lambda: self.llm.generate(["x", 5]), lambda: self.llm.generate([np.array(5)]),
+                     lambda: self.llm.generate([np.array([[1, 2]])]), lambda: self.llm.generate([np.array([1.5])]),
+                     lambda: self.llm.generate("x", SamplingParams(seq_seed=np.array([1, 2]))), lambda: self.llm.generate("x", multi_modal_data={})):
             with self.assertRaises(ValueError):
                 call()
         self.assertTrue(self.llm.generate("Once", greedy(2))[0])  # still there
