@@ -2,10 +2,12 @@
 // What users see is written in Python on top of it.
 #include <atomic>
 #include <chrono>
+#include <numeric>
 
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include "app/draft_flags.h"
 #include "app/options/llm_options.h"
 #include "app/options/values.h"
 #include "app/run/find_model.h"
@@ -104,6 +106,12 @@ class Model {
     values->read("model", &name);
     values->read("prefill", &prefill);
     full_prefill_ = prefill == "full";
+    app::DraftFlags drafts;
+    values->read("drafts", &drafts.drafts);
+    values->read("draft-confidence", &drafts.confidence);
+    values->read("draft-text", &drafts.text);
+    values->read("draft-ahead", &drafts.ahead);
+    app::add_drafts(drafts, &options.engine);
     options.tokenizer = more["tokenizer"].cast<std::string>();
     options.library_dir = more["library_dir"].cast<std::string>();
     options.dummy_weights = more["dummy_weights"].cast<bool>();
@@ -112,12 +120,9 @@ class Model {
     {
       const py::gil_scoped_release release;
       Result<std::string> dir = app::find_model(name);
-      if (dir.ok()) {
-        options.model = dir.value();
-        opened = LLM::open(options);
-      } else {
-        opened = dir.status();
-      }
+      Status ready = dir.status();
+      if (ready.ok()) ready = app::read_draft_temperatures(options.model = dir.value(), &options.engine);
+      opened = ready.ok() ? LLM::open(options) : ready;
     }
     check(opened.status());
     llm_ = std::move(opened).value();
@@ -169,6 +174,15 @@ class Model {
   }
   std::string detokenize(const std::vector<int32_t>& ids) { return open().detokenize(ids); }
 
+  py::dict draft_stats() {
+    const engine::DraftStats drafts = open().engine().stats().drafts;
+    py::dict d;
+    d["made"] = drafts.drafted;
+    d["checked"] = drafts.verify_rows;
+    d["right"] = std::accumulate(drafts.accepted.begin(), drafts.accepted.end(), int64_t{0});
+    return d;
+  }
+
   py::dict info() {
     LLM& llm = open();
     py::dict d;
@@ -207,6 +221,7 @@ class Model {
 PYBIND11_MODULE(_core, m) {
   using deepinfer::python::Model;
   m.doc() = "The compiled half of deepinfer; use the package instead.";
+  deepinfer::python::declare_values(m);
   py::class_<Model>(m, "Model")
       .def(py::init<const std::string&, const std::map<std::string, std::string>&, const std::string&,
                     const py::dict&>())
@@ -216,6 +231,6 @@ PYBIND11_MODULE(_core, m) {
       .def("logits", &Model::logits)
       .def("tokenize", &Model::tokenize)
       .def("detokenize", &Model::detokenize)
+      .def("draft_stats", &Model::draft_stats)
       .def("info", &Model::info);
 }
-  deepinfer::python::declare_values(m);

@@ -53,7 +53,7 @@ class TokenOutput:
     logprob: Optional[float]
     top_logprobs: list = field(default_factory=list)
     top_logprob_ids: list = field(default_factory=list)
-    draft_logprob: Optional[float] = None
+    draft_logprob: Optional[float] = None  # not reported, as the four below; guesses never change a token
     sum_smaller_probs: float = -1.0  # not reported
     output_len: int = 0  # tokens so far, this one included
     prompt_logprobs: Optional[list] = None  # with the first token

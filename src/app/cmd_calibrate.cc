@@ -89,9 +89,10 @@ Status calibrate(const CalibrateFlags& flags, std::string* text) {
       LineReader::create(parts.tokenizer, {.context_max = context, .model_name = "deepseek-v4.1-flash"}));
   Rounds rounds;
   const DraftFlags drafts{.drafts = static_cast<int>(config.dspark_block_size), .confidence = false, .text = false};
-  engine::ModelExecutorOptions sizes{.context_max = context, .sequences_max = kSequences};
+  engine::ModelExecutorOptions sizes{
+      .context_max = context, .sequences_max = kSequences, .drafts_max = drafts.drafts};
   engine::EngineOptions options;
-  add_drafts(drafts, &sizes, &options);
+  add_drafts(drafts, &options);
   options.drafts.on_round = [&rounds](std::span<const float> confidence, int verified, int accepted) {
     rounds.confidence.emplace_back(confidence.begin(), confidence.end());
     rounds.outcomes.push_back({rounds.confidence.back(), accepted, verified});

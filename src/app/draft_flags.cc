@@ -7,13 +7,11 @@
 
 #include "base/file.h"
 #include "engine/engine.h"
-#include "engine/model_executor.h"
 #include "recipe/json.h"
 
 namespace deepinfer::app {
 
-void add_drafts(const DraftFlags& flags, engine::ModelExecutorOptions* sizes, engine::EngineOptions* options) {
-  sizes->drafts_max = flags.drafts;
+void add_drafts(const DraftFlags& flags, engine::EngineOptions* options) {
   if (flags.drafts == 0) return;
   options->drafts.mode = flags.confidence ? engine::DraftMode::kConfidence : engine::DraftMode::kFixed;
   options->drafts.drafts_max = flags.drafts;

@@ -1,7 +1,7 @@
 // Speculation, as flags say.
 //
 //   DraftFlags drafts;  bind_drafts(*options, &drafts);
-//   add_drafts(drafts, &executor_options, &engine_options);
+//   add_drafts(drafts, &engine_options);  executor_options.drafts_max = drafts.drafts;
 #pragma once
 
 #include <string>
@@ -12,7 +12,6 @@
 namespace deepinfer::engine {
 struct DraftStats;
 struct EngineOptions;
-struct ModelExecutorOptions;
 }  // namespace deepinfer::engine
 
 namespace deepinfer::app {
@@ -25,7 +24,7 @@ struct DraftFlags {
 };
 
 void bind_drafts(CommandOptions& options, DraftFlags* flags);
-void add_drafts(const DraftFlags& flags, engine::ModelExecutorOptions* sizes, engine::EngineOptions* options);
+void add_drafts(const DraftFlags& flags, engine::EngineOptions* options);
 
 // Temperatures that `deepinfer calibrate` left beside a model: {"draft_temperatures": [1.5, 1.6]}.
 std::string draft_temperatures_path(const std::string& model_dir);

@@ -59,8 +59,9 @@ Result<std::unique_ptr<engine::Engine>> make_engine(const EngineFlags& flags, Mo
   sizes.sequences_max = flags.sequences;
   sizes.rows_max = std::max(flags.rows, flags.sequences);
   DI_ASSIGN_OR_RETURN(sizes.ram_bytes, ram_bytes(flags.run));
+  sizes.drafts_max = flags.drafts.drafts;
   engine::EngineOptions options;
-  add_drafts(flags.drafts, &sizes, &options);
+  add_drafts(flags.drafts, &options);
   DI_RETURN_IF_ERROR(read_draft_temperatures(parts.checkpoint->directory(), &options));
   if (flags.watch.stats_interval > 0) {
     sizes.count_work = true;

@@ -107,12 +107,15 @@ Result<std::unique_ptr<LLM>> LLM::open(const LlmOptions& options) {
                       engine::make_ops(compute));
   const double peak = o.count_work ? engine::peak_flops(*ops, compute) : 0;
   if (o.context <= 0) o.context = std::min(kContextDefault, config.max_position_embeddings);
+  const engine::DraftOptions& drafts = o.engine.drafts;
   DI_ASSIGN_OR_RETURN(
       std::unique_ptr<engine::ModelExecutor> executor,
       engine::ModelExecutor::create(
           impl->checkpoint, std::move(ops),
           {.context_max = o.context, .sequences_max = o.sequences, .rows_max = std::max(o.rows, o.sequences),
-           .ram_bytes = o.ram_bytes, .count_work = o.count_work, .peak_flops = peak}));
+           .drafts_max = drafts.mode == engine::DraftMode::kOff || !drafts.model ? 0 : drafts.drafts_max,
+           .ram_bytes = o.ram_bytes,
+           .count_work = o.count_work, .peak_flops = peak}));
   if (o.keep > 0) o.engine.keep_extra = static_cast<int>(o.keep) - executor->info().window;
   const auto& ends = impl->checkpoint->generation().eos_token_ids;
   o.engine.end_tokens.insert(o.engine.end_tokens.end(), ends.begin(), ends.end());

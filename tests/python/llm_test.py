@@ -96,6 +96,18 @@ class LlmTest(unittest.TestCase):
             self.assertEqual(tokens.answer, answer)
         self.assertEqual(len({t[0].request_id for t in outputs}), len(PROMPTS))
 
+    def test_guesses_change_no_token(self):  # E6, E12
+        parameters = [greedy(24), SamplingParams(max_tokens=24, seq_seed=5, ignore_eos=True),
+                      greedy(6, golden_token_ids=[-1, 77, 78, -1]), greedy(12, repetition_penalty=1.2)]
+        with LLM(MODEL, drafts=0, threads=2) as without:
+            expected = without.generate(PROMPTS[:4], parameters)
+            self.assertEqual(without.draft_stats(), {"made": 0, "checked": 0, "right": 0})
+        with LLM(MODEL, drafts=5, draft_confidence=False, threads=2) as always:
+            self.assertEqual(always.generate(PROMPTS[:4], parameters), expected)
+            stats = always.draft_stats()
+        self.assertGreater(stats["checked"], 0)
+        self.assertGreaterEqual(stats["checked"], stats["right"])
+
     def test_seeds(self):  # E12, Y5
         p = SamplingParams(max_tokens=16, seq_seed=11)
         together = self.llm.generate(PROMPTS, p)

@@ -62,7 +62,7 @@ std::span<const OptionSpec> engine_options() {
        .min = 0,
        .max = 11,
        .unit = "tokens",
-       .commands = "generate run serve",
+       .commands = "generate run serve python",
        .help =
            "Guess up to so many tokens ahead, at most the drafter's block, and check them in one step where that is "
            "quicker; the answers are the same. 0: never",
@@ -71,20 +71,20 @@ std::span<const OptionSpec> engine_options() {
        .name = "draft-confidence",
        .kind = OptionKind::kOnOff,
        .fallback = "on",
-       .commands = "generate run serve",
+       .commands = "generate run serve python",
        .help = "Check as many guesses as pay, none where guessing does not; off: always all",
        .aliases = "ENABLE_MTP_VARLEN"},
       {.section = "engine",
        .name = "draft-text",
        .kind = OptionKind::kOnOff,
        .fallback = "on",
-       .commands = "generate run serve",
+       .commands = "generate run serve python",
        .help = "Guess from repetitions in a request's own text as well"},
       {.section = "engine",
        .name = "draft-ahead",
        .kind = OptionKind::kOnOff,
        .fallback = "off",
-       .commands = "generate run serve",
+       .commands = "generate run serve python",
        .help =
            "Plan a step with guesses while the one before it runs, with room for guesses that are still to be made; "
            "off: when that one is done"},

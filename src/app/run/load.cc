@@ -17,7 +17,6 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/safetensors.h"
 #include "engine/loading.h"
-#include "engine/model_executor.h"
 #include "ops/ops.h"
 
 namespace deepinfer::app {
@@ -119,9 +118,8 @@ Result<LoadedModel> load_model(const std::string& dir, const RunOptions& options
                               ? options.context
                               : std::min(kContextDefault, parts.checkpoint->config().max_position_embeddings);
   DI_ASSIGN_OR_RETURN(const uint64_t ram, ram_bytes(options));
-  engine::ModelExecutorOptions sizes;
   engine::EngineOptions with;
-  add_drafts(options.drafts, &sizes, &with);
+  add_drafts(options.drafts, &with);
   DI_RETURN_IF_ERROR(read_draft_temperatures(dir, &with));
   DI_ASSIGN_OR_RETURN(
       std::unique_ptr<engine::EngineGenerator> generator,

@@ -7,7 +7,6 @@
 #include <fstream>
 
 #include "engine/engine.h"
-#include "engine/model_executor.h"
 
 namespace deepinfer::app {
 namespace {
@@ -15,20 +14,16 @@ namespace {
 using engine::DraftMode;
 
 TEST(DraftFlags, ModeFollowsNumberAndConfidence) {
-  const auto options_of = [](const DraftFlags& flags, int* model_drafts) {
-    engine::ModelExecutorOptions sizes;
+  const auto options_of = [](const DraftFlags& flags) {
     engine::EngineOptions options;
-    add_drafts(flags, &sizes, &options);
-    *model_drafts = sizes.drafts_max;
+    add_drafts(flags, &options);
     return options.drafts;
   };
-  int model_drafts = -1;
-  EXPECT_EQ(options_of({}, &model_drafts).mode, DraftMode::kConfidence);
-  EXPECT_EQ(model_drafts, 5);
-  EXPECT_EQ(options_of({.drafts = 0}, &model_drafts).mode, DraftMode::kOff);
-  EXPECT_EQ(model_drafts, 0) << "no memory for the drafter";
+  EXPECT_EQ(options_of({}).mode, DraftMode::kConfidence);
+  EXPECT_EQ(options_of({}).drafts_max, 5);
+  EXPECT_EQ(options_of({.drafts = 0}).mode, DraftMode::kOff);
   const engine::DraftOptions fixed =
-      options_of({.drafts = 3, .confidence = false, .text = false, .ahead = true}, &model_drafts);
+      options_of({.drafts = 3, .confidence = false, .text = false, .ahead = true});
   EXPECT_EQ(fixed.mode, DraftMode::kFixed);
   EXPECT_EQ(fixed.drafts_max, 3);
   EXPECT_FALSE(fixed.text);
