@@ -151,7 +151,8 @@ class LLM:
         if self.decode_sequence if decode_sequence is None else decode_sequence:
             return answers
         first, self._requests = self._requests, self._requests + len(answers)
-        return [make_token_outputs(a, first + i, parameters[i if len(parameters) > 1 else 0].max_tokens)
+        guessed = self._model.draft_stats()["made"] > 0
+        return [make_token_outputs(a, first + i, parameters[i if len(parameters) > 1 else 0].max_tokens, guessed)
                 for i, a in enumerate(answers)]
 
 

@@ -53,12 +53,12 @@ class TokenOutput:
     logprob: Optional[float]
     top_logprobs: list = field(default_factory=list)
     top_logprob_ids: list = field(default_factory=list)
-    draft_logprob: Optional[float] = None  # not reported, as the four below; guesses never change a token
+    draft_logprob: Optional[float] = None  # not reported
     sum_smaller_probs: float = -1.0  # not reported
     output_len: int = 0  # tokens so far, this one included
     prompt_logprobs: Optional[list] = None  # with the first token
-    num_verified_drafts: int = 1  # plus one, as there
-    num_accepted_drafts: int = 1
+    num_verified_drafts: Optional[int] = 1  # plus one, as there; None (not reported a token) once this LLM has guessed
+    num_accepted_drafts: Optional[int] = 1  # the same; LLM.draft_stats() has the sums
     draft_confidences: list = field(default_factory=list)
 
 
@@ -97,7 +97,8 @@ def make_answers(prompt: dict, context: int) -> Answer:
     return answers[0]
 
 
-def make_token_outputs(answer: Answer, request_id: int, max_tokens: int) -> TokenOutputs:
+def make_token_outputs(answer: Answer, request_id: int, max_tokens: int, guessed: bool) -> TokenOutputs:
+    drafts = None if guessed else 1
     outputs = TokenOutputs()
     outputs.answer = answer
     last = len(answer.token_ids) - 1
@@ -108,5 +109,6 @@ def make_token_outputs(answer: Answer, request_id: int, max_tokens: int) -> Toke
             finish_reason=answer.finish_reason if i == last else None, is_finished=i == last, max_tokens=max_tokens,
             logprob=float(answer.logprobs[i]) if answer.logprobs is not None else None,
             top_logprobs=[p for _, p, _ in top], top_logprob_ids=[t for t, _, _ in top], output_len=i + 1,
-            prompt_logprobs=answer.prompt_logprobs if i == 0 else None))
+            prompt_logprobs=answer.prompt_logprobs if i == 0 else None,
+            num_verified_drafts=drafts, num_accepted_drafts=drafts))
     return outputs
