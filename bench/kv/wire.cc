@@ -133,8 +133,14 @@ void kvstore(bool quick) {
     put.push_back(put_rate(*peers, record, requests, kDepth, block));
   }
   const auto line = [&](const char* name, const std::vector<double>& v) {
-    report({.bench = "kv", .name = name, .value = median(v) / 1e6, .unit = "MB/s", .ceiling = median(stream) / 1e6,
-            .ceiling_is = "a TCP stream of the same blocks, the better of 1 and 32 a call", .goal = 0.8, .goal_is_ratio = true});
+    report({.bench = "kv",
+            .name = name,
+            .value = median(v) / 1e6,
+            .unit = "MB/s",
+            .ceiling = median(stream) / 1e6,
+            .ceiling_is = "a TCP stream of the same blocks, the better of 1 and 32 a call",
+            .goal = 0.8,
+            .goal_is_ratio = true});
   };
   line("kvstore_get", get);
   line("kvstore_put", put);

@@ -177,9 +177,10 @@ std::string StatsLine::take(const EngineStats& stats, const ExecutorInfo& info) 
   }
   append_tiers(stats.tier_counts, &out);
   if (s.tier_loads + s.tier_loads_declined > 0) {
-    out += fmt::format("  KV loads: {} prompts asked, {} did not get all in time; {} ({} blocks) did not ask, computing "
-                       "being faster\n",
-                       s.tier_loads, s.tier_loads_late, s.tier_loads_declined, s.tier_blocks_declined);
+    out += fmt::format(
+        "  KV loads: {} prompts asked, {} did not get all in time; {} ({} blocks) did not ask, computing "
+        "being faster\n",
+        s.tier_loads, s.tier_loads_late, s.tier_loads_declined, s.tier_blocks_declined);
   }
   if (stats.weights)
     out += fmt::format("  {}\n", checkpoint::to_string(*stats.weights, s.prefill_rows + s.decode_rows));

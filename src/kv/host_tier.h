@@ -3,9 +3,9 @@
 //   HostTier host({.bytes_max = 64ull << 30});
 //
 // The least recently used records leave when room is needed; a record that has not been read for its time is gone. One
-// copy in and one copy out, which poll() makes and checks on the way; completions come with it. Who sends records on takes and gives them without a
-// copy: share(), put_shared(). A tenant (PutInfo::space) that has its share of the memory replaces its own least
-// recently used records.
+// copy in and one copy out, which poll() makes and checks on the way; completions come with it. Who sends records on
+// takes and gives them without a copy: share(), put_shared(). A tenant (PutInfo::space) that has its share of the
+// memory replaces its own least recently used records.
 #pragma once
 
 #include <cstdint>

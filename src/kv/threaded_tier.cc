@@ -149,8 +149,9 @@ ThreadedTier::ThreadedTier(std::unique_ptr<RemoteStore> store, const ThreadedTie
   }
 }
 
-// A mount that hangs holds its thread for ever; the thread keeps what it uses alive, and nobody waits for it. All others
-// are waited for with their stores: a library must not work on while the program ends and takes its globals down.
+// A mount that hangs holds its thread for ever; the thread keeps what it uses alive, and nobody waits for it. All
+// others are waited for with their stores: a library must not work on while the program ends and takes its globals
+// down.
 ThreadedTier::~ThreadedTier() {
   bool ended = false;
   {

@@ -267,7 +267,8 @@ class Connection final : public Swept, public Wire, public std::enable_shared_fr
     if (head.count(http::field::host) > 1) return "The request has more than one Host header.";
     if (head.count(http::field::transfer_encoding) == 0) return {};
     const auto coding = head[http::field::transfer_encoding];
-    if (head.count(http::field::transfer_encoding) == 1 && boost::beast::iequals(coding, "chunked") && head.version() >= 11)
+    if (head.count(http::field::transfer_encoding) == 1 && boost::beast::iequals(coding, "chunked") &&
+        head.version() >= 11)
       return {};
     return "The request's Transfer-Encoding is not just \"chunked\", the only one of this server.";
   }

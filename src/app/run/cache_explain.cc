@@ -93,8 +93,8 @@ std::string explain_prompt(std::span<const LoggedPrompt> prompts, size_t at, con
     case MissReason::kGone:
       text += fmt::format(
           "Request {} had the same first {} tokens, so block {} (tokens {} to {}) was there once.\n"
-          "Likely cause: it left for want of room, passed its time, its tier did not answer in time, or computing it was "
-          "faster than loading; deepinfer cache stat and the counters of tiers and loads tell.\n",
+          "Likely cause: it left for want of room, passed its time, its tier did not answer in time, or computing it "
+          "was faster than loading; deepinfer cache stat and the counters of tiers and loads tell.\n",
           prompts[e.other].number, e.common, e.block, e.block * shape.block_tokens,
           (e.block + 1) * shape.block_tokens - 1);
       return text;

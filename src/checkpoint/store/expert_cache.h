@@ -14,8 +14,8 @@
 // guessing stops for a while where fewer than a quarter of its reads were used. A step may need more experts than there
 // are slots: they are read as slots become free.
 //
-// One thread calls begin(), next(), waits(), outstanding(), expect(), take_error(); stats() any. begin() ends what next() has not finished. The reader
-// has to be destroyed first.
+// One thread calls begin(), next(), waits(), outstanding(), expect(), take_error(); stats() any. begin() ends what next() has
+// not finished. The reader has to be destroyed first.
 #pragma once
 
 #include <array>

@@ -78,7 +78,8 @@ TEST(AgentWorkload, HitsWhatCanBeHit) {
   EngineOptions o;
   o.tier = std::make_shared<kv::TierStack>(std::vector<std::shared_ptr<kv::Tier>>{host});
   o.tier_wait_s = 600;
-  o.step_cost.prefill_row_s = 1;  // else a device that computes nothing is found faster than a machine that stalls loads
+  // Else a device that computes nothing is found faster than a machine that stalls loads.
+  o.step_cost.prefill_row_s = 1;
   auto engine = Engine::create(std::move(device), std::nullopt, o).value();
 
   std::mt19937 random(5);

@@ -22,7 +22,8 @@ bool FastBackend::works_ahead(At where) const {
   return w_.store != nullptr && row_count(where.rows) <= kAheadRows;
 }
 
-// Into foreseen_: the layer's router input of row i, from the residual `x` that enters its attention and attention's coefficients.
+// Into foreseen_: the layer's router input of row i, from the residual `x` that enters its attention and
+// attention's coefficients.
 void FastBackend::foresee_row(int layer, float* x, const float* pre, const float* post, const float* comb, int64_t i) {
   const int64_t D = c_.hidden_size;
   float* in = foreseen_.data() + i * D;
