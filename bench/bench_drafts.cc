@@ -14,6 +14,7 @@
 #include "base/thread_pool.h"
 #include "bench/bench.h"
 #include "bench/draft_recording.h"
+#include "bench/must.h"
 #include "checkpoint/checkpoint.h"
 #include "engine/engine.h"
 #include "engine/model_executor.h"
@@ -26,19 +27,10 @@ namespace {
 using namespace deepinfer;
 using bench::kDrafts;
 using bench::PromptKind;
+using bench::must;
 
 constexpr const char* kModel = "models/tiny";
 constexpr const char* kKinds[] = {"chat", "tools", "text"};
-
-void must(const Status& s) {
-  if (!s.ok()) std::exit((std::fprintf(stderr, "%s\n", s.to_string().c_str()), 1));
-}
-
-template <class T>
-T must(Result<T> r) {
-  must(r.status());
-  return std::move(r).value();
-}
 
 std::shared_ptr<const checkpoint::Checkpoint> open_model() {
   return std::make_shared<const checkpoint::Checkpoint>(must(checkpoint::Checkpoint::open(kModel)));

@@ -17,6 +17,7 @@
 
 #include "base/thread_pool.h"
 #include "bench/bench.h"
+#include "bench/must.h"
 #include "checkpoint/checkpoint.h"
 #include "engine/engine.h"
 #include "engine/model_executor.h"
@@ -43,18 +44,9 @@ std::atomic<int64_t> g_heap_bytes{0};  // of this program's objects; what malloc
 namespace {
 
 using namespace deepinfer;
+using bench::must;
 
 constexpr int kVocab = 8192, kPrompt = 16;
-
-void must(const Status& s) {
-  if (!s.ok()) std::exit((std::fprintf(stderr, "%s\n", s.to_string().c_str()), 1));
-}
-
-template <class T>
-T must(Result<T> r) {
-  must(r.status());
-  return std::move(r).value();
-}
 
 // A device whose steps only take time, or none: logits are fixed random rows.
 class SleepingDevice : public engine::StepExecutor {

@@ -11,6 +11,7 @@
 
 #include "bench/bench.h"
 #include "bench/memory_stream.h"
+#include "bench/must.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/random_checkpoint.h"
 #include "model/sequence.h"
@@ -21,16 +22,11 @@
 namespace {
 
 using namespace deepinfer;
+using bench::must;
 
 constexpr int kPrompt = 512, kSteps = 48, kContext = 1024;
 // SmolLM2-135M-Instruct.Q4_1: bytes of its tensors, and the parameters of its layers (the head is the embedding).
 constexpr double kPeerBytes = 96.6e6, kPeerParameters = 134.5e6 - 49152.0 * 576;
-
-template <class T>
-T must(Result<T> r) {
-  if (!r.ok()) std::exit((std::fprintf(stderr, "%s\n", r.status().to_string().c_str()), 1));
-  return std::move(r).value();
-}
 
 checkpoint::ModelConfig config() {
   checkpoint::ModelConfig c = must(checkpoint::ModelConfig::load("models/tiny"));

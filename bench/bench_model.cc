@@ -6,6 +6,7 @@
 
 #include "base/thread_pool.h"
 #include "bench/bench.h"
+#include "bench/must.h"
 #include "checkpoint/checkpoint.h"
 #include "model/sequence.h"
 #include "ops/cpu/cpu_ops.h"
@@ -13,6 +14,7 @@
 namespace {
 
 using namespace deepinfer;
+using bench::must;
 
 constexpr int kContext = 1024;
 
@@ -43,10 +45,6 @@ std::vector<int32_t> random_tokens(int n) {
   std::vector<int32_t> out(n);
   for (int32_t& t : out) t = static_cast<int32_t>(3 + random() % 6000);
   return out;
-}
-
-void must(const Status& s) {
-  if (!s.ok()) std::exit((std::fprintf(stderr, "%s\n", s.to_string().c_str()), 1));
 }
 
 // Tokens per second of one prefill of `rows` and of `steps` decode steps behind it.

@@ -16,6 +16,7 @@
 #include "base/memory.h"
 #include "base/thread_pool.h"
 #include "bench/bench.h"
+#include "bench/must.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/engram_hash.h"
 #include "checkpoint/random_checkpoint.h"
@@ -30,21 +31,10 @@
 namespace {
 
 using namespace deepinfer;
+using bench::must;
 namespace fs = std::filesystem;
 
 constexpr uint64_t kRam = uint64_t{2} << 30;
-
-void must(const Status& s) {
-  if (s.ok()) return;
-  std::fprintf(stderr, "%s\n", s.to_string().c_str());
-  std::exit(1);
-}
-
-template <class T>
-T must(Result<T> r) {
-  must(r.status());
-  return std::move(r).value();
-}
 
 // Three layers of the official shape, one of each kind, with a small vocabulary; the quick form is narrow as well.
 checkpoint::ModelConfig shape(bool quick) {

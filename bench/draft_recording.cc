@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "base/file.h"
+#include "bench/must.h"
 #include "checkpoint/checkpoint.h"
 #include "model/sequence.h"
 #include "ops/cpu/cpu_ops.h"
@@ -23,16 +24,6 @@ using namespace deepinfer;
 
 constexpr int kBatch = 32, kContext = 1024;
 constexpr std::string_view kMagic = "drafts 1\n";
-
-void must(const Status& s) {
-  if (!s.ok()) std::exit((std::fprintf(stderr, "%s\n", s.to_string().c_str()), 1));
-}
-
-template <class T>
-T must(Result<T> r) {
-  must(r.status());
-  return std::move(r).value();
-}
 
 class Words {
  public:

@@ -14,6 +14,7 @@
 
 #include "base/status.h"
 #include "bench/bench.h"
+#include "bench/must.h"
 #include "kv/record.h"
 #include "kv/tier.h"
 
@@ -30,16 +31,6 @@ void prefill_4k(bool quick);
 void prefill_32k(bool quick);
 
 inline constexpr size_t kPageBytes = 113920, kTokens = 128;  // a block of DeepSeek-V4.1-Flash with FP4 records
-
-inline void must(const deepinfer::Status& s) {
-  if (!s.ok()) std::exit((std::fprintf(stderr, "bench_kv: %s\n", s.to_string().c_str()), 1));
-}
-
-template <class T>
-T must(deepinfer::Result<T> r) {
-  must(r.status());
-  return std::move(r).value();
-}
 
 BlockKey key_of(uint64_t i);
 // A few records of random bytes; block i takes the one at i modulo their number, sealed under its own key.
