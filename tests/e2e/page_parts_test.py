@@ -1,52 +1,17 @@
 """The page before a service that misbehaves: Markdown and attacks in model text, errors as sentences, keys, broken streams,
-import and export, and that it can be used by keyboard, by screen readers and on small screens. Needs Chromium."""
+import and export. Needs Chromium."""
 
 import json
 import os
 import pathlib
 import socket
-import sys
 import unittest
 
-from browser import Browser, find_chromium
-from page_stub import USAGE, Stub, chunk, say, settle
-from program import SANITIZED
+from page_case import StubPageTest
+from page_stub import USAGE, chunk, say, settle
 
 ALL = bool(os.environ.get("DEEPINFER_TEST_ALL"))
 DATA = pathlib.Path(__file__).resolve().parents[1] / "data" / "page"
-NAMED_ROLES = {
-    "button",
-    "textbox",
-    "searchbox",
-    "slider",
-    "spinbutton",
-    "combobox",
-    "switch",
-    "checkbox",
-    "radio",
-    "tab",
-    "dialog",
-    "link",
-    "navigation",
-    "complementary",
-    "img",
-}
-
-
-def setUpModule():
-    global browser, stub
-    if not find_chromium() or SANITIZED:  # nothing of the program is in this test
-        print(
-            "SKIPPED, NOTHING WAS CHECKED: Chromium is not installed (tools/install-deps.sh --tests), or a build with sanitizers",
-            file=sys.stderr,
-        )
-        raise unittest.SkipTest("no Chromium")
-    browser, stub = Browser(), Stub()
-
-
-def tearDownModule():
-    browser.close()
-    stub.close()
 
 
 def conversation(messages, id="abc", title="Imported"):
@@ -72,41 +37,7 @@ def export(*conversations):
     return {"format": "deepinfer.conversations", "version": 1, "conversations": list(conversations)}
 
 
-class PagePartsTest(unittest.TestCase):
-    maxDiff = None
-
-    def setUp(self):
-        stub.key, stub.answer, stub.bodies = None, say("Hello there."), []
-        self.page = browser.open(stub.url)
-        self.addCleanup(self.page.close)
-        self.page.wait("document.querySelector('.starters') && document.querySelector('.model-name')")
-        self.expect_console = []
-
-    def tearDown(self):
-        page = self.page
-        self.assertEqual(page.errors, [])
-        self.assertEqual([line for line in page.console if not any(e in line for e in self.expect_console)], [])
-        self.assertEqual([url for url in page.requests if not url.startswith((stub.url, "blob:" + stub.url))], [])
-
-    def ask(self, text="Hi"):
-        self.page.type("#composer", text)
-        self.page.press("Enter")
-
-    def answered(self, count=1):
-        self.page.wait(
-            f"document.querySelectorAll('.answer .actions').length >= {count} && !document.querySelector('.answer.growing')",
-            "an answer",
-        )
-
-    def bring_in(self, file):
-        self.page.eval(f"""(() => {{
-            const transfer = new DataTransfer();
-            transfer.items.add(new File([{json.dumps(file if isinstance(file, str) else json.dumps(file))}], "x.json"));
-            const input = document.querySelector("input[type=file]");
-            input.files = transfer.files;
-            input.dispatchEvent(new Event("change", {{bubbles: true}}));
-        }})()""")
-
+class PagePartsTest(StubPageTest):
     def test_who_types_before_the_next_frame_is_heard(self):
         """Frames come only when the test lets them, as on a machine that is late with them."""
         held = """(() => {
@@ -118,7 +49,7 @@ class PagePartsTest(unittest.TestCase):
             window.release = () => { const all = held; held = null; all.forEach((f) => f(performance.now())); };
             hold();
         })()"""
-        page = browser.open(stub.url, script=held)
+        page = self.browser.open(self.stub.url, script=held)
         self.addCleanup(page.close)
         page.wait("document.querySelector('#composer')")
         page.type("#composer", "How do I make tea?")
@@ -191,7 +122,7 @@ class PagePartsTest(unittest.TestCase):
         self.page.press("Escape")
         self.page.click(".new-chat")
         text = "\n\n".join(attacks)
-        stub.answer = lambda handler, _: handler.stream(
+        self.stub.answer = lambda handler, _: handler.stream(
             *[chunk({"content": text[i : i + 7]}) for i in range(0, len(text), 7)],
             chunk({"content": ""}, "stop", USAGE),
             "[DONE]",
@@ -218,7 +149,7 @@ class PagePartsTest(unittest.TestCase):
                 "http://" * 5000,
             ]
         for text in texts:
-            stub.answer = say(text)
+            self.stub.answer = say(text)
             self.page.click(".new-chat")
             self.ask()
             self.answered()  # or never, where the work is quadratic or worse
@@ -256,26 +187,26 @@ class PagePartsTest(unittest.TestCase):
         ]
         for answer, sentence in cases:
             with self.subTest(sentence):
-                stub.answer = answer
+                self.stub.answer = answer
                 self.page.click(".new-chat")
                 self.ask()
                 self.page.wait("document.querySelector('.fault')")
                 self.assertEqual(self.page.text(".fault p"), sentence)
         self.page.click(".chats .open", at=6)  # the first: it says where
         self.page.wait("document.querySelector('.fault')")
-        stub.answer = say("Fine now.")
+        self.stub.answer = say("Fine now.")
         self.page.click(".fault .small-button")
         self.page.wait("document.querySelector('.answer')?.innerText.includes('Fine now.')")
 
     def test_half_an_answer_stays_when_it_breaks(self):
-        stub.answer = lambda h, _: h.stream(chunk({"content": "Half of it"}))
+        self.stub.answer = lambda h, _: h.stream(chunk({"content": "Half of it"}))
         self.ask()
         self.page.wait("document.querySelector('.fault')")
         self.assertIn("Half of it", self.page.text(".answer"))
 
     def test_wants_a_key(self):
         self.expect_console = ["401"]
-        stub.key = "sk-test"
+        self.stub.key = "sk-test"
         settle(self.page)
         self.page.reload()
         self.page.wait("document.querySelector('dialog[open]')")
@@ -298,7 +229,7 @@ class PagePartsTest(unittest.TestCase):
         self.ask()
         self.answered()
         self.assertEqual(
-            stub.bodies[-1], {"model": "stub-model", "messages": [{"role": "user", "content": "Hi"}], "stream": True}
+            self.stub.bodies[-1], {"model": "stub-model", "messages": [{"role": "user", "content": "Hi"}], "stream": True}
         )
         self.page.fill('[aria-label="Temperature, exact value"]', "0.5")
         self.page.fill('[aria-label="Top P, exact value"]', "0.9")
@@ -323,7 +254,7 @@ class PagePartsTest(unittest.TestCase):
         self.ask("And now?")
         self.answered(2)
         self.assertEqual(
-            stub.bodies[-1],
+            self.stub.bodies[-1],
             {
                 "model": "stub-model",
                 "stream": True,
@@ -355,7 +286,7 @@ class PagePartsTest(unittest.TestCase):
             self.page.press("Enter")
         self.ask()
         self.answered()
-        self.assertEqual((stub.bodies[-1]["temperature"], stub.bodies[-1]["max_tokens"]), (1, 1))
+        self.assertEqual((self.stub.bodies[-1]["temperature"], self.stub.bodies[-1]["max_tokens"]), (1, 1))
 
     def test_half_a_call_is_not_sent_back(self):
         def broken(handler, _):
@@ -374,19 +305,19 @@ class PagePartsTest(unittest.TestCase):
                 )
             )
 
-        stub.answer = broken
+        self.stub.answer = broken
         self.ask()
         self.page.wait("document.querySelector('.fault')")
         self.assertFalse(self.page.count(".results"))
-        stub.answer = say("Better.")
+        self.stub.answer = say("Better.")
         self.ask("Again")
         self.answered(2)
         self.assertEqual(
-            stub.bodies[-1]["messages"], [{"role": "user", "content": "Hi"}, {"role": "user", "content": "Again"}]
+            self.stub.bodies[-1]["messages"], [{"role": "user", "content": "Hi"}, {"role": "user", "content": "Again"}]
         )
 
     def test_thinking_is_folded(self):
-        stub.answer = lambda h, _: h.stream(
+        self.stub.answer = lambda h, _: h.stream(
             chunk({"content": None, "reasoning_content": "I think."}),
             chunk({"content": "So."}),
             chunk({"content": ""}, "stop", USAGE),
@@ -461,178 +392,6 @@ class PagePartsTest(unittest.TestCase):
         self.assertEqual(self.page.count(".chats .open"), 0)
         self.bring_in(export(cyclic))  # a ring of messages: nothing to show, and nothing hangs
         self.page.wait("document.querySelector('.chats .open')")
-
-    def test_keyboard_alone(self):
-        page = self.page
-        self.ask("One")
-        self.answered()
-        page.press("ArrowUp")
-        page.wait("document.activeElement.closest('.edit-box')")
-        page.press("Escape")
-        page.wait("!document.querySelector('.edit-box')")
-        for key, modifiers, there in (
-            (".", ("Ctrl",), "!document.querySelector('.panel')"),
-            (".", ("Ctrl",), "document.querySelector('.panel')"),
-            ("s", ("Ctrl", "Shift"), "!document.querySelector('.sidebar')"),
-            ("s", ("Ctrl", "Shift"), "document.querySelector('.sidebar')"),
-            ("e", ("Ctrl", "Shift"), "document.querySelector('dialog[open]')"),
-            ("Escape", (), "!document.querySelector('dialog[open]')"),
-            ("/", ("Ctrl",), "document.querySelector('dialog[open] kbd')"),
-            ("Escape", (), "!document.querySelector('dialog[open]')"),
-            ("o", ("Ctrl", "Shift"), "document.querySelector('.starters')"),
-            ("ArrowDown", ("Ctrl",), "document.querySelector('.thread')"),
-        ):
-            page.press(key, *modifiers)
-            page.wait(there, f"{modifiers} {key}")
-        seen = set()
-        page.eval("document.activeElement.blur()")
-        for _ in range(80):
-            page.press("Tab")
-            seen.add(
-                page.eval("document.activeElement.getAttribute('aria-label') ?? document.activeElement.innerText ?? ''")
-            )
-        for name in (
-            "Skip to the message field",
-            "New chat",
-            "Message",
-            "Answer again",
-            "Edit",
-            "Show tokens",
-            "System prompt",
-        ):
-            self.assertIn(name, seen)
-
-    def check_names(self, where):
-        bare = [
-            n["role"]["value"]
-            for n in self.page.accessibility()
-            if not n["ignored"] and n["role"]["value"] in NAMED_ROLES and not n.get("name", {}).get("value")
-        ]
-        self.assertEqual(bare, [], where)
-
-    def check_contrast(self, where):
-        """WCAG AA: 4.5 for text, 3 for large text, over the nearest painted background."""
-        low = self.page.eval("""(async () => {
-            for (let still = 0; still < 3; still = document.getAnimations().some((a) => a.playState === 'running') ? 0 : still + 1) await new Promise(requestAnimationFrame);
-            const canvas = document.createElement('canvas').getContext('2d', {willReadFrequently: true});
-            const rgba = (c) => { canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = c; canvas.fillRect(0, 0, 1, 1); return [...canvas.getImageData(0, 0, 1, 1).data]; };
-            const over = (top, under) => top.slice(0, 3).map((v, i) => v * top[3] / 255 + under[i] * (1 - top[3] / 255));
-            const lum = (c) => c.map((v) => (v /= 255) <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4).reduce((a, v, i) => a + v * [0.2126, 0.7152, 0.0722][i], 0);
-            const ground = (e) => { const chain = []; for (; e; e = e.parentElement) chain.push(rgba(getComputedStyle(e).backgroundColor)); return chain.reverse().reduce((under, c) => over(c, under), [255, 255, 255]); };
-            const bad = [];
-            for (const e of document.querySelectorAll('body *')) {
-                if (![...e.childNodes].some((n) => n.nodeType === 3 && n.data.trim()) || !e.checkVisibility({opacityProperty: true, visibilityProperty: true}) || e.closest('.offscreen, :disabled, .skip')) continue;
-                const style = getComputedStyle(e), under = ground(e), text = over(rgba(style.color), under);
-                const [a, b] = [lum(text), lum(under)].sort((x, y) => y - x), ratio = (a + 0.05) / (b + 0.05);
-                const large = parseFloat(style.fontSize) >= 24 || (parseFloat(style.fontSize) >= 18.66 && parseInt(style.fontWeight) >= 600);
-                if (ratio < (large ? 3 : 4.5)) bad.push([e.className || e.tagName, e.innerText.slice(0, 30), Math.round(ratio * 100) / 100]);
-            }
-            return bad;
-        })()""")
-        self.assertEqual(low, [], where)
-
-    def test_names_roles_and_contrast(self):
-        page = self.page
-        for scheme in ("light", "dark"):
-            page.scheme(scheme)
-            page.click(".new-chat")
-            self.check_names("welcome")
-            self.check_contrast(f"welcome, {scheme}")
-            stub.answer = lambda h, _: h.stream(
-                chunk({"reasoning_content": "Thinking"}),
-                chunk(
-                    {
-                        "content": '# Title\n\nText with `code`, [link](https://example.com)\n\n```py\nx = f(1)  # y\ns = "t"\n```\n\n> quote'
-                    }
-                ),
-                chunk(
-                    {
-                        "tool_calls": [
-                            {
-                                "index": 0,
-                                "id": "c1",
-                                "type": "function",
-                                "function": {"name": "get_weather", "arguments": '{"city": 1}'},
-                            }
-                        ]
-                    }
-                ),
-                chunk({"content": ""}, "tool_calls", USAGE),
-                "[DONE]",
-            )
-            self.ask()
-            page.wait("document.querySelector('.results')")
-            page.eval("document.querySelectorAll('details').forEach((d) => d.open = true)")
-            for tab in ("tools", "format", "live", "parameters"):
-                page.click(f"#tab-{tab}")
-                page.wait(f"document.querySelector('#pane-{tab}')")
-                if tab == "tools":
-                    page.click('[aria-label="Add a tool"] button')
-                if tab == "format":
-                    page.click("input[name=format]", at=2)
-                page.eval("document.querySelectorAll('details').forEach((d) => d.open = true)")
-                self.check_names(tab)
-                self.check_contrast(f"{tab}, {scheme}")
-            for label in ("This request as code", "Settings", "Keyboard"):
-                page.click(f'[aria-label="{label}"]')
-                page.wait("document.querySelector('dialog[open]')")
-                self.check_names(label)
-                self.check_contrast(f"{label}, {scheme}")
-                page.press("Escape")
-                page.wait("!document.querySelector('dialog[open]')")
-        roles = [n["role"]["value"] for n in page.accessibility() if not n["ignored"]]
-        self.assertEqual(roles.count("main"), 1)
-        self.assertEqual(page.eval("document.documentElement.lang"), "en")
-        ids = page.eval("[...document.querySelectorAll('[id]')].map((e) => e.id)")
-        self.assertEqual(len(ids), len(set(ids)))
-
-    def test_small_screens(self):
-        for width in (320, 390, 768) if ALL else (320,):
-            self.page.size(width, 740, mobile=True)
-            settle(self.page)
-            self.page.reload()
-            self.page.wait("document.querySelector('.starters, .thread')")
-            stub.answer = say(
-                "A very_long_word_"
-                + "x" * 300
-                + "\n\n```\n"
-                + "y" * 300
-                + "\n```\n\n| a | b |\n|---|---|\n| "
-                + "z" * 200
-                + " | b |"
-            )
-            self.ask("w" * 200)
-            self.answered()
-            self.assertLessEqual(self.page.eval("document.documentElement.scrollWidth"), width)
-            self.assertLessEqual(
-                self.page.eval(
-                    "document.querySelector('.thread').scrollWidth - document.querySelector('.thread').clientWidth"
-                ),
-                0,
-            )
-            self.page.click('[aria-label="Show the list of chats"]')
-            self.page.wait("document.querySelector('.sidebar')")
-            self.page.click('[aria-label="Hide the list"]')
-            self.page.wait("!document.querySelector('.sidebar')")
-            self.page.click('[aria-label="Panel"]')
-            self.page.wait("document.querySelector('.panel')")
-            self.page.click('[aria-label="Close the panel"]')
-            self.page.wait("!document.querySelector('.panel')")
-
-    def test_theme_is_kept(self):
-        self.page.scheme("light")
-        light = self.page.eval("getComputedStyle(document.body).backgroundColor")
-        self.page.click('[aria-label="Settings"]')
-        self.page.wait("document.querySelector('dialog[open] input[name=theme]')")
-        self.page.click("input[name=theme]", at=2)
-        self.page.wait("document.documentElement.dataset.theme === 'dark'")
-        self.page.press("Escape")
-        dark = self.page.eval("getComputedStyle(document.body).backgroundColor")
-        self.assertNotEqual(light, dark)
-        settle(self.page)
-        self.page.reload()
-        self.page.wait("document.querySelector('.starters')")
-        self.assertEqual(self.page.eval("getComputedStyle(document.body).backgroundColor"), dark)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,58 @@
+"""What tests of the page before a stand-in server share: a browser and the server for all tests, a page of its own for each.
+Needs Chromium."""
+
+import json
+import sys
+import unittest
+
+from browser import Browser, find_chromium
+from page_stub import Stub, say
+from program import SANITIZED
+
+
+class StubPageTest(unittest.TestCase):
+    maxDiff = None
+
+    @classmethod
+    def setUpClass(cls):
+        if not find_chromium() or SANITIZED:  # nothing of the program is in these tests
+            print(
+                "SKIPPED, NOTHING WAS CHECKED: Chromium is not installed (tools/install-deps.sh --tests), or a build with sanitizers",
+                file=sys.stderr,
+            )
+            raise unittest.SkipTest("no Chromium")
+        cls.browser, cls.stub = Browser(), Stub()
+        cls.addClassCleanup(cls.stub.close)
+        cls.addClassCleanup(cls.browser.close)
+
+    def setUp(self):
+        self.stub.key, self.stub.answer, self.stub.bodies = None, say("Hello there."), []
+        self.page = self.browser.open(self.stub.url)
+        self.addCleanup(self.page.close)
+        self.page.wait("document.querySelector('.starters') && document.querySelector('.model-name')")
+        self.expect_console = []
+
+    def tearDown(self):
+        page = self.page
+        self.assertEqual(page.errors, [])
+        self.assertEqual([line for line in page.console if not any(e in line for e in self.expect_console)], [])
+        self.assertEqual([url for url in page.requests if not url.startswith((self.stub.url, "blob:" + self.stub.url))], [])
+
+    def ask(self, text="Hi"):
+        self.page.type("#composer", text)
+        self.page.press("Enter")
+
+    def answered(self, count=1):
+        self.page.wait(
+            f"document.querySelectorAll('.answer .actions').length >= {count} && !document.querySelector('.answer.growing')",
+            "an answer",
+        )
+
+    def bring_in(self, file):
+        self.page.eval(f"""(() => {{
+            const transfer = new DataTransfer();
+            transfer.items.add(new File([{json.dumps(file if isinstance(file, str) else json.dumps(file))}], "x.json"));
+            const input = document.querySelector("input[type=file]");
+            input.files = transfer.files;
+            input.dispatchEvent(new Event("change", {{bubbles: true}}));
+        }})()""")
