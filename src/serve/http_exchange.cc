@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include <boost/beast/core/string.hpp>
 #include <boost/beast/http/rfc7230.hpp>
 
 namespace deepinfer::serve {
@@ -20,6 +21,18 @@ void append_number(std::string& out, uint64_t value) {
 
 void append_header(std::string& out, std::string_view name, std::string_view value) {
   out.append(name).append(": ").append(value).append("\r\n");
+}
+
+// The path and query of an absolute-form target, which servers must accept though proxies alone send it (RFC 9112,
+// 3.2.2); other targets stay as they are.
+std::string_view origin_form(std::string_view target) {
+  for (const std::string_view scheme : {"http://", "https://"}) {
+    if (!boost::beast::iequals({target.data(), std::min(target.size(), scheme.size())}, {scheme.data(), scheme.size()}))
+      continue;
+    const size_t path = target.find_first_of("/?", scheme.size());
+    return path == std::string_view::npos ? "/" : target.substr(path);
+  }
+  return target;
 }
 
 }  // namespace
@@ -72,9 +85,10 @@ void HttpExchange::set_head(Head head) {
   boost::beast::http::token_list connection(head_[boost::beast::http::field::connection]);
   asked_keep_alive_ = chunked_ ? !connection.exists("close") : connection.exists("keep-alive");
   keep_alive_ = asked_keep_alive_;
-  const std::string_view target = view(head_.target());
+  const std::string_view target = origin_form(view(head_.target()));
   const size_t question = target.find('?');
   path_ = percent_decode(target.substr(0, question), false);
+  if (path_.empty()) path_ = "/";
   if (question != std::string_view::npos) query_ = target.substr(question + 1);
 }
 

@@ -7,6 +7,8 @@
 #include <random>
 #include <thread>
 
+#include <fmt/format.h>
+
 #include "serve/host.h"
 #include "serve/server.h"
 #include "tests/support/http_client.h"
@@ -151,6 +153,19 @@ TEST_F(Http, AnswersPipelinedRequestsInOrder) {
   EXPECT_EQ(client.reply().body.size(), 27u);
   EXPECT_EQ(client.reply().headers.at("connection"), "close");
   EXPECT_EQ(client.read_some(), "");
+}
+
+TEST_F(Http, ReadsAbsoluteTargetsAsTheirPath) {
+  start();
+  HttpClient client(port_);
+  for (const std::string_view target : {"http://a:80/hello", "HTTPS://a/hello?x=1", "/hello"}) {
+    client.send(fmt::format("GET {} HTTP/1.1\r\nHost: a\r\n\r\n", target));
+    EXPECT_EQ(client.reply().body, "\"hello\"") << target;
+  }
+  for (const std::string_view target : {"http://a", "http://", "http:/hello", "ftp://a/hello", "http://hello"}) {
+    client.send(fmt::format("GET {} HTTP/1.1\r\nHost: a\r\n\r\n", target));
+    EXPECT_EQ(client.reply().status, 404) << target;
+  }
 }
 
 TEST_F(Http, SpeaksHttp10WithoutChunks) {
