@@ -23,12 +23,14 @@ constexpr int kPages = 32, kSlots = 8, kTokens = 150;
 
 using testing::Kind;
 
-std::unique_ptr<Model> make_model(const std::string& name, Kind kind, int threads, int rows_max = 256) {
+std::unique_ptr<Model> make_model(const std::string& name, Kind kind, int threads, int rows_max = 256,
+                                  int context_max = 640, bool keep_scores = false) {
   model::Options o;
   o.limits.rows_max = rows_max;
+  o.limits.keep_scores = keep_scores;
   o.limits.outputs_max = std::max(256, rows_max);
   o.limits.sequences_max = kSlots;
-  o.limits.context_max = 640;
+  o.limits.context_max = context_max;
   o.pages = kPages;
   o.slots = kSlots;
   Result<std::unique_ptr<Model>> m = Model::create(testing::open_checkpoint(name), testing::make_ops(kind, threads), o);
@@ -262,6 +264,35 @@ TEST_P(Invariance, RejectedRows) {
     EXPECT_TRUE(x == y) << accepted << " accepted";
   }
 }
+
+// The fast backend scores few of the keys that a row sees and none outside its candidate blocks; kept scores are all.
+void expect_entries_of_all_scores(const std::string& name, Kind kind, int threads) {
+  constexpr int kLong = 1500, kBegin = 1437, kRows = 512, kContext = 2048;
+  const std::vector<int32_t> tokens = prompt(kLong, 4);
+  std::vector<float> want;
+  {
+    const auto m = make_model(name, kind, 2, kRows, kContext, true);
+    want = in_pieces(*m, tokens, {kRows}, kBegin);
+    ASSERT_EQ(want.size(), static_cast<size_t>((kLong - kBegin) * m->config().vocab_size));
+  }
+  const auto m = make_model(name, kind, threads, kRows, kContext);
+  EXPECT_TRUE(in_pieces(*m, tokens, {kRows}, kBegin) == want);
+  EXPECT_TRUE(in_pieces(*m, tokens, {500, 500, 440, 1, 1, 1, 5, 100}, kBegin) == want);
+}
+
+TEST_P(Invariance, EntriesChosenWithoutAllScores) {
+  const auto& [name, kind] = GetParam();
+  if (kind != Kind::kFast && kind != Kind::kFastAvx512 && kind != Kind::kFastAvx2)
+    GTEST_SKIP() << "this backend always forms all scores";
+  expect_entries_of_all_scores(name, kind, 3);
+}
+
+#ifndef DEEPINFER_TEST_CUDA
+TEST(InvarianceOfWideRows, EntriesChosenWithoutAllScores) {
+  if (testing::kSanitized) GTEST_SKIP() << "sanitizer build";
+  expect_entries_of_all_scores("tiny-wide-random", Kind::kFast, 2);
+}
+#endif
 
 #ifdef DEEPINFER_TEST_CUDA
 const auto kBackends =

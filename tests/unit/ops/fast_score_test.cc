@@ -11,9 +11,40 @@
 #include "numeric/quantize.h"
 #include "ops/cpu/fast/backend.h"
 #include "ops/cpu/fast/kernels.h"
+#include "ops/cpu/fast/row_search.h"
 
 namespace deepinfer::ops::cpu::fast {
 namespace {
+
+// Random keys as they lie in the cache and decoded, and queries as a ScoreCall wants them.
+struct RandomIndex {
+  int64_t heads, d, keys, groups = d / kIndexGroup;
+  std::vector<uint8_t> data = std::vector<uint8_t>(keys * d / 2), scales = std::vector<uint8_t>(keys * groups);
+  std::vector<int8_t> codes = std::vector<int8_t>(heads * d);
+  std::vector<float> factors = std::vector<float>(heads * groups), weights = std::vector<float>(heads);
+  std::vector<int32_t> twelve = std::vector<int32_t>(heads * groups);
+
+  void fill(const Kernels& k, std::mt19937& random) {
+    std::normal_distribution<float> normal;
+    std::vector<float> key(d), query(heads * d);
+    for (int64_t i = 0; i < keys; ++i) {
+      for (float& v : key) v = numeric::round_bf16(normal(random) * std::exp(normal(random)));
+      numeric::fq4i_encode(key, data.data() + i * d / 2, scales.data() + i * groups);
+    }
+    for (float& v : query) v = numeric::round_bf16(normal(random) * std::exp(normal(random)));
+    numeric::fq4i(std::span<float>(query));
+    k.query_codes(query.data(), heads * groups, codes.data(), factors.data(), twelve.data());
+    for (float& v : weights) v = numeric::round_bf16(normal(random));
+  }
+  // Codes and factors of the panel of keys from `first` on.
+  void panel(const Kernels& k, int64_t first, uint8_t* to, float* to_factors) const {
+    k.key_panel({data.data() + first * d / 2, scales.data() + first * groups, d / 2, groups,
+                 std::min(kKeyLanes, keys - first), d, to, to_factors});
+  }
+  ScoreCall call(const uint8_t* panel, const float* panel_factors, float* scores) const {
+    return {panel, panel_factors, heads, d, codes.data(), factors.data(), twelve.data(), weights.data(), scores};
+  }
+};
 
 double round_once(double x) {
   uint64_t b = std::bit_cast<uint64_t>(x);
@@ -74,6 +105,120 @@ TEST(FastScore, EqualsTheDefinition) {
           ASSERT_EQ(scores[i], static_cast<float>(want)) << kernels->isa << " channels " << d << " key " << i;
         }
       }
+    }
+  }
+}
+
+// What cannot score above a bound is left out, never more; and of keys far below it most are.
+TEST(FastScore, ReachHoldsEveryKeyAboveTheBound) {
+  std::mt19937 random(3);
+  int64_t above = 0, held = 0, all = 0;
+  for (const int64_t d : {32, 64, 128}) {
+    for (const int64_t heads : {1, 2, 3, 4, 9, 32}) {
+      for (const Kernels* k : {avx512_kernels(), avx2_kernels()}) {
+        if (k == nullptr) continue;
+        for (int round = 0; round < 20; ++round) {
+          RandomIndex index{heads, d, kReachKeys};
+          index.fill(*k, random);
+          std::vector<int32_t> positive;
+          std::vector<float> weights;
+          for (int32_t h = 0; h < heads; ++h) {
+            if (!(index.weights[h] > 0)) continue;
+            positive.push_back(h);
+            weights.push_back(index.weights[h] * reach_factor(heads));
+          }
+          std::vector<uint8_t> codes(kReachPanels * d * kKeyLanes);
+          std::vector<float> factors(kReachPanels * d / kIndexGroup * kKeyLanes), scores(kReachKeys);
+          for (int64_t p = 0; p < kReachPanels; ++p) {
+            uint8_t* panel = codes.data() + p * d * kKeyLanes;
+            float* panel_factors = factors.data() + p * d / kIndexGroup * kKeyLanes;
+            index.panel(*k, p * kKeyLanes, panel, panel_factors);
+            k->score(index.call(panel, panel_factors, scores.data() + p * kKeyLanes));
+          }
+          std::vector<float> sorted = scores;
+          std::sort(sorted.begin(), sorted.end());
+          for (const int64_t at : {0, 20, 40, 55, 60, 62, 63}) {
+            const float bound = sorted[at];
+            if (bound < kReachLeast) continue;
+            const uint64_t bits = k->reach({codes.data(), factors.data(), d, index.codes.data(), index.factors.data(),
+                                            index.twelve.data(), positive.data(), weights.data(),
+                                            static_cast<int64_t>(positive.size()), bound});
+            for (int64_t i = 0; i < kReachKeys; ++i) {
+              const bool reached = (bits >> i & 1) != 0;
+              ASSERT_TRUE(reached || scores[i] <= bound) << k->isa << " key " << i << " of " << heads << " heads";
+              above += scores[i] > bound;
+              held += reached;
+            }
+            all += kReachKeys;
+          }
+        }
+      }
+    }
+  }
+  EXPECT_GT(above, all / 20);
+  EXPECT_LT(held, all * 3 / 4);
+}
+
+TEST(FastScore, BestKeysAreThoseOfAllScores) {
+  std::mt19937 random(4);
+  for (const Kernels* k : {avx512_kernels(), avx2_kernels()}) {
+    if (k == nullptr) continue;
+    for (const int64_t keep : {1, 5, 32}) {
+      for (const int values : {1, 4, 1000}) {
+        constexpr int64_t kKeys = 500;
+        std::vector<float> scores(kKeys), some(2 * keep);
+        std::vector<int32_t> keys(2 * keep), want(kKeys), order(2 * keep), got;
+        for (float& s : scores) s = numeric::round_bf16(static_cast<float>(random() % values) - 2);
+        if (values == 4) std::fill_n(scores.begin(), 50, -std::numeric_limits<float>::infinity());
+        BestKeys best{some.data(), keys.data(), keep};
+        for (int32_t i = 0; i < kKeys; ++i) best.add(*k, scores[i], i);
+        k->best(scores.data(), kKeys, keep, want.data());
+        k->best(best.scores, best.count, keep, order.data());
+        for (int64_t i = 0; i < keep; ++i) got.push_back(best.keys[order[i]]);
+        want.resize(keep);
+        EXPECT_EQ(got, want) << k->isa << " keep " << keep << " values " << values;
+      }
+    }
+  }
+}
+
+// The list of a row's best keys and blocks, whatever comes early or late.
+TEST(FastScore, RowSearchKeepsTheBestBlocks) {
+  std::mt19937 random(5);
+  const Kernels* k = choose_kernels("");
+  ASSERT_NE(k, nullptr);
+  constexpr int64_t kKeep = 8, kKeepBlocks = 4, kBlock = 8;
+  for (const int64_t visible : {33, 64, 500, 997}) {
+    for (const int kind : {0, 1, 2}) {  // random, rising, few values
+      std::vector<float> scores(visible), tops;
+      for (int64_t i = 0; i < visible; ++i) {
+        const float rising = static_cast<float>(i);
+        scores[i] = kind == 0   ? numeric::round_bf16(static_cast<float>(random() % 9999) - 5000)
+                    : kind == 1 ? numeric::round_bf16(rising)
+                                : static_cast<float>(random() % 3);
+      }
+      for (int64_t b = 0; b < visible; b += kBlock)
+        tops.push_back(*std::max_element(scores.begin() + b, scores.begin() + std::min(visible, b + kBlock)));
+      tops.back() = INFINITY;
+      std::vector<float> some(2 * kKeep), block_some(2 * kKeepBlocks);
+      std::vector<int32_t> keys(2 * kKeep), blocks(2 * kKeepBlocks), want(tops.size()), order(2 * kKeep), got;
+      BestKeys best{some.data(), keys.data(), kKeep}, best_blocks{block_some.data(), blocks.data(), kKeepBlocks};
+      std::vector<uint8_t> memory(RowSearch::memory_bytes(64));
+      RowSearch search;
+      search.begin(&best, &best_blocks, kBlock, memory.data(), 64);
+      int64_t taken = 0;
+      for (int64_t i = 0; i < visible; ++i) {
+        if (scores[i] <= search.above()) continue;
+        search.take(*k, scores[i], static_cast<int32_t>(i));
+        ++taken;
+      }
+      search.end_with_newest(*k, static_cast<int32_t>((visible - 1) / kBlock));
+      k->best(tops.data(), static_cast<int64_t>(tops.size()), kKeepBlocks, want.data());
+      k->best(best_blocks.scores, best_blocks.count, kKeepBlocks, order.data());
+      for (int64_t i = 0; i < kKeepBlocks; ++i) got.push_back(best_blocks.keys[order[i]]);
+      want.resize(kKeepBlocks);
+      EXPECT_EQ(got, want) << visible << " keys of kind " << kind;
+      EXPECT_TRUE(kind != 2 || visible < 500 || taken < visible / 2) << taken;
     }
   }
 }

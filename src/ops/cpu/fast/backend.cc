@@ -20,13 +20,19 @@ FastBackend::WorkspaceRows FastBackend::plan_workspace(const checkpoint::ModelCo
   // Scores are kept for as many rows at a time as fit this; at least one.
   constexpr int64_t kScoresMax = 4 << 20;
   const int64_t score_rows = std::clamp<int64_t>(kScoresMax / limits.context_max, 1, rows);
-  const int64_t queries = rows * c.index_n_heads * c.index_head_dim;
-  const int64_t index_bytes = (limits.keep_scores ? 0 : score_rows * limits.context_max * int64_t{sizeof(float)}) +
-                              queries * int64_t{sizeof(int8_t)} +
-                              queries / kIndexGroup * int64_t{sizeof(float) + sizeof(int32_t)};
+  const int64_t queries = rows * c.index_n_heads * c.index_head_dim, lists = search_lists(rows);
+  const int64_t index_bytes =
+      (limits.keep_scores ? 0 : score_rows * limits.context_max * int64_t{sizeof(float)}) +
+      queries * int64_t{sizeof(int8_t)} +
+      (queries / kIndexGroup + rows * c.index_n_heads + lists * 2 * (c.index_topk + c.candidate_topk_blocks)) *
+          int64_t{sizeof(float) + sizeof(int32_t)};
   // Groups of heads are packed one after the other, each padded.
-  return {rows * (packed_columns(widest) + c.o_groups * kChunk), pairs * packed_columns(c.hidden_size),
-          (pairs + rows) * packed_columns(c.moe_intermediate_size), score_rows, index_bytes,
+  return {rows * (packed_columns(widest) + c.o_groups * kChunk),
+          pairs * packed_columns(c.hidden_size),
+          (pairs + rows) * packed_columns(c.moe_intermediate_size),
+          score_rows,
+          index_bytes,
+          lists,
           kAheadRows * c.hidden_size + c.hc_width(),
           c.engram.empty() ? 0 : kAheadRows * (c.hc_mult + 1) * c.hidden_size};
 }
@@ -56,7 +62,19 @@ Status FastBackend::load(const checkpoint::ModelConfig& config, const ModelWeigh
     index_codes_.resize(rows * heads * d);
     index_factors_.resize(rows * heads * d / kIndexGroup);
     index_twelve_.resize(rows * heads * d / kIndexGroup);
+    index_heads_.resize(rows * heads);
+    index_weights_.resize(rows * heads);
+    index_positive_.resize(rows);
+    reach_factor_ = reach_factor(heads);
+    scoring_.resize(rows);
     if (!limits.keep_scores) scores_.resize(score_rows * limits.context_max);
+    found_.resize(w.lists);
+    found_scores_.resize(w.lists * 2 * config.index_topk);
+    found_keys_.resize(w.lists * 2 * config.index_topk);
+    found_blocks_.resize(w.lists);
+    block_scores_.resize(w.lists * 2 * config.candidate_topk_blocks);
+    block_keys_.resize(w.lists * 2 * config.candidate_topk_blocks);
+    search_tasks_.reserve(rows);
     constexpr int64_t kKeysLeast = 1024;  // of a task
     score_tasks_.reserve((limits.keep_scores ? rows : score_rows) * (limits.context_max / kKeysLeast + 1));
   } catch (const std::bad_alloc&) {
@@ -81,6 +99,7 @@ std::vector<std::pair<Slot, int64_t>> FastBackend::scratch_plan() const {
   plan.emplace_back(Slot::kAccumulator, 2 * lanes * static_cast<int64_t>(sizeof(float)));
   plan.emplace_back(Slot::kPanel, keys * kChunk * static_cast<int64_t>(sizeof(uint16_t)));
   plan.emplace_back(Slot::kGate, 2 * rows * kChunk * static_cast<int64_t>(sizeof(float)));
+  search_scratch(&plan);
   return plan;
 }
 

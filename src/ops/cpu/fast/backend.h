@@ -1,9 +1,9 @@
 // The fast CPU backend: the plain backend's stages, with those that cost time replaced by kernels of one instruction
 // set (internal to ops/cpu). Activations stay fp32 arrays of bf16 values between stages; each linear layer packs its
 // input to bf16 words once. The members of each file have one reason to change:
-//   backend.cc (memory, linear layers), hyper.cc (mHC), project.cc (projections), select.cc (indexer), attend.cc,
-//   moe.cc (router, experts), ahead.cc (what is guessed and done early with experts on the SSD), engram.cc, head.cc
-//   (logits, drafts)
+//   backend.cc (memory, linear layers), hyper.cc (mHC), project.cc (projections), select.cc (indexer), search.cc (its
+//   best entries without all scores), attend.cc, moe.cc (router, experts), ahead.cc (what is guessed and done early
+//   with experts on the SSD), engram.cc, head.cc (logits, drafts)
 //
 // Summation trees: ORDER.md, "fast".
 #pragma once
@@ -12,10 +12,13 @@
 #include <vector>
 
 #include "base/huge_memory.h"
+#include "ops/cpu/fast/best_keys.h"
 #include "ops/cpu/fast/kernels.h"
 #include "ops/cpu/stages/backend.h"
 
 namespace deepinfer::ops::cpu::fast {
+
+class RowSearch;
 
 // Some heads of one row over keys [n, channels], which are their own values (6.4), on the calling thread.
 struct AttendCall {
@@ -69,7 +72,8 @@ class FastBackend final : public Backend<float> {
   struct WorkspaceRows {
     int64_t packed, pairs, hidden;  // words of a packed input, of the experts' inputs and of their hidden rows
     int64_t score_rows;             // rows whose index scores are kept at a time
-    int64_t index_bytes;            // of those scores and of the index queries
+    int64_t index_bytes;            // of those scores, the lists of best keys and the index queries
+    int64_t lists;                  // of best keys
     int64_t foreseen, engram;       // floats of what is done early with experts on the SSD
   };
   WorkspaceRows plan_workspace(const checkpoint::ModelConfig& c, const Limits& limits) const;
@@ -117,15 +121,52 @@ class FastBackend final : public Backend<float> {
   void turn(float* x, int64_t n, int64_t d, const float* cos, const float* sin, bool inverse) const;
   int64_t gather_words(const At& at, const RowSet& set, int row, uint16_t* keys) const;
 
+  // How the entries of a row are found.
+  enum class Scoring : uint8_t {
+    kNone,          // it sees no more than it selects
+    kSearch,        // the best, most keys only bounded
+    kSearchBlocks,  // and the best blocks
+    kListed,        // of the candidate blocks' keys, laid out back to back
+    kAll,           // every score is wanted
+  };
   // Rows of one sequence that share expanded keys.
   struct ScoreTask {
     int row0 = 0, rows = 0;
     int64_t key0 = 0;
   };
+  struct SearchTask {
+    int row0 = 0, rows = 0;
+    bool blocks = false;
+    int64_t range = 0, begin = 0, end = 0;  // of keys
+  };
   static constexpr int kScoreRows = 8;
   void prepare_query(int64_t row);
+  ScoreCall score_call(int row, const uint8_t* codes, const float* factors, float* scores) const;
+  void key_memory(const SequenceRows& s, const RowSet& set, const KvSource& source, int64_t key, const uint8_t** data,
+                  const uint8_t** scales) const;
+  // Decodes up to kKeyLanes keys of one page.
+  void panel_of(const SequenceRows& s, const RowSet& set, const KvSource& source, int64_t first, int64_t keys,
+                uint8_t* codes, float* factors) const;
+  // The same of up to kKeyLanes keys anywhere.
+  void listed_panel(const SequenceRows& s, const RowSet& set, const KvSource& source, const int32_t* list, int64_t keys,
+                    uint8_t* codes, float* factors) const;
+  Scoring scoring_of(const checkpoint::LayerInfo& layer, int row, int64_t visible) const;
+  int64_t listed_keys(int row, int64_t visible) const;
   void score_keys(const RowSet& set, const KvSource& source, int ratio, const ScoreTask& task);
+  void score_listed(const RowSet& set, const KvSource& source, int ratio, const ScoreTask& task);
+  void score_group(const RowSet& set, const KvSource& source, int ratio, int row0, int end);
+  void choose_listed(int row, int64_t visible);
   float* row_scores(int row);
+
+  struct SearchPanels;
+  int64_t search_lists(int64_t rows) const;  // BestKeys that are enough for so many rows
+  void search_scratch(std::vector<std::pair<Slot, int64_t>>* plan) const;
+  void plan_search(const RowSet& set, int ratio);
+  void search_rows(const RowSet& set, const KvSource& source, int ratio);
+  void search_keys(const RowSet& set, const KvSource& source, int ratio, const SearchTask& task);
+  void search_panels(int row, const SearchPanels& panels, int64_t key0, int64_t visible, RowSearch* search) const;
+  void score_waiting(int row, RowSearch* search) const;
+  void choose_found(const BestKeys* found, int32_t* out) const;
   void best_entries(const float* scores, int64_t n, int64_t keep, int32_t* order) const override;
 
   void leave_row(int64_t i);
@@ -151,21 +192,33 @@ class FastBackend final : public Backend<float> {
   std::vector<int8_t> index_codes_;  // [rows, heads, channels], see ScoreCall
   std::vector<float> index_factors_;
   std::vector<int32_t> index_twelve_;
-  std::vector<float> scores_;  // [rows of a group, context]
+  std::vector<int32_t> index_heads_;  // [rows, heads] those of positive weight, see ReachCall
+  std::vector<float> index_weights_;
+  std::vector<int32_t> index_positive_;  // [rows] how many
+  float reach_factor_ = 1;
+  std::vector<Scoring> scoring_;  // [rows]
+  std::vector<float> scores_;     // [rows of a group, context]
   int scores_row0_ = 0;
   std::vector<ScoreTask> score_tasks_;
+  std::vector<SearchTask> search_tasks_;        // without their ranges
+  int64_t search_ranges_ = 1;                   // of the keys, for each row
+  std::vector<BestKeys> found_, found_blocks_;  // [rows, ranges]
+  std::vector<float> found_scores_;             // [lists, 2 x index_topk]
+  std::vector<int32_t> found_keys_;
+  std::vector<float> block_scores_;  // [lists, 2 x candidate_topk_blocks]
+  std::vector<int32_t> block_keys_;
   HugeMemory packed_[kBuffers];
-  HugeMemory expert_in_;  // words [pairs, packed hidden_size] of experts with several rows
-  HugeMemory hidden_;     // words [pairs + rows, packed intermediate size]
+  HugeMemory expert_in_;                    // words [pairs, packed hidden_size] of experts with several rows
+  HugeMemory hidden_;                       // words [pairs + rows, packed intermediate size]
   const HyperWeights* late_mix_ = nullptr;  // of row 0, not done yet
-  std::vector<FfnTask> tasks_;   // one for each of expert_tasks_
-  std::vector<FfnTask> batch_;   // those that run together
-  std::vector<int32_t> guess_;   // experts
+  std::vector<FfnTask> tasks_;              // one for each of expert_tasks_
+  std::vector<FfnTask> batch_;              // those that run together
+  std::vector<int32_t> guess_;              // experts
   std::vector<float> engram_kv_;  // [kAheadRows, C + 1, hidden_size] of engram_layer_, formed while experts were read
   int engram_layer_ = -1;
-  std::vector<float> foreseen_;  // [kAheadRows, hidden_size] router inputs, then [hc_width] one row's streams
+  std::vector<float> foreseen_;           // [kAheadRows, hidden_size] router inputs, then [hc_width] one row's streams
   std::vector<LinearCall> output_calls_;  // of attention_output, a group each
-  int shared_done_ = -1;  // layer whose shared expert ran together with the others
+  int shared_done_ = -1;                  // layer whose shared expert ran together with the others
 };
 
 template <class Body>

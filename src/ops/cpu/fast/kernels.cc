@@ -17,6 +17,13 @@ size_t multiply_scratch_bytes(int64_t k) {
   return amx_kernels() != nullptr ? std::max(vectors, amx_scratch_bytes(k)) : vectors;
 }
 
+// A term is rounded to bf16 as a dot product, at each step of its chain and in two sums; the rest is for fp32 sums.
+float reach_factor(int64_t heads) {
+  double factor = 1 + 0x1p-12;
+  for (int64_t i = 0; i < (heads + 3) / 4 + 3; ++i) factor *= 1 + 0x1p-8;
+  return static_cast<float>(factor);
+}
+
 #if defined(__x86_64__)
 
 namespace {
@@ -39,6 +46,7 @@ const Kernels* avx512_kernels() {
                                 avx512::divide,
                                 avx512::key_panel,
                                 avx512::score,
+                                avx512::reach,
                                 avx512::fq4i,
                                 avx512::query_codes,
                                 avx512::best,
@@ -84,6 +92,7 @@ const Kernels* avx2_kernels() {
                                 avx2::divide,
                                 avx2::key_panel,
                                 avx2::score,
+                                avx2::reach,
                                 avx2::fq4i,
                                 avx2::query_codes,
                                 avx2::best,

@@ -126,6 +126,27 @@ struct ScoreCall {
   float* scores = nullptr;          // [kKeyLanes]; -inf where it would be NaN
 };
 
+// Which keys of some panels may score more than `above`. Heads of negative weight only lower a score, and every step of
+// score() is monotone, so that the sum of the others is a bound once their weights allow for the rounding to bf16.
+inline constexpr int64_t kReachPanels = 4;  // a call's
+inline constexpr int64_t kReachKeys = kReachPanels * kKeyLanes;
+
+struct ReachCall {
+  const uint8_t* codes = nullptr;      // kReachPanels panels, one behind the other
+  const float* key_factors = nullptr;  // the same
+  int64_t channels = 0;
+  const int8_t* query = nullptr;  // as in ScoreCall
+  const float* factors = nullptr;
+  const int32_t* twelve = nullptr;
+  const int32_t* heads = nullptr;  // those of positive weight
+  const float* weights = nullptr;  // theirs, times reach_factor()
+  int64_t count = 0;
+  float above = 0;  // at least kReachLeast; NaN: all keys may
+};
+
+inline constexpr float kReachLeast = 0x1p-100f;  // below, scores may lose more than reach_factor() allows for
+float reach_factor(int64_t heads);
+
 struct Kernels {
   const char* isa;
   const char* numeric_class;  // Capabilities::numeric_class of the backend that uses the table
@@ -148,6 +169,7 @@ struct Kernels {
 
   void (*key_panel)(const KeyPanel& call);
   void (*score)(const ScoreCall& call);
+  uint64_t (*reach)(const ReachCall& call);  // a bit for each key
   // Index queries of whole groups: held to FQ4I (8.2), and those as the codes, scales and sums of a ScoreCall.
   void (*fq4i)(float* query, int64_t groups);
   void (*query_codes)(const float* query, int64_t groups, int8_t* codes, float* factors, int32_t* twelve);

@@ -23,7 +23,9 @@ double round_once(double x) {
   return x;
 }
 
-void head_dot(const ScoreCall& c, int64_t h, int64_t groups, float* out) {
+// Call: ScoreCall or ReachCall. panel, key_factors: of one panel.
+template <class Call>
+void head_dot(const Call& c, const uint8_t* panel, const float* key_factors, int64_t h, int64_t groups, float* out) {
   const auto* q = reinterpret_cast<const int32_t*>(c.query + h * c.channels);
   const __m256i ones = _mm256_set1_epi16(1);
   for (int half = 0; half < 2; ++half) {
@@ -32,13 +34,13 @@ void head_dot(const ScoreCall& c, int64_t h, int64_t groups, float* out) {
       __m256i acc = _mm256_setzero_si256();
       for (int64_t w = 0; w < kWordsOfGroup; ++w) {
         const auto* codes =
-            reinterpret_cast<const __m256i*>(c.codes + ((g * kWordsOfGroup + w) * kKeyLanes + half * 8) * 4);
+            reinterpret_cast<const __m256i*>(panel + ((g * kWordsOfGroup + w) * kKeyLanes + half * 8) * 4);
         const __m256i pairs =
             _mm256_maddubs_epi16(_mm256_loadu_si256(codes), _mm256_set1_epi32(q[g * kWordsOfGroup + w]));
         acc = _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, ones));
       }
       const __m256 exact = _mm256_cvtepi32_ps(_mm256_sub_epi32(acc, _mm256_set1_epi32(c.twelve[h * groups + g])));
-      const __m256 factor = _mm256_mul_ps(_mm256_loadu_ps(c.key_factors + g * kKeyLanes + half * 8),
+      const __m256 factor = _mm256_mul_ps(_mm256_loadu_ps(key_factors + g * kKeyLanes + half * 8),
                                           _mm256_set1_ps(c.factors[h * groups + g]));
       sum = _mm256_add_ps(sum, _mm256_mul_ps(exact, factor));
     }
@@ -110,7 +112,7 @@ void score(const ScoreCall& c) {
   double chain[4][kKeyLanes] = {};
   for (int64_t h = 0; h < c.heads; ++h) {
     float dots[kKeyLanes];
-    head_dot(c, h, groups, dots);
+    head_dot(c, c.codes, c.key_factors, h, groups, dots);
     for (int64_t k = 0; k < kKeyLanes; ++k) {
       const double dot = round_once(dots[k] > 0 ? dots[k] : 0.0);
       chain[h % 4][k] = round_once(dot * c.weights[h] + chain[h % 4][k]);
@@ -120,6 +122,22 @@ void score(const ScoreCall& c) {
     const double s = round_once(round_once(chain[0][k] + chain[2][k]) + round_once(chain[1][k] + chain[3][k]));
     c.scores[k] = s != s ? -__builtin_inff() : static_cast<float>(s);
   }
+}
+
+uint64_t reach(const ReachCall& c) {
+  const int64_t groups = c.channels / kIndexGroup;
+  uint64_t keys = 0;
+  for (int64_t p = 0; p < kReachPanels; ++p) {
+    float total[kKeyLanes] = {};
+    for (int64_t i = 0; i < c.count; ++i) {
+      float dots[kKeyLanes];
+      head_dot(c, c.codes + p * c.channels * kKeyLanes, c.key_factors + p * groups * kKeyLanes, c.heads[i], groups,
+               dots);
+      for (int64_t k = 0; k < kKeyLanes; ++k) total[k] += (dots[k] > 0 ? dots[k] : 0.0f) * c.weights[i];
+    }
+    for (int64_t k = 0; k < kKeyLanes; ++k) keys |= uint64_t{!(total[k] <= c.above)} << (p * kKeyLanes + k);
+  }
+  return keys;
 }
 
 }  // namespace avx2

@@ -63,6 +63,48 @@ template <int N>
   }
 }
 
+// Adds N heads from place `at` of the list on to the bounds of all panels.
+template <int N>
+[[gnu::always_inline]] inline void add_reach(const ReachCall& c, int64_t at, int64_t groups, __m512* total) {
+  const __m512 zero = _mm512_setzero_ps();
+  const int32_t* q[N];
+  int64_t first[N];
+  __m512 sum[N][kReachPanels];
+  for (int j = 0; j < N; ++j) {
+    first[j] = c.heads[at + j] * groups;
+    q[j] = reinterpret_cast<const int32_t*>(c.query + c.heads[at + j] * c.channels);
+    for (int p = 0; p < kReachPanels; ++p) sum[j][p] = zero;
+  }
+  for (int64_t g = 0; g < groups; ++g) {
+    __m512i acc[N][kReachPanels];
+    for (int j = 0; j < N; ++j) {
+      for (int p = 0; p < kReachPanels; ++p) acc[j][p] = _mm512_set1_epi32(-c.twelve[first[j] + g]);
+    }
+#pragma GCC unroll 8
+    for (int64_t w = 0; w < kWordsOfGroup; ++w) {
+      const uint8_t* word = c.codes + (g * kWordsOfGroup + w) * kKeyLanes * 4;
+      __m512i query[N];
+      for (int j = 0; j < N; ++j) query[j] = _mm512_set1_epi32(q[j][g * kWordsOfGroup + w]);
+#pragma GCC unroll 4
+      for (int p = 0; p < kReachPanels; ++p) {
+        const __m512i codes = _mm512_loadu_si512(word + p * c.channels * kKeyLanes);
+        for (int j = 0; j < N; ++j) acc[j][p] = _mm512_dpbusd_epi32(acc[j][p], codes, query[j]);
+      }
+    }
+    for (int p = 0; p < kReachPanels; ++p) {
+      const __m512 factor = _mm512_loadu_ps(c.key_factors + (p * groups + g) * kKeyLanes);
+      for (int j = 0; j < N; ++j) {
+        const __m512 exact = _mm512_mul_ps(_mm512_cvtepi32_ps(acc[j][p]), factor);
+        sum[j][p] = _mm512_fmadd_ps(exact, _mm512_set1_ps(c.factors[first[j] + g]), sum[j][p]);
+      }
+    }
+  }
+  for (int j = 0; j < N; ++j) {
+    const __m512 weight = _mm512_set1_ps(c.weights[at + j]);
+    for (int p = 0; p < kReachPanels; ++p) total[p] = _mm512_fmadd_ps(_mm512_max_ps(sum[j][p], zero), weight, total[p]);
+  }
+}
+
 // Ascending with the score, in whole words; scores are bf16 values, zeros are equal. Missing lanes are 0, which no
 // number has.
 inline __m512i order_keys(const float* scores, int64_t left) {
@@ -76,6 +118,21 @@ inline __m512i order_keys(const float* scores, int64_t left) {
   __m512i w = _mm512_inserti64x4(_mm512_castsi256_si512(words(0)), words(16), 1);
   w = _mm512_mask_mov_epi16(w, _mm512_cmpeq_epi16_mask(w, sign), _mm512_setzero_si512());
   return _mm512_maskz_mov_epi16(exist, _mm512_xor_si512(w, _mm512_or_si512(_mm512_srai_epi16(w, 15), sign)));
+}
+
+// The scales of a group, a word for each key.
+inline __m512i scales_of(const KeyPanel& p, int64_t g) {
+  if (const int64_t bytes = p.keys * p.scale_ld; bytes <= 64) {
+    const __m512i all = _mm512_maskz_loadu_epi8(~__mmask64{0} >> (64 - bytes), p.scales);
+    const __m512i key = _mm512_min_epi32(_mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
+                                         _mm512_set1_epi32(static_cast<int>(p.keys) - 1));
+    const __m512i at = _mm512_add_epi32(_mm512_mullo_epi32(key, _mm512_set1_epi32(static_cast<int>(p.scale_ld))),
+                                        _mm512_set1_epi32(static_cast<int>(g)));
+    return _mm512_and_si512(_mm512_permutexvar_epi8(at, all), _mm512_set1_epi32(0xff));
+  }
+  alignas(64) int32_t scales[kKeyLanes];
+  for (int64_t k = 0; k < kKeyLanes; ++k) scales[k] = p.scales[(k < p.keys ? k : p.keys - 1) * p.scale_ld + g];
+  return _mm512_load_si512(scales);
 }
 
 }  // namespace
@@ -126,23 +183,34 @@ void best(const float* scores, int64_t n, int64_t keep, int32_t* out) {
 }
 
 void key_panel(const KeyPanel& p) {
-  alignas(64) int32_t offset[kKeyLanes];
-  for (int64_t k = 0; k < kKeyLanes; ++k) offset[k] = static_cast<int32_t>((k < p.keys ? k : p.keys - 1) * p.data_ld);
-  const __m512i lanes = _mm512_load_si512(offset), mask = _mm512_set1_epi8(15);
+  const __m512i mask = _mm512_set1_epi8(15);
   const __m512i table =
       _mm512_broadcast_i32x4(_mm_setr_epi8(12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0));
+  const auto key_of = [&p](int64_t k) { return k < p.keys ? k : p.keys - 1; };
+  const auto store = [&](int64_t word, __m512i x) {
+    const __m512i even = _mm512_shuffle_epi8(table, _mm512_and_si512(x, mask)),
+                  uneven = _mm512_shuffle_epi8(table, _mm512_and_si512(_mm512_srli_epi16(x, 4), mask));
+    _mm512_storeu_si512(p.codes + word * kKeyLanes * 4, even);
+    _mm512_storeu_si512(p.codes + (word + kWordsOfGroup / 2) * kKeyLanes * 4, uneven);
+  };
   for (int64_t g = 0; g < p.channels / kIndexGroup; ++g) {
-    for (int64_t w = 0; w < kWordsOfGroup / 2; ++w) {
-      const __m512i x = _mm512_i32gather_epi32(lanes, p.data + g * kIndexGroup / 2 + w * 4, 1);
-      const __m512i even = _mm512_shuffle_epi8(table, _mm512_and_si512(x, mask)),
-                    uneven = _mm512_shuffle_epi8(table, _mm512_and_si512(_mm512_srli_epi16(x, 4), mask));
-      _mm512_storeu_si512(p.codes + (g * kWordsOfGroup + w) * kKeyLanes * 4, even);
-      _mm512_storeu_si512(p.codes + (g * kWordsOfGroup + kWordsOfGroup / 2 + w) * kKeyLanes * 4, uneven);
-    }
-    alignas(64) int32_t bits[kKeyLanes];
-    for (int64_t k = 0; k < kKeyLanes; ++k) bits[k] = p.scales[(k < p.keys ? k : p.keys - 1) * p.scale_ld + g] << 23;
-    _mm512_storeu_ps(p.factors + g * kKeyLanes,
-                     _mm512_mul_ps(_mm512_castsi512_ps(_mm512_load_si512(bits)), _mm512_set1_ps(0.25f)));
+    // A group's sixteen bytes of keys i, i + 4, i + 8 and i + 12, then four words by four keys changed about.
+    const auto four = [&](int64_t i) {
+      const auto one = [&](int64_t k) {
+        return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p.data + key_of(k) * p.data_ld + g * kIndexGroup / 2));
+      };
+      const __m512i x = _mm512_inserti32x4(_mm512_castsi128_si512(one(i)), one(i + 4), 1);
+      return _mm512_inserti32x4(_mm512_inserti32x4(x, one(i + 8), 2), one(i + 12), 3);
+    };
+    const __m512i a = four(0), b = four(1), c = four(2), d = four(3);
+    const __m512i ab = _mm512_unpacklo_epi32(a, b), cd = _mm512_unpacklo_epi32(c, d),
+                  ab_high = _mm512_unpackhi_epi32(a, b), cd_high = _mm512_unpackhi_epi32(c, d);
+    store(g * kWordsOfGroup, _mm512_unpacklo_epi64(ab, cd));
+    store(g * kWordsOfGroup + 1, _mm512_unpackhi_epi64(ab, cd));
+    store(g * kWordsOfGroup + 2, _mm512_unpacklo_epi64(ab_high, cd_high));
+    store(g * kWordsOfGroup + 3, _mm512_unpackhi_epi64(ab_high, cd_high));
+    const __m512i bits = _mm512_slli_epi32(scales_of(p, g), 23);
+    _mm512_storeu_ps(p.factors + g * kKeyLanes, _mm512_mul_ps(_mm512_castsi512_ps(bits), _mm512_set1_ps(0.25f)));
   }
 }
 
@@ -157,6 +225,19 @@ void score(const ScoreCall& c) {
   const __m512 score = round_words(add_odd(even, uneven));
   const __mmask16 nan = _mm512_cmp_ps_mask(score, score, _CMP_UNORD_Q);
   _mm512_storeu_ps(c.scores, _mm512_mask_mov_ps(score, nan, _mm512_set1_ps(-__builtin_inff())));
+}
+
+uint64_t reach(const ReachCall& c) {
+  const int64_t groups = c.channels / kIndexGroup;
+  const __m512 zero = _mm512_setzero_ps(), above = _mm512_set1_ps(c.above);
+  __m512 total[kReachPanels] = {zero, zero, zero, zero};
+  int64_t at = 0;
+  for (; at + 2 <= c.count; at += 2) add_reach<2>(c, at, groups, total);
+  if (at < c.count) add_reach<1>(c, at, groups, total);
+  uint64_t keys = 0;
+  for (int p = 0; p < kReachPanels; ++p)
+    keys |= uint64_t{_mm512_cmp_ps_mask(total[p], above, _CMP_NLE_UQ)} << kKeyLanes * p;
+  return keys;
 }
 
 }  // namespace avx512
