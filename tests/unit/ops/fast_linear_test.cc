@@ -229,6 +229,20 @@ INSTANTIATE_TEST_SUITE_P(Shapes, FastLinear,
                                            Shape{WeightFormat::kBf16, 33, 256}, Shape{WeightFormat::kBf16, 70, 1027},
                                            Shape{WeightFormat::kBf16, 70, 32}, Shape{WeightFormat::kBf16, 4, 24}));
 
+// Larger matrices than the caches hold are read in another order.
+TEST(FastLinearLarge, OneRowEqualsTheSameRowOfTwo) {
+  std::mt19937 random(9);
+  const OwnedMatrix w = random_matrix(WeightFormat::kFp8, 1029, 2080, Values::kRandom, random);
+  const std::vector<float> x = random_rows(2, w.m.cols, random);
+  for (const Kernels* k : tables()) {
+    const std::vector<float> two = multiply(*k, w.m, 0, w.m.rows, x, 0, 2, false);
+    for (int i = 0; i < 2; ++i) {
+      const std::vector<float> one = multiply(*k, w.m, 0, w.m.rows, x, i, 1, false);
+      EXPECT_TRUE(std::equal(one.begin(), one.end(), two.begin() + i * w.m.rows)) << k->isa << " row " << i;
+    }
+  }
+}
+
 TEST(FastPack, QuantisesAsTheDefinition) {
   std::mt19937 random(9);
   std::vector<std::vector<float>> rows;

@@ -10,6 +10,7 @@ namespace deepinfer::ops::cpu::fast {
 namespace {
 
 constexpr int64_t kAheadBytes = 6 << 10;  // how far ahead of their loads weights are fetched, in whole groups of rows
+constexpr int64_t kLargeBytes = 2 << 20;  // of a matrix: with others of its size it is not in the caches
 constexpr int kPanelStep = 4;             // panel rows that share loaded activations
 constexpr int64_t kStripColumns = 2048;   // columns of a tile that stay in the first-level cache
 constexpr int64_t kPanelRowsMax = 64;
@@ -202,7 +203,11 @@ void stream(const LinearCall& c, std::byte* scratch) {
   // Rows whole pages apart share the sets of the first-level cache: eight of them and x do not fit its ways.
   const int64_t stride = row_of(w, 1).data - row_of(w, 0).data;
   const bool by_four = kGroup > 4 && stride % 4096 == 0;
-  const int64_t group = (by_four ? 4 : kGroup) * stride;
+  // One row of activations and FP8 from memory: use in nearly the order in which it is fetched beats longer chains of
+  // sums at once.
+  constexpr bool kPairs = M == 1 && F == WeightFormat::kFp8;
+  const bool pairs = kPairs && w.rows * w.cols >= kLargeBytes;
+  const int64_t group = (pairs ? 2 : by_four ? 4 : kGroup) * stride;
   const int64_t ahead = (kAheadBytes + group - 1) / group * group;
   for (int64_t j = 0; j < c.rows;) {
     const int64_t first = j;
@@ -221,7 +226,10 @@ void stream(const LinearCall& c, std::byte* scratch) {
       for (; j + N <= end; j += N)
         stream_rows<F, M, N>(c, j, expander, x, ldx, scales + (j - first) * scales_ld, scales_ld, ahead);
     };
-    if (!by_four) outputs.template operator()<kGroup>();
+    if constexpr (kPairs) {
+      if (pairs) outputs.template operator()<2>();
+    }
+    if (!by_four && !pairs) outputs.template operator()<kGroup>();
     if constexpr (kGroup > 4) outputs.template operator()<4>();
     outputs.template operator()<1>();
   }
