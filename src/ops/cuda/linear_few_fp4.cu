@@ -94,18 +94,12 @@ __global__ __launch_bounds__(kThreads, kCtas) void stream_fp4_kernel(const Probl
         x[g] += 256;
       }
     };
-    constexpr bool kAhead = kGroups == 1;  // registers allow to load a chunk ahead
-    uint4 b[kGroups][4], ahead[kGroups][4];
-    if (kAhead && first < last) load_activations(ahead);
+    uint4 even[kGroups][4], odd[kGroups][4];
     float acc[kParts][kGroups][4] = {};
-    for (int chunk = first; chunk < last; ++chunk) {
-      if constexpr (kAhead) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) b[0][i] = ahead[0][i];
-        if (chunk + 1 < last) load_activations(ahead);
-      } else {
-        load_activations(b);
-      }
+    // b: the chunk's activations; next: where those of the chunk behind are put meanwhile, if registers allow.
+    constexpr bool kAhead = kGroups == 1;
+    const auto multiply = [&](const uint4 (&b)[kGroups][4], uint4 (&next)[kGroups][4], bool more) {
+      if (kAhead && more) load_activations(next);
       barrier_wait(&full[warp][slot], phase);
       const uint8_t* at = ring + slot * kSlotBytes;
       uint4 v[kParts][2][1];
@@ -136,6 +130,18 @@ __global__ __launch_bounds__(kThreads, kCtas) void stream_fp4_kernel(const Probl
             mma_bf16(acc[i][g], a, j % 2 ? u.z : u.x, j % 2 ? u.w : u.y);
           }
         }
+      }
+    };
+    if (first < last) load_activations(even);
+    for (int chunk = first; chunk < last;) {
+      const bool more = ++chunk < last;
+      if constexpr (kAhead) {
+        multiply(even, odd, more);
+        if (!more) break;
+        multiply(odd, even, ++chunk < last);
+      } else {
+        multiply(even, odd, false);
+        if (more) load_activations(even);
       }
     }
 

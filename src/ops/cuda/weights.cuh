@@ -29,7 +29,7 @@ __device__ __forceinline__ uint32_t word_of(const uint4& u, int i) {
 // Left shifts as multiplications by numbers that the compiler does not know: they go to the multipliers, while the
 // logic unit, which expansion keeps busiest, is left with the masks.
 struct Shifts {
-  uint32_t by1 = 1 << 1, by2 = 1 << 2, by3 = 1 << 3, by4 = 1 << 4, by6 = 1 << 6, by8 = 1 << 8, by12 = 1 << 12;
+  uint32_t by2 = 1 << 2, by4 = 1 << 4, by6 = 1 << 6, by8 = 1 << 8, by12 = 1 << 12;
 };
 
 // kVectors: 16-byte vectors a row; kVectorStep: bytes between a lane's vectors in a row; kRowBytes: bytes of a chunk in
@@ -61,12 +61,12 @@ struct Fragment<WeightFormat::kFp8> {
 };
 
 // FP4 weights lie in tiles of 16 rows x 128 columns (arrange_fp4(), linear.h): 16 x 64 bytes of codes, then four scales
-// a row; the tiles of
-// 32 rows side by side. A word holds 8 codes; those of columns b and b + 4 have their bits where one shift and one mask
-// bring them to their fields (b = 3: three), in the low and in the high half alike:
+// a row; the tiles of 32 rows side by side. A word holds 8 codes; those of columns b and b + 4 have their bits in the
+// low and in the high half, where few shifts bring them to the fields of bf16 (bits 15, 8, 7, 6: s e e' m). Code 0: all
+// in place but m; codes 1 and 2: two and six to the right; code 3: rotated, so that a half holds the other one's s.
 //   bit    15 14 13 12 11 10  9  8  7  6  5  4  3  2  1  0
-//   code    0  3  3  1  3  3  2  0  0  0  1  1  1  2  2  2
-//   part    s  s  e  s  m  e' s  e  e' m  e  e' m  e  e' m
+//   code    0  0  1  3  3  3  2  0  0  1  1  1  3  2  2  2
+//   part    s  m  s  e  e' m  s  e  e' e  e' m  s  e  e' m
 inline constexpr int kFp4TileBytes = 16 * (64 + 4);
 
 // Where the tile of rows 16 block .. begins.
@@ -76,10 +76,11 @@ __host__ __device__ constexpr int64_t fp4_tile(int block, int chunk, int chunks)
 
 // The bits of a word of 8 codes as published (low nibble first), so placed.
 __host__ __device__ constexpr uint32_t spread_fp4(uint32_t word) {
-  constexpr int kPlace[4][4] = {{6, 7, 8, 15}, {3, 4, 5, 12}, {0, 1, 2, 9}, {11, 10, 13, 14}};  // of bits m, e', e, s
+  // Of bits m, e', e, s; code 3's s is beyond its half.
+  constexpr int kPlace[4][4] = {{14, 7, 8, 15}, {4, 5, 6, 13}, {0, 1, 2, 9}, {10, 11, 12, 3 + 16}};
   uint32_t out = 0;
   for (int i = 0; i < 8; ++i) {
-    for (int bit = 0; bit < 4; ++bit) out |= (word >> (4 * i + bit) & 1) << (kPlace[i % 4][bit] + i / 4 * 16);
+    for (int bit = 0; bit < 4; ++bit) out |= (word >> (4 * i + bit) & 1) << ((kPlace[i % 4][bit] + i / 4 * 16) % 32);
   }
   return out;
 }
@@ -100,12 +101,11 @@ struct Fragment<WeightFormat::kFp4> {
     for (int h = 0; h < 2; ++h) {
       const uint32_t word = word_of(v[h][0], j / 2);
       if (j % 2 == 0) {
-        a[h] = scale_pair(word & 0x81c081c0u, f[h]);
-        a[2 + h] = scale_pair((word * s.by3) & 0x81c081c0u, f[h]);
+        a[h] = scale_pair((word & 0x81808180u) | ((word >> 8) & 0x00400040u), f[h]);
+        a[2 + h] = scale_pair((word * s.by2) & 0x81c081c0u, f[h]);
       } else {
         a[h] = scale_pair((word * s.by6) & 0x81c081c0u, f[h]);
-        a[2 + h] = scale_pair(
-            ((word * s.by1) & 0x80008000u) | ((word >> 5) & 0x01400140u) | ((word >> 3) & 0x00800080u), f[h]);
+        a[2 + h] = scale_pair(__funnelshift_r(word, word, 4) & 0x81c081c0u, f[h]);
       }
     }
   }
