@@ -1,5 +1,7 @@
 // Drafts on this CPU with the bundled model: the same requests on an engine without drafts and on one with them, in
 // turns, at batch 1, 8 and 32. Both keep running, so what the governor learns from the first requests is paid for here.
+// No prompt comes twice, so that no answer is just known. At batch 1 answers end where the model ends them, as when
+// served; in larger batches all are of one length, so that the batch stays as large as it is.
 #include <time.h>
 
 #include <algorithm>
@@ -7,6 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -38,6 +41,8 @@ std::shared_ptr<const checkpoint::Checkpoint> open_model() {
 
 std::unique_ptr<engine::Engine> make_engine(int batch, bool drafts) {
   engine::EngineOptions o;
+  const auto model = open_model();
+  if (batch == 1) o.end_tokens = {static_cast<int32_t>(model->config().eos_token_id)};
   o.queue_events = 512;  // the reader must not be what is measured
   o.prefix_cache = false;
   if (drafts) {
@@ -50,7 +55,7 @@ std::unique_ptr<engine::Engine> make_engine(int batch, bool drafts) {
   const engine::ModelExecutorOptions sizes{
       .context_max = 1024, .sequences_max = batch, .drafts_max = drafts ? kDrafts : 0};
   auto executor =
-      must(engine::ModelExecutor::create(open_model(), ops::make_cpu_ops(available_cores()), sizes));
+      must(engine::ModelExecutor::create(model, ops::make_cpu_ops(available_cores()), sizes));
   return must(engine::Engine::create(std::move(executor), std::nullopt, o));
 }
 
@@ -64,19 +69,40 @@ Seconds now() {
   return {bench::wall_seconds(), static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec)};
 }
 
+// The prompts of a run, none of them twice.
+class Requests {
+ public:
+  std::vector<int32_t> next(PromptKind kind) {
+    uint32_t& seed = seeds_[static_cast<size_t>(kind)];
+    for (;;) {
+      std::vector<int32_t> ids = prompts_.ids(kind, seed++);
+      if (seen_.insert(ids).second || seed > kSeedsMax) return ids;
+    }
+  }
+
+ private:
+  static constexpr uint32_t kSeedsMax = 20000;  // there are only so many texts
+  const bench::Prompts prompts_{kModel};
+  std::array<uint32_t, 3> seeds_ = {};
+  std::set<std::vector<int32_t>> seen_;
+};
+
+struct Asked {
+  PromptKind kind = PromptKind::kChat;
+  std::vector<int32_t> prompt;
+};
+
 // From the first token of the last answer to begin until all have ended. Answers of the two engines are equal.
-Seconds run(engine::Engine& e, const bench::Prompts& prompts, int batch, int round, int tokens, PromptKind kind,
-           bool mixed, std::vector<int32_t>* out) {
+Seconds run(engine::Engine& e, const std::vector<Asked>& asked, int round, int tokens, std::vector<int32_t>* out) {
   std::vector<std::unique_ptr<engine::Stream>> streams;
-  for (int i = 0; i < batch; ++i) {
-    const auto seed = static_cast<uint32_t>(round * batch + i);
+  for (int i = 0; i < std::ssize(asked); ++i) {
+    const Asked& a = asked[static_cast<size_t>(i)];
     engine::Request r;
-    r.prompt = prompts.ids(mixed ? static_cast<PromptKind>(i % 3) : kind, seed);
-    r.seed = seed;
+    r.prompt = a.prompt;
+    r.seed = static_cast<uint64_t>(round * std::ssize(asked) + i);
     r.max_tokens = tokens;
     // As the API sets it for requests with tools.
-    if ((mixed ? i % 3 : static_cast<int>(kind)) == static_cast<int>(PromptKind::kTools))
-      r.traffic = kv::Traffic::kAgent;
+    if (a.kind == PromptKind::kTools) r.traffic = kv::Traffic::kAgent;
     r.sampling.temperature = (round + i) % 2 == 0 ? 0 : 0.8;
     streams.push_back(must(e.submit(r)));
   }
@@ -103,7 +129,7 @@ double tokens_a_step(const engine::DraftStats& a, const engine::DraftStats& b) {
 
 // Kinds one after the other at batch 1, where a step is one request's; mixed in larger batches.
 void decode(int batch, int rounds, int tokens) {
-  const bench::Prompts prompts(kModel);
+  Requests requests;
   const auto off = make_engine(batch, false), on = make_engine(batch, true);
   std::vector<double> ratios;
   std::array<double, 3> off_s = {}, on_s = {}, off_cpu = {}, on_cpu = {}, step = {};
@@ -111,14 +137,18 @@ void decode(int batch, int rounds, int tokens) {
   for (int round = 0; round < rounds; ++round) {
     for (int k = 0; k < (batch == 1 ? 3 : 1); ++k) {
       const auto at = static_cast<size_t>(k);
-      const auto kind = static_cast<PromptKind>(k);
+      std::vector<Asked> asked;
+      for (int i = 0; i < batch; ++i) {
+        const auto kind = static_cast<PromptKind>(batch == 1 ? k : i % 3);
+        asked.push_back({kind, requests.next(kind)});
+      }
       const engine::DraftStats before = on->stats().drafts;
       Seconds a, b;
       for (const bool first : {true, false}) {
         if (first == (round % 2 == 0)) {
-          a = run(*off, prompts, batch, round, tokens, kind, batch > 1, &plain);
+          a = run(*off, asked, round, tokens, &plain);
         } else {
-          b = run(*on, prompts, batch, round, tokens, kind, batch > 1, &drafted);
+          b = run(*on, asked, round, tokens, &drafted);
         }
       }
       if (plain != drafted) must(make_error(Code::kInternal, "drafts changed an answer"));

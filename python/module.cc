@@ -110,6 +110,7 @@ class Model {
     values->read("drafts", &drafts.drafts);
     values->read("draft-confidence", &drafts.confidence);
     values->read("draft-text", &drafts.text);
+    values->read("draft-history", &drafts.history);
     values->read("draft-ahead", &drafts.ahead);
     app::add_drafts(drafts, &options.engine);
     options.tokenizer = more["tokenizer"].cast<std::string>();

@@ -16,6 +16,7 @@ void add_drafts(const DraftFlags& flags, engine::EngineOptions* options) {
   options->drafts.mode = flags.confidence ? engine::DraftMode::kConfidence : engine::DraftMode::kFixed;
   options->drafts.drafts_max = flags.drafts;
   options->drafts.text = flags.text;
+  options->drafts.history = flags.history;
   options->drafts.ahead = flags.ahead;
 }
 

@@ -20,7 +20,7 @@ class CommandOptions;
 
 struct DraftFlags {
   int drafts = 5;
-  bool confidence = true, text = true, ahead = false;
+  bool confidence = true, text = true, history = true, ahead = false;
 };
 
 void bind_drafts(CommandOptions& options, DraftFlags* flags);

@@ -7,6 +7,7 @@ void bind_drafts(CommandOptions& options, DraftFlags* flags) {
   options.bind("drafts", &flags->drafts);
   options.bind("draft-confidence", &flags->confidence);
   options.bind("draft-text", &flags->text);
+  options.bind("draft-history", &flags->history);
   options.bind("draft-ahead", &flags->ahead);
 }
 

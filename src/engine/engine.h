@@ -56,6 +56,7 @@ struct DraftOptions {
   int step_drafts_max = 0;  // verified in a step, all sequences together; 0: as many as its rows allow
   bool model = true;       // drafts of the model's drafter
   bool text = true;        // drafts from the answer's own text
+  bool history = true;     // and from what the same tenant's requests were answered, of those that share a cache
   // A step with drafts is planned while the one before it runs, as all others are, with rows kept for drafts that are
   // still to be made. false: planned when that one is drawn and committed. Needs EngineOptions::overlap.
   bool ahead = false;

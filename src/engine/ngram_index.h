@@ -36,6 +36,7 @@ class NgramIndex {
   static constexpr int kAheadMax = 16;
   Proposal propose(std::span<int32_t> drafts, std::span<const int32_t> ahead = {}) const;
 
+  std::span<const int32_t> text() const { return text_; }
   size_t size() const { return text_.size(); }
   void clear();
 

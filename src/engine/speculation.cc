@@ -12,9 +12,8 @@
 namespace deepinfer::engine {
 namespace {
 
-constexpr double kForget = 0.98;      // of how often n-gram drafts came true
-constexpr float kForgetOwn = 0.9f;    // the same of one answer
-constexpr float kTextWeight = 3;      // of all answers' text drafts beside the answer's own, in drafts
+constexpr float kForgetOwn = 0.9f;    // of how often an answer's drafts came true
+constexpr float kLeast = 0.05f;       // chance of a text draft that is thought of
 constexpr float kModelWeight = 2;     // of the governor's prior beside the answer's own rounds, in rounds
 constexpr int kFirstRounds = 4;       // of an answer, which the prior is made of
 constexpr int kReadyRows = 16;        // in the drafter's rings, for a round of the usual quality
@@ -24,8 +23,6 @@ constexpr int kSizes[] = {1, 2, 3, 4, 6, 8, 16, 32, 64, 128, 256, 512};
 constexpr size_t kSizesAlways = 5;
 constexpr int kTurns = 6, kTwice = 32;
 constexpr double kSlowSeconds = 0.5;
-
-int match_class(int matched) { return matched >= 16 ? 3 : matched >= 8 ? 2 : matched >= 4 ? 1 : 0; }
 
 int sequence_of(const StepJob& job, size_t i) {
   return static_cast<int>(job.sequence_of_row[static_cast<size_t>(job.plan->samples[i].logits_row)]);
@@ -45,10 +42,25 @@ Speculation::Speculation(const DraftOptions& options, const ExecutorInfo& info, 
       waits_(fixed() && !ahead_),
       feeds_(fixed() && model_drafts_ > 0) {}
 
-float Speculation::text_chance(const DraftState& d, int matched) const {
-  const Hits& h = text_hits_[static_cast<size_t>(match_class(matched))];
-  const auto of_all = static_cast<float>(h.came / h.tried);
-  return (d.text_came + kTextWeight * of_all) / (d.text_tried + kTextWeight);
+// The answer's text so far, prompt included.
+void Speculation::know_text(Answer& a, sched::Scheduler& scheduler) {
+  DraftState& d = *a.drafts;
+  if (!options_.text || d.text_known) return;
+  const Request& r = a.live.request;
+  d.text.append(scheduler.tokens(a.id));
+  d.text_known = true;
+  if (!options_.history || !r.cache) return;
+  d.history = histories_.of(r.tenant);
+  if (d.history) d.history->append(d.text.text(), std::min(r.prompt.size(), d.text.size()));
+}
+
+const TextGuess& Speculation::guess_text(const Answer& a) {
+  DraftState& d = *a.drafts;
+  if (!d.guessed)
+    d.guess = chances_.guess(d.text, d.history.get(),
+                             {.most = limit_of(a), .lean = d.lean.value(), .least = fixed() ? 0 : kLeast});
+  d.guessed = true;
+  return d.guess;
 }
 
 // Survivals of a round of the model's drafter, as far as they are known before it: what came true in the answer's own
@@ -96,13 +108,9 @@ void Speculation::start_step(StepJob& job) {
   }
 }
 
-void Speculation::judge_text(DraftState& d, int matched, int judged, int accepted) {
-  const auto tried = static_cast<float>(std::min(judged, accepted + 1)), came = static_cast<float>(accepted);
-  Hits& h = text_hits_[static_cast<size_t>(match_class(matched))];
-  h.tried = h.tried * kForget + tried;
-  h.came = h.came * kForget + came;
-  d.text_tried = d.text_tried * kForgetOwn + tried;
-  d.text_came = d.text_came * kForgetOwn + came;
+void Speculation::judge_text(DraftState& d, const TextGuess& g, int judged, int accepted) {
+  chances_.learn(g, judged, accepted);
+  d.lean.learn(g, judged, accepted);
 }
 
 void Speculation::judge_model(Answer& a, int judged, int accepted) {
@@ -131,7 +139,11 @@ void Speculation::learn_of(const StepJob& job, size_t i, Answer& a) {
   DraftState& d = *a.drafts;
   const std::span<const int32_t> tokens = job.tokens_of(i);
   if (tokens.empty()) return;
-  if (d.text_known) d.text.append(tokens);
+  if (d.text_known) {
+    d.text.append(tokens);
+    if (d.history) d.history->append(d.text.text(), d.text.size() - tokens.size());
+    d.guessed = false;
+  }
   const int verified = job.plan->samples[i].rows - 1, accepted = static_cast<int>(tokens.size()) - 1;
   if (verified > 0) {
     stats_.verify_rows += verified;
@@ -145,14 +157,14 @@ void Speculation::learn_of(const StepJob& job, size_t i, Answer& a) {
       if (options_.on_round)
         options_.on_round(std::span<const float>(d.confidence).first(static_cast<size_t>(d.count)), verified, accepted);
     } else if (d.source == DraftSource::kText) {
-      judge_text(d, d.matched, verified, accepted);
+      judge_text(d, d.guess, verified, accepted);
       ++stats_.text_rounds;
       stats_.text_accepted += accepted;
     }
   }
   for (const int32_t t : tokens) {
     DraftState::Shadow& text = d.text_shadow;
-    if (text.alive() && !text.follow(t)) judge_text(d, d.shadow_matched, text.judged, text.accepted);
+    if (text.alive() && !text.follow(t)) judge_text(d, d.shadow_guess, text.judged, text.accepted);
     DraftState::Shadow& model = d.model_shadow;
     if (model.alive() && !model.follow(t)) judge_model(a, model.judged, model.accepted);
   }
@@ -197,12 +209,9 @@ void Speculation::measure(const StepJob& job, const Now& now, bool prompts) {
 void Speculation::shadow(const StepJob& job, size_t i, Answer& a) {
   DraftState& d = *a.drafts;
   const bool placed = ahead_ && drafting_now_;  // drafts of this round are verified already, not compared
-  if (options_.text && !d.text_shadow.alive() && !(placed && d.source == DraftSource::kText)) {
-    const NgramIndex::Proposal p =
-        d.text.propose(std::span(d.text_shadow.tokens).first(static_cast<size_t>(drafts_max_)));
-    d.text_shadow.count = p.count;
-    d.text_shadow.judged = d.text_shadow.accepted = 0;
-    d.shadow_matched = p.matched;
+  if (d.guessed && !d.text_shadow.alive() && !(placed && d.source == DraftSource::kText)) {
+    d.shadow_guess = d.guess;
+    d.text_shadow = {.tokens = d.guess.tokens, .count = d.guess.count};
   }
   const std::span<const int32_t> drafts = drafted(job, i);
   if (drafts.empty()) return;
@@ -220,22 +229,17 @@ void Speculation::decide(StepJob& job, sched::Scheduler& scheduler, bool prompts
   drafting_.clear();
   governor_.begin();
   bool young = false;
+  const bool looks = fixed() || (ahead_ && drafting_now_) || governor_.looks(static_cast<int>(job.answers.size()));
   for (size_t i = 0; i < job.answers.size(); ++i) {
     Answer* a = job.answers[i];
     if (a == nullptr || a->drafts == nullptr || a->ended || job.token_count[i] == 0) continue;
     DraftState& d = *a->drafts;
-    if (options_.text && !d.text_known) {
-      d.text.append(scheduler.tokens(a->id));
-      d.text_known = true;
-    }
+    know_text(*a, scheduler);
+    if (options_.text && looks) guess_text(*a);
     shadow(job, i, *a);
-    std::array<float, DraftState::kDraftsMax> text = {}, model = {};
-    const int limit = limit_of(*a), texts = d.text_shadow.alive() ? limit : 0,
-              models = std::min(limit, model_hope(*a, model));
-    float survival = 1;
-    const float chance = text_chance(d, d.shadow_matched);
-    for (int j = 0; j < texts; ++j) text[static_cast<size_t>(j)] = survival *= chance;
-    governor_.add({.text = std::span<const float>(text).first(static_cast<size_t>(texts)),
+    std::array<float, DraftState::kDraftsMax> model = {};
+    const int models = std::min(limit_of(*a), model_hope(*a, model));
+    governor_.add({.text = d.guessed ? d.guess.known() : std::span<const float>(),
                    .model = std::span<const float>(model).first(static_cast<size_t>(models)),
                    .ready = ready(job, i)});
     young = young || (a->usage.output_tokens < kYoung && governor_.feeds_prompts(kind_of(a->live.request)));
@@ -269,18 +273,12 @@ bool Speculation::propose(const StepJob& job, size_t i, Answer& a) {
     ++stats_.rounds;
   }
   if (options_.text) {
-    std::array<int32_t, DraftState::kDraftsMax> tokens = {};
-    const NgramIndex::Proposal p = d.text.propose(std::span(tokens).first(static_cast<size_t>(limit_of(a))));
-    float survival = 1, sum = 0;
-    std::array<float, DraftState::kDraftsMax> chances = {};
-    const float chance = text_chance(d, p.matched);
-    for (int j = 0; j < p.count; ++j) sum += chances[static_cast<size_t>(j)] = survival *= chance;
-    if (p.count > 0 && sum > expected) {
+    const TextGuess& g = guess_text(a);
+    if (g.count > 0 && std::accumulate(g.survivals.begin(), g.survivals.begin() + g.count, 0.0f) > expected) {
       d.source = DraftSource::kText;
-      d.count = p.count;
-      d.matched = p.matched;
-      d.tokens = tokens;
-      d.newest = d.older = chances;  // known before any of them was made
+      d.count = g.count;
+      d.tokens = g.tokens;
+      d.newest = d.older = g.survivals;  // known before any of them was made
       d.has_older = true;
       d.text_shadow.count = 0;
     }
@@ -313,7 +311,6 @@ void Speculation::verify(StepJob& job, sched::Scheduler& scheduler) {
     const Answer& a = *job.answers[drafting_[k]];
     const auto n = static_cast<size_t>(lengths[k]);
     stats_.saved_rows += a.drafts->count - lengths[k];
-    waits_ = waits_ || n > 0;
     (void)scheduler.set_drafts(a.id, std::span<const int32_t>(a.drafts->tokens).first(n)).ok();
   }
 }
@@ -323,18 +320,17 @@ void Speculation::end_step(StepJob& job, sched::Scheduler& scheduler, const Now&
   for (const model::StepSequence& s : job.plan->step.sequences) prompts |= s.kind == model::RowKind::kPrefill;
   stats_.draft_s += job.draft_s;
   measure(job, now, prompts);
-  ++(waits_ || drafting_now_ ? stats_.steps_on : stats_.steps_off);
+  ++(drafting_now_ ? stats_.steps_on : stats_.steps_off);
   decide(job, scheduler, prompts);
-  const bool drafts = fixed() || choice_.way != sched::DraftWay::kPlain;
+  const bool drafts = drafting_now_ = fixed() || choice_.way != sched::DraftWay::kPlain;
   if (ahead_) {
-    drafting_now_ = drafts;
     if (drafts) keep_rows(job, scheduler);
     scheduler.set_feeds_drafter(feeds_);
     return;
   }
-  waits_ = drafts;
+  waits_ = drafts || choice_.wait;
   serial_ = !now.next_runs;
-  if (waits_ && !now.next_runs) {
+  if (drafts && !now.next_runs) {
     verify(job, scheduler);
   } else {
     for (const size_t i : drafting_) job.answers[i]->drafts->has_newest = false;

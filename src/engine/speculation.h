@@ -8,21 +8,22 @@
 //   speculation.end_step(job, scheduler, {.next_runs = true});           // behind it: drafts for the next one
 //   if (!speculation.waits()) ...                                        // the next step may be planned meanwhile
 //
-// Drafters: the model's own (DSpark) and the answer's own text (engine/ngram_index.h). Per answer the one that is
-// expected to bring more, by the confidence head's survival chances and by how often n-gram drafts of such a match came
-// true. Whether any of it pays: sched/draft_governor.h. How many are verified: sched/draft_lengths.h.
+// Drafters: the model's own (DSpark) and texts that are there already (engine/text_guess.h). Per answer the one that is
+// expected to bring more, by the confidence head's survival chances and by how often such text drafts came true.
+// Whether any of it pays: sched/draft_governor.h. How many are verified: sched/draft_lengths.h.
 // Beside plain steps text drafts are made all the same and compared with what comes (shadows), which costs no row.
 #pragma once
 
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
 #include "engine/engine.h"
-#include "engine/ngram_index.h"
 #include "engine/step_runner.h"
+#include "engine/text_guess.h"
 #include "sched/draft_governor.h"
 #include "sched/draft_lengths.h"
 
@@ -51,20 +52,22 @@ struct DraftState {
   };
 
   NgramIndex text;
-  bool text_known = false;  // the prompt is in the index
+  bool text_known = false;               // the prompt is in the index
+  std::shared_ptr<TextHistory> history;  // null: none
+  TextGuess guess;                       // behind the text
+  bool guessed = false;                  // since its last token
   DraftSource source = DraftSource::kNone;  // of the drafts that wait for verification
   int count = 0;                            // of these
   std::array<int32_t, kDraftsMax> tokens = {};
   std::array<float, kDraftsMax> newest = {}, older = {};  // survivals of the last two rounds
   bool has_newest = false, has_older = false;
   std::array<float, kDraftsMax> confidence = {};  // logits of the model's drafts
-  int matched = 0;      // length of the n-gram match behind `tokens`
   int text_streak = 0;  // rounds in a row that the text's drafts were chosen
 
   Shadow text_shadow, model_shadow;
-  int shadow_matched = 0;
+  TextGuess shadow_guess;  // behind text_shadow
   // What came true here, the newest rounds counting most.
-  float text_tried = 0, text_came = 0;
+  TextLean lean;
   std::array<float, kDraftsMax> model_tried = {}, model_came = {};
   int model_rounds = 0;
   std::array<float, kDraftsMax> said = {};  // survivals of the model's last round, as it sees them
@@ -117,10 +120,6 @@ class Speculation {
 
   static constexpr int kYoung = 8;       // tokens of an answer whose rings are kept fed
 
-  struct Hits {
-    double tried = 2, came = 1;
-  };
-
   // Of one answer in a step.
   int limit_of(const Answer& a) const {
     const int asked = a.live.request.drafts_max;
@@ -129,7 +128,9 @@ class Speculation {
   bool fixed() const { return options_.mode == DraftMode::kFixed; }
   void measure(const StepJob& job, const Now& now, bool prompts);
   void learn_of(const StepJob& job, size_t i, Answer& a);
-  void judge_text(DraftState& d, int matched, int judged, int accepted);
+  void judge_text(DraftState& d, const TextGuess& g, int judged, int accepted);
+  void know_text(Answer& a, sched::Scheduler& scheduler);
+  const TextGuess& guess_text(const Answer& a);
   // Requests with tools repeat themselves more than others.
   static int kind_of(const Request& r) { return r.traffic == kv::Traffic::kAgent ? 1 : 0; }
   void judge_model(Answer& a, int judged, int accepted);
@@ -139,7 +140,6 @@ class Speculation {
   bool propose(const StepJob& job, size_t i, Answer& a);
   void verify(StepJob& job, sched::Scheduler& scheduler);
   void keep_rows(const StepJob& job, sched::Scheduler& scheduler);
-  float text_chance(const DraftState& d, int matched) const;
   int model_hope(const Answer& a, std::span<float> out) const;
   static bool ready(const StepJob& job, size_t i);
   static std::span<const int32_t> drafted(const StepJob& job, size_t i);
@@ -154,13 +154,14 @@ class Speculation {
   sched::DraftChoice choice_;
   const bool ahead_;
   int prompt_feed_ = 0;  // steps that the rings are still fed for prompts of a kind whose drafts pay
-  bool drafting_now_ = false;  // with ahead_: drafts are in use
+  bool drafting_now_ = false;  // drafts are in use
   bool waits_ = false, feeds_ = false, serial_ = false;
   std::vector<size_t> drafting_;  // samples of the job whose answers go on and may draft
   std::vector<size_t> placing_;   // the same, in place()
   std::vector<sched::PlacedDrafts> placed_;
   double last_drawn_s_ = -1, last_host_s_ = 0;
-  std::array<Hits, 4> text_hits_;
+  TextChances chances_;
+  TextHistories histories_;
   DraftStats stats_;
 };
 

@@ -14,15 +14,11 @@ void Speculation::keep_rows(const StepJob& job, sched::Scheduler& scheduler) {
     const DraftState& d = *a.drafts;
     const bool asked = model_drafts_ > 0 && (fixed() ? d.text_streak < kTextStreak : d.asks_model);
     const int n = std::min(limit_of(a), options_.text ? drafts_max_ : asked ? model_drafts_ : 0);
-    std::array<float, DraftState::kDraftsMax> chances = {};
     std::span<const float> known;
     if (d.has_newest) {
       known = std::span<const float>(d.newest).first(static_cast<size_t>(std::min(d.count, n)));
     } else if (!asked) {
-      float survival = 1;
-      const float chance = text_chance(d, d.shadow_matched);
-      for (int j = 0; j < n; ++j) chances[static_cast<size_t>(j)] = survival *= chance;
-      known = std::span<const float>(chances).first(static_cast<size_t>(n));
+      known = d.guess.known().first(static_cast<size_t>(std::min(d.guess.count, n)));
     }
     lengths_.add(
         {.drafts = n, .tokens = a.usage.prompt_tokens + a.usage.output_tokens, .newest = known, .older = known});

@@ -17,6 +17,12 @@ constexpr int kLookEvery = 16;         // steps between looks at what changes sl
 constexpr int kFewRequests = 16;       // a step; the way of more is looked at every kLookEvery steps
 constexpr double kForget = 0.95;       // of the first rounds
 constexpr double kHopeful = 0.95;      // a draft of a drafter that nobody knows
+constexpr double kLoss = 1.02;         // of drafts against plain steps, that ends them
+constexpr double kForgetTruth = 0.98;  // a step
+constexpr double kForgiveTruth = 0.999;  // a step without such drafts
+constexpr double kSerialFree = 1.015;  // plain steps that are planned behind the one before, over the others
+constexpr int kSerialTry = 12;         // steps of a trial of these
+constexpr int64_t kStay = 4;           // steps since drafts were in use
 constexpr int kProbeShows = 3;         // steps in which a probe must show something
 constexpr int kProbeWaits = 128;       // steps that a probe waits for a new request
 
@@ -139,10 +145,17 @@ void DraftGovernor::observe(const DraftStep& s) {
       s.serial ? forward_s(s.rows) + s.draft_s + sample_row_.value() * s.tokens + serial_gap(s.requests) : plain;
   const double interval = std::min(s.interval_s, 2 * expected);
   total_s_ += interval;
+  if (s.rows == s.requests && s.drafting == 0) (s.serial ? b.serial : b.plain).add(interval);
   if (s.serial) {
+    if (s.rows == s.requests && s.drafting == 0) return;
     ++trial_steps_;
     trial_s_ += interval;
     trial_plain_s_ += b.plain_share * plain * s.tokens / s.requests;
+    if (way_ == DraftWay::kPlain) return;
+    Truth& truth = truths_[way_ == DraftWay::kModel];
+    truth.forget(kForgetTruth);
+    truth.came += s.tokens;
+    truth.expected += expected_rate_ * interval;
   } else if (s.drafting == 0 && plain > 0) {
     b.plain_share += kShare * (interval / plain - b.plain_share);
   }
@@ -170,6 +183,10 @@ void DraftGovernor::learn(int kind, int judged, int accepted) {
     survival *= (p.came[j] + 0.5) / (p.tried[j] + 1);
     p.survival[j] = static_cast<float>(survival);
   }
+}
+
+bool DraftGovernor::looks(int requests) const {
+  return requests <= kFewRequests || (steps_ + 1) % kLookEvery == 0 || way_ != DraftWay::kPlain;
 }
 
 void DraftGovernor::begin() { requests_.clear(); }
@@ -221,7 +238,7 @@ DraftGovernor::Value DraftGovernor::best(bool model, bool ready_only) {
 void DraftGovernor::judge_trial() {
   if (trial_steps_ < kTrial) return;
   Batch& b = batch_of(std::max(1, last_requests_));
-  if (trial_s_ > trial_plain_s_) {
+  if (trial_s_ > kLoss * trial_plain_s_) {
     b.held_until = steps_ + b.hold;
     b.hold = std::min(2 * b.hold, kHoldMax);
   } else {
@@ -272,24 +289,43 @@ void DraftGovernor::choose_way(double plain) {
   const Value all = has_drafter() ? best(true, false) : Value();
   model_wanted_ = all.asked > 0 && all.rate > kMargin * plain;
   const Value text = best(false, false), model = has_drafter() ? best(true, true) : Value();
+  const double text_rate = text.rate * truths_[0].value(), model_rate = model.rate * truths_[1].value();
   way_ = DraftWay::kPlain;
-  if (model.asked > 0 && model.rate > std::max(wanted, text.rate)) {
+  if (model.asked > 0 && model_rate > std::max(wanted, text_rate)) {
     way_ = DraftWay::kModel;
-  } else if (text.rate > wanted) {
+    expected_rate_ = model.rate;
+  } else if (text_rate > wanted) {
     way_ = DraftWay::kText;
+    expected_rate_ = text.rate;
   }
+  if (way_ != DraftWay::kText) truths_[0].forget(kForgiveTruth);
+  if (way_ != DraftWay::kModel) truths_[1].forget(kForgiveTruth);
+}
+
+// Steps without drafts are planned behind the one before all the same.
+bool DraftGovernor::waits(int requests) {
+  if (requests > kFewRequests) return false;
+  Batch& b = batch_of(requests);
+  if (steps_ >= b.serial_until && steps_ - b.serial_at >= kSerialAgain && b.plain.count() >= kSerialTry) {
+    b.serial_at = steps_;
+    b.serial_until = steps_ + kSerialTry;
+  }
+  if (way_ != DraftWay::kPlain) drafted_at_ = steps_;
+  if (steps_ < b.serial_until || steps_ - drafted_at_ < kStay) return true;
+  return b.serial.count() >= kMeasured && b.serial.value() <= kSerialFree * b.plain.value();
 }
 
 DraftChoice DraftGovernor::choose() {
   ++steps_;
   const int n = static_cast<int>(requests_.size());
   asks_.assign(requests_.size(), 0);
-  if (n == 0 || n >= static_cast<int>(curve_.size())) return {.probe = probing_};
+  if (n == 0 || n >= static_cast<int>(curve_.size())) return {.wait = wait_, .probe = probing_};
   judge_trial();
   last_requests_ = n;
   const Batch& b = batch_of(n);
   if (b.gap_plain.count() < kPlainKnown || steps_ < b.held_until) {
     way_ = DraftWay::kPlain;
+    wait_ = false;
     return {};
   }
   if (plain_left_ > 0) {  // what a plain step takes is measured again
@@ -306,7 +342,9 @@ DraftChoice DraftGovernor::choose() {
     feeds_prompts_[static_cast<size_t>(kind)] = model_pays(plain, prior(kind));
   for (size_t i = 0; i < requests_.size(); ++i) asks_[i] = way_ == DraftWay::kModel && asks(requests_[i], true);
   const bool waited = probing_ && steps_ - probe_since_ > kProbeWaits;
+  wait_ = waits(n);
   return {.way = way_,
+          .wait = wait_,
           .feed = way_ == DraftWay::kModel || model_wanted_ || waited,
           .probe = probing_,
           .probe_all = waited};

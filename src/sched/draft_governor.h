@@ -10,6 +10,7 @@
 //
 // Costs. A plain step of n requests takes forward(n) + n draws + the gap between steps; one with drafts is planned
 // only when the step before it is committed, so its gap is longer, and it takes forward(n + m) and the drafter's round.
+// Where that costs a plain step nothing, or drafts were in use just now, plain steps are planned so as well (`wait`).
 // forward() is a curve measured at start, with the machine's speed followed live; the rest is measured live.
 // Gains. The caller brings survivals: text drafts are judged in the shadow (they cost nothing to make), the drafter's
 // by what came true for the request so far, else by prior(), which is learnt from the first rounds of the requests of
@@ -18,7 +19,8 @@
 // if it would pay with acceptance as good as it may be, and while the probes that found nothing stay within kProbeShare
 // of the time; each of those also makes the time to the next longer. Where no new request comes, a running one is
 // probed. The drafter's rings are fed only while it is used or probed. Safety. While drafts run, what they bring is
-// compared with plain steps; a loss ends them for a time that doubles.
+// compared with what was expected, and so much less (or more) is expected from then on; and with plain steps: a loss
+// ends them for a time that doubles.
 #pragma once
 
 #include <array>
@@ -57,6 +59,7 @@ enum class DraftWay : uint8_t { kPlain, kText, kModel };  // kModel: both drafte
 
 struct DraftChoice {
   DraftWay way = DraftWay::kPlain;
+  bool wait = false;   // plan the step after the next commit even without drafts: they can then come at once
   bool feed = false;   // the drafter's rings
   bool probe = false;  // a draft round beside plain steps for requests that have had none,
   bool probe_all = false;  // or for all
@@ -88,6 +91,8 @@ class DraftGovernor {
     return {p.survival.data(), p.count};
   }
 
+  // Whether the choice to come hangs on what requests hope for: of many it is looked at now and then only.
+  bool looks(int requests) const;
   void begin();
   void add(const DraftHope& hope);
   DraftChoice choose();
@@ -117,8 +122,12 @@ class DraftGovernor {
     float median_;
     int count_ = 0;
   };
+  static constexpr int64_t kSerialAgain = 1024;  // steps between trials of serial plain steps
   struct Batch {  // of about as many requests
     Recent gap_plain, gap_serial, host;
+    Recent plain, serial;      // intervals of steps without drafts, planned meanwhile or behind the one before
+    int64_t serial_until = 0;  // is tried,
+    int64_t serial_at = -kSerialAgain;  // was tried
     double plain_share = 1;  // plain steps on the average, in those that are expected
     int64_t held_until = 0;
     int64_t hold = kHoldMin;
@@ -128,7 +137,17 @@ class DraftGovernor {
     int asked = 0;    // requests in the draft round
   };
   static constexpr int64_t kHoldMin = 128, kHoldMax = 8192;
-  static constexpr int kTrial = 24, kPlainAfter = 256, kPlainSteps = 5;
+  // What a way of drafting brought, over what was expected of it.
+  struct Truth {
+    double came = 0, expected = 0;  // tokens
+    double value() const { return (came + kTruthWeight) / (expected + kTruthWeight); }
+    void forget(double share) {
+      came *= share;
+      expected *= share;
+    }
+  };
+  static constexpr double kTruthWeight = 20;
+  static constexpr int kTrial = 48, kPlainAfter = 256, kPlainSteps = 5;
   static constexpr int64_t kProbeAfterMin = 64, kProbeAfterMax = 1024;
 
   Batch& batch_of(int requests);
@@ -149,6 +168,7 @@ class DraftGovernor {
   void judge_probe();
   bool model_pays(double plain, std::span<const float> survivals);
   void choose_way(double plain);
+  bool waits(int requests);
 
   const DraftCosts costs_;
   const DraftGovernorLimits limits_;
@@ -172,9 +192,13 @@ class DraftGovernor {
 
   int64_t steps_ = 0;
   DraftWay way_ = DraftWay::kPlain;
+  bool wait_ = false;
+  int64_t drafted_at_ = 0;  // the step that drafts were last chosen for
   std::array<bool, kKinds> feeds_prompts_ = {};
   bool model_wanted_ = false;
   int last_requests_ = 0;
+  std::array<Truth, 2> truths_;  // of text drafts, and of steps with the model's
+  double expected_rate_ = 0;     // of the way that was chosen
   // Of the trial under way.
   int trial_steps_ = 0, since_plain_ = 0, plain_left_ = 0;
   double trial_s_ = 0, trial_plain_s_ = 0;

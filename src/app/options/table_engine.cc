@@ -81,6 +81,14 @@ std::span<const OptionSpec> engine_options() {
        .commands = "generate run serve python",
        .help = "Guess from repetitions in a request's own text as well"},
       {.section = "engine",
+       .name = "draft-history",
+       .kind = OptionKind::kOnOff,
+       .fallback = "on",
+       .commands = "generate run serve python",
+       .help =
+           "And from what the same tenant's requests were answered before, of those that use the prefix cache; needs "
+           "draft-text"},
+      {.section = "engine",
        .name = "draft-ahead",
        .kind = OptionKind::kOnOff,
        .fallback = "off",
