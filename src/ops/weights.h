@@ -31,6 +31,7 @@ struct Matrix {
   int64_t rows = 0, cols = 0;
   const std::byte* data = nullptr;
   const std::byte* scale = nullptr;
+  const std::byte* lanes = nullptr;  // a backend's own copy in an order of its own, where it keeps one
 
   explicit operator bool() const { return data != nullptr; }
 };

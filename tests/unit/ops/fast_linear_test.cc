@@ -12,6 +12,7 @@
 #include "numeric/quantize.h"
 #include "ops/cpu/fast/amx.h"
 #include "ops/cpu/fast/kernels.h"
+#include "ops/cpu/fast/lanes.h"
 #include "tests/unit/ops/emulated_tiles.h"
 
 namespace deepinfer::ops::cpu::fast {
@@ -222,6 +223,34 @@ TEST_P(FastLinear, RowsDoNotDependOnTheBatch) {
   }
 }
 
+// The second copy of a small model's weights (lanes.h).
+class FastLanes : public FastLinear {};
+
+TEST_P(FastLanes, GiveTheSameSums) {
+  std::mt19937 random(11);
+  for (const Values values : {Values::kRandom, Values::kZero, Values::kSubnormal, Values::kSaturated}) {
+    const OwnedMatrix w = random_matrix(GetParam().format, GetParam().rows, GetParam().cols, values, random);
+    ASSERT_TRUE(has_lanes(w.m));
+    const std::vector<float> x = random_rows(kStreamRows, w.m.cols, random);
+    for (const Kernels* k : tables()) {
+      if (k->fill_lanes == nullptr || k->multiply == multiply_emulated) continue;
+      std::vector<std::byte> memory(lanes_bytes(w.m) + 64, std::byte{0xff});
+      Matrix copied = w.m;
+      copied.lanes = reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(memory.data()) + 63) & ~uintptr_t{63});
+      k->fill_lanes(w.m, const_cast<std::byte*>(copied.lanes));
+      for (int64_t n = 1; n <= kStreamRows; ++n) {
+        for (int64_t row0 = 0; row0 < w.m.rows; row0 += kLaneOutputs) {
+          const int64_t rows = std::min<int64_t>(w.m.rows - row0, 1 + static_cast<int64_t>(random() % 64));
+          const std::vector<float> want = multiply(*k, w.m, row0, rows, x, 0, n, n % 2 == 0);
+          const std::vector<float> got = multiply(*k, copied, row0, rows, x, 0, n, n % 2 == 0);
+          ASSERT_EQ(std::memcmp(want.data(), got.data(), want.size() * sizeof(float)), 0)
+              << k->isa << " values " << static_cast<int>(values) << " rows of x " << n << " from " << row0;
+        }
+      }
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Shapes, FastLinear,
                          ::testing::Values(Shape{WeightFormat::kFp8, 64, 128}, Shape{WeightFormat::kFp8, 96, 2080},
                                            Shape{WeightFormat::kFp8, 37, 32}, Shape{WeightFormat::kFp4, 64, 128},
@@ -242,6 +271,11 @@ TEST(FastLinearLarge, OneRowEqualsTheSameRowOfTwo) {
     }
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Shapes, FastLanes,
+                         ::testing::Values(Shape{WeightFormat::kFp8, 64, 128}, Shape{WeightFormat::kFp8, 96, 2080},
+                                           Shape{WeightFormat::kFp8, 37, 32}, Shape{WeightFormat::kFp4, 64, 128},
+                                           Shape{WeightFormat::kFp4, 70, 1248}));
 
 TEST(FastPack, QuantisesAsTheDefinition) {
   std::mt19937 random(9);

@@ -6,6 +6,8 @@
 namespace deepinfer::ops::cpu::fast::avx512 {
 
 void multiply(const LinearCall& call, std::byte* scratch);
+void fill_lanes(const Matrix& w, std::byte* out);
+void multiply_lanes(const LinearCall& call, std::byte* scratch);  // up to kStreamRows rows; row0 % kLaneOutputs is 0
 void pack(const float* x, int64_t k, Order order, bool quantise, uint16_t* out, int64_t step);
 void outer(const OuterCall& call);
 void swiglu(const float* gate, const float* up, int64_t n, float limit, float weight, float* out);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <new>
 
+#include "ops/cpu/fast/lanes.h"
+
 namespace deepinfer::ops::cpu::fast {
 
 FastBackend::FastBackend(Capabilities capabilities, const Kernels& kernels, int threads, bool pin)
@@ -46,6 +48,7 @@ uint64_t FastBackend::workspace_bytes(const checkpoint::ModelConfig& config, con
 
 Status FastBackend::load(const checkpoint::ModelConfig& config, const ModelWeights& weights, const Limits& limits) {
   DI_RETURN_IF_ERROR(Backend<float>::load(config, weights, limits));
+  DI_RETURN_IF_ERROR(keep_lanes());
   const WorkspaceRows w = plan_workspace(config, limits);
   for (HugeMemory& p : packed_) {
     DI_ASSIGN_OR_RETURN(p, HugeMemory::allocate(w.packed * sizeof(uint16_t)));
@@ -169,7 +172,8 @@ void FastBackend::run(std::span<const LinearCall> calls) {
   auto body = [&](int64_t begin, int64_t end) {
     std::byte* scratch = kernel_scratch(columns);
     int64_t first = 0;
-    for (const LinearCall& c : calls) {
+    for (size_t k = 0; k < calls.size(); ++k) {
+      const LinearCall& c = calls[k];
       const int64_t count = (c.rows + kBlockRows - 1) / kBlockRows;
       const int64_t from = std::max(begin, first) - first, to = std::min(end - first, count);
       if (from < to) {
@@ -177,6 +181,7 @@ void FastBackend::run(std::span<const LinearCall> calls) {
         part.row0 = c.row0 + from * kBlockRows;
         part.rows = std::min(c.rows, to * kBlockRows) - from * kBlockRows;
         part.out = c.out + from * kBlockRows;
+        if (k + 1 < calls.size() && end > first + count) part.next = lanes_at(*calls[k + 1].w, calls[k + 1].row0);
         k_.multiply(part, scratch);
       }
       first += count;

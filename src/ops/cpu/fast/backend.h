@@ -1,9 +1,10 @@
 // The fast CPU backend: the plain backend's stages, with those that cost time replaced by kernels of one instruction
 // set (internal to ops/cpu). Activations stay fp32 arrays of bf16 values between stages; each linear layer packs its
 // input to bf16 words once. The members of each file have one reason to change:
-//   backend.cc (memory, linear layers), hyper.cc (mHC), project.cc (projections), select.cc (indexer), search.cc (its
-//   best entries without all scores), attend.cc, moe.cc (router, experts), ahead.cc (what is guessed and done early
-//   with experts on the SSD), engram.cc, head.cc (logits, drafts)
+//   backend.cc (memory, linear layers), lanes.cc (the second copy of a small model's weights), hyper.cc (mHC),
+//   project.cc (projections), select.cc (indexer), search.cc (its best entries without all scores), attend.cc, moe.cc
+//   (router, experts), ahead.cc (what is guessed and done early with experts on the SSD), engram.cc, head.cc (logits,
+//   drafts)
 //
 // Summation trees: ORDER.md, "fast".
 #pragma once
@@ -78,6 +79,9 @@ class FastBackend final : public Backend<float> {
   };
   WorkspaceRows plan_workspace(const checkpoint::ModelConfig& c, const Limits& limits) const;
 
+  // Matrix::lanes of every matrix of a model that is small enough to be in memory twice.
+  Status keep_lanes();
+
   // Packs to a buffer of this object, which the next stage uses again. one_row_each: rows one behind the other.
   PackedRows pack(Buffers to, const float* x, int64_t ldx, int64_t n, int64_t k, Order order, bool quantise,
                   bool one_row_each = false);
@@ -114,8 +118,9 @@ class FastBackend final : public Backend<float> {
   void expect_next_experts(At where);
   void engram_ahead(At where);
   FfnTask shared_task(const ExpertWeights& shared, int64_t rows);
-  void up_block(const FfnTask& task, int64_t block, const ExpertRows* routed);
-  void down_block(const FfnTask& task, int64_t block, const ExpertRows* routed);
+  // next: weights of the thread's next block (LinearCall::next).
+  void up_block(const FfnTask& task, int64_t block, const ExpertRows* routed, const std::byte* next);
+  void down_block(const FfnTask& task, int64_t block, const ExpertRows* routed, const std::byte* next);
 
   // As rotate().
   void turn(float* x, int64_t n, int64_t d, const float* cos, const float* sin, bool inverse) const;
@@ -208,6 +213,7 @@ class FastBackend final : public Backend<float> {
   std::vector<float> block_scores_;  // [lists, 2 x candidate_topk_blocks]
   std::vector<int32_t> block_keys_;
   HugeMemory packed_[kBuffers];
+  HugeMemory lanes_;                        // what Matrix::lanes points to
   HugeMemory expert_in_;                    // words [pairs, packed hidden_size] of experts with several rows
   HugeMemory hidden_;                       // words [pairs + rows, packed intermediate size]
   const HyperWeights* late_mix_ = nullptr;  // of row 0, not done yet

@@ -37,6 +37,7 @@ const Kernels* avx512_kernels() {
                                 kPairs,
                                 avx512::pack,
                                 avx512::multiply,
+                                avx512::fill_lanes,
                                 avx512::outer,
                                 avx512::swiglu,
                                 avx512::window_words,
@@ -73,6 +74,7 @@ const Kernels* amx_kernels() {
     table.isa = "amx";
     table.numeric_class = "fast-bf16-tiles-1";
     table.multiply = amx::multiply;
+    table.fill_lanes = nullptr;
     return &table;
   }();
   return amx;
@@ -83,6 +85,7 @@ const Kernels* avx2_kernels() {
                                 kPairs,
                                 avx2::pack,
                                 avx2::multiply,
+                                nullptr,
                                 avx2::outer,
                                 avx2::swiglu,
                                 avx2::window_words,

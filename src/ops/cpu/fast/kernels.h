@@ -63,6 +63,7 @@ struct LinearCall {
   float* out = nullptr;  // out[i * ldo + j] = sum of row row0 + j, i < x.n, j < rows
   int64_t ldo = 0;
   bool round = false;  // to bf16
+  const std::byte* next = nullptr;  // Matrix::lanes of what this thread multiplies next, if known: fetched meanwhile
 };
 
 inline constexpr int64_t kBlockRows = 32;          // weight rows of one unit of work: a row of FP8 scale blocks
@@ -154,6 +155,8 @@ struct Kernels {
   // packed_columns(k). Every kStep words lie `step` words behind the ones before.
   void (*pack)(const float* x, int64_t k, Order order, bool quantise, uint16_t* out, int64_t step);
   void (*multiply)(const LinearCall& call, std::byte* scratch);
+  // Makes Matrix::lanes of lanes.h at `out`, aligned to 64. Null where the table makes no use of it.
+  void (*fill_lanes)(const Matrix& w, std::byte* out);
   void (*outer)(const OuterCall& call);
   // out = bf16(silu(min(gate, limit)) * clamp(up, -limit, limit) * weight), n channels.
   void (*swiglu)(const float* gate, const float* up, int64_t n, float limit, float weight, float* out);

@@ -6,6 +6,7 @@
 
 #include "checkpoint/store/weight_store.h"
 #include "ops/cpu/fast/backend.h"
+#include "ops/cpu/fast/lanes.h"
 
 namespace deepinfer::ops::cpu::fast {
 
@@ -53,15 +54,15 @@ FastBackend::FfnTask FastBackend::shared_task(const ExpertWeights& shared, int64
 }
 
 // Hidden channels block * 64 .. of a task's rows, packed for the down projection.
-void FastBackend::up_block(const FfnTask& task, int64_t block, const ExpertRows* routed) {
+void FastBackend::up_block(const FfnTask& task, int64_t block, const ExpertRows* routed, const std::byte* next) {
   const ExpertWeights& w = *task.weights;
   const int64_t row0 = block * kChunk, count = std::min(kChunk, w.gate.rows - row0), n = task.x.n;
   const PackedRows hidden = hidden_rows(task);
   float* gate = scratch<float>(Slot::kGate, 2 * n * kChunk);
   float* up = gate + n * kChunk;
   std::byte* memory = kernel_scratch(w.gate.cols);
-  k_.multiply({&w.gate, row0, count, task.x, gate, kChunk, true}, memory);
-  k_.multiply({&w.up, row0, count, task.x, up, kChunk, true}, memory);
+  k_.multiply({&w.gate, row0, count, task.x, gate, kChunk, true, lanes_at(w.up, row0)}, memory);
+  k_.multiply({&w.up, row0, count, task.x, up, kChunk, true, next}, memory);
   const auto limit = static_cast<float>(c_.swiglu_limit);
   for (int64_t i = 0; i < n; ++i) {
     const float weight =
@@ -73,22 +74,22 @@ void FastBackend::up_block(const FfnTask& task, int64_t block, const ExpertRows*
 }
 
 // Output channels block * 32 .. of a task's rows.
-void FastBackend::down_block(const FfnTask& task, int64_t block, const ExpertRows* routed) {
+void FastBackend::down_block(const FfnTask& task, int64_t block, const ExpertRows* routed, const std::byte* next) {
   const Matrix& w = task.weights->down;
   const int64_t row0 = block * kBlockRows, count = std::min(kBlockRows, w.rows - row0), D = w.rows, n = task.x.n;
   const PackedRows x = hidden_rows(task);
   if (task.shared) {
-    k_.multiply({&w, row0, count, x, at<float>(Role::kSharedOut) + row0, D, true}, kernel_scratch(w.cols));
+    k_.multiply({&w, row0, count, x, at<float>(Role::kSharedOut) + row0, D, true, next}, kernel_scratch(w.cols));
     return;
   }
   auto* output = static_cast<float*>(routed->output.data);
   const int32_t* pairs = expert_order_.data() + task.first;
   if (n == 1) {
-    k_.multiply({&w, row0, count, x, output + pairs[0] * D + row0, D, true}, kernel_scratch(w.cols));
+    k_.multiply({&w, row0, count, x, output + pairs[0] * D + row0, D, true, next}, kernel_scratch(w.cols));
     return;
   }
   float* out = scratch<float>(Slot::kGate, n * kBlockRows);
-  k_.multiply({&w, row0, count, x, out, kBlockRows, true}, kernel_scratch(w.cols));
+  k_.multiply({&w, row0, count, x, out, kBlockRows, true, next}, kernel_scratch(w.cols));
   for (int64_t i = 0; i < n; ++i) std::copy_n(out + i * kBlockRows, count, output + pairs[i] * D + row0);
 }
 
@@ -97,11 +98,19 @@ void FastBackend::run_ffn(std::span<const FfnTask> tasks, const ExpertRows* rout
   const int64_t ups = (tasks[0].weights->gate.rows + kChunk - 1) / kChunk,
                 downs = (c_.hidden_size + kBlockRows - 1) / kBlockRows, n = static_cast<int64_t>(tasks.size());
   auto up = [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) up_block(tasks[i / ups], i % ups, routed);
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t then = i + 1;
+      up_block(tasks[i / ups], i % ups, routed,
+               then < end ? lanes_at(tasks[then / ups].weights->gate, then % ups * kChunk) : nullptr);
+    }
   };
   parallel_with_mix(n * ups, up);
   auto down = [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) down_block(tasks[i / downs], i % downs, routed);
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t then = i + 1;
+      down_block(tasks[i / downs], i % downs, routed,
+                 then < end ? lanes_at(tasks[then / downs].weights->down, then % downs * kBlockRows) : nullptr);
+    }
   };
   parallel(n * downs, down);
 }

@@ -1,0 +1,45 @@
+// A second copy of a small model's matrices (lanes.h).
+#include "ops/cpu/fast/lanes.h"
+
+#include <vector>
+
+#include "ops/cpu/fast/backend.h"
+
+namespace deepinfer::ops::cpu::fast {
+
+Status FastBackend::keep_lanes() {
+  constexpr size_t kBytesMax = 64 << 20;  // about what last-level caches hold
+  if (k_.fill_lanes == nullptr || w_.store != nullptr) return {};
+  std::vector<Matrix*> all = {&w_.main_proj};
+  for (LayerWeights& l : w_.layers) {
+    AttentionWeights& a = l.attention;
+    for (Matrix* m : {&a.wq_a, &a.wq_b, &a.wkv, &a.wo_a, &a.wo_b, &l.compressor.wkv, &l.compressor.wgate,
+                      &l.indexer.wk, &l.indexer.wq_b, &l.engram.wkv})
+      all.push_back(m);
+    for (Matrix* m : {&l.moe.shared.gate, &l.moe.shared.up, &l.moe.shared.down}) all.push_back(m);
+    for (ExpertWeights& e : l.moe.experts) {
+      for (Matrix* m : {&e.gate, &e.up, &e.down}) all.push_back(m);
+    }
+  }
+  size_t total = 0;
+  std::vector<size_t> begin;
+  for (const Matrix* m : all) {
+    begin.push_back(total);
+    total += lanes_bytes(*m);
+  }
+  if (total == 0 || total > kBytesMax) return {};
+  DI_ASSIGN_OR_RETURN(lanes_, HugeMemory::allocate(total));
+  auto fill = [&](int64_t first, int64_t last) {
+    for (int64_t i = first; i < last; ++i) {
+      Matrix& m = *all[static_cast<size_t>(i)];
+      if (!has_lanes(m)) continue;
+      std::byte* to = lanes_.as<std::byte>() + begin[static_cast<size_t>(i)];
+      k_.fill_lanes(m, to);
+      m.lanes = to;
+    }
+  };
+  parallel(static_cast<int64_t>(all.size()), fill);
+  return {};
+}
+
+}  // namespace deepinfer::ops::cpu::fast
