@@ -220,7 +220,8 @@ void launch_shape(const Problem& p, cudaStream_t stream) {
   constexpr int kRows = 16 * 4 / (kCut ? kQuarters : 1);
   const int tiles = (p.n + kRows - 1) / kRows * p.token_tiles, sms = multiprocessors();
   if (p.tiles != nullptr || tiles > 8 * sms) return launch_stream<kFormat, kOutput, kTokens, kCut, 8, 3>(p, stream);
-  tiles > 2 * sms ? launch_stream<kFormat, kOutput, kTokens, kCut, 4, 4>(p, stream)
+  if (tiles > 3 * sms) return launch_stream<kFormat, kOutput, kTokens, kCut, 4, 4>(p, stream);
+  tiles > 2 * sms ? launch_stream<kFormat, kOutput, kTokens, kCut, 4, 3>(p, stream)
                   : launch_stream<kFormat, kOutput, kTokens, kCut, 4, 2>(p, stream);
 }
 
