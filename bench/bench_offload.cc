@@ -223,8 +223,9 @@ void run(bool quick) {
   std::vector<double> rates, decoded, seconds_a_token;
   const checkpoint::StoreStats before = store.stats();
   double wait = 0;
+  const auto disk_now = [&] { return must(checkpoint::measure_disk(*c, quick ? 0.5 : 2.0)); };
+  rates.push_back(disk_now().disk_bytes_per_s);
   for (int turn = 0; turn < turns; ++turn) {
-    rates.push_back(must(checkpoint::measure_disk(*c, quick ? 0.5 : 2.0)).disk_bytes_per_s);
     const checkpoint::StoreStats a = store.stats();
     const double begin = bench::wall_seconds();
     decode(tokens);
@@ -234,13 +235,14 @@ void run(bool quick) {
     decoded.push_back(static_cast<double>(b.experts.needed_bytes - a.experts.needed_bytes) / seconds);
     seconds_a_token.push_back(seconds / tokens);
     wait += b.experts.wait_s - a.experts.wait_s;
+    rates.push_back(disk_now().disk_bytes_per_s);
   }
   const checkpoint::StoreStats after = store.stats();
   const auto share = [](uint64_t part, uint64_t whole) {
     return whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);
   };
-  // The faster quartile, as of every ceiling: other work on the machine slows the one thread that measures.
-  const double disk = bench::quantile(rates, 0.75), measured = 1 / bench::median(seconds_a_token);
+  // Before and after every turn, as disks of virtual machines change their rates within seconds; of both the median.
+  const double disk = bench::median(rates), measured = 1 / bench::median(seconds_a_token);
   const auto line = [](const char* name, double value, const char* unit) {
     return bench::Line{.bench = "offload", .name = name, .value = value, .unit = unit};
   };
@@ -261,7 +263,7 @@ void run(bool quick) {
       "guesses_a_token",
       static_cast<double>(after.experts.expected_reads - before.experts.expected_reads) / (turns * tokens), "experts"));
   bench::report(line("waiting_for_experts", wait / (turns * tokens) * measured, "ratio"));
-  checkpoint::StoreRates r = must(checkpoint::measure_disk(*c, quick ? 0.5 : 2.0));
+  checkpoint::StoreRates r = disk_now();
   r.memory_bytes_per_s = memory;
   bench::Line predicted =
       line("predicted_decode", checkpoint::predict_decode(config, store.plan(), r).tokens_per_s, "tokens/s");

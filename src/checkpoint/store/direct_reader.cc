@@ -17,6 +17,7 @@ namespace {
 // In flight: enough for a fast disk while this thread waits some milliseconds for a core.
 constexpr size_t kBytesFlying = 32 << 20;
 constexpr size_t kBytesAhead = 16 << 20;  // a needed piece waits behind these, which are mostly needed soon themselves
+constexpr size_t kBytesSpare = 2 << 20;   // and behind these, which are mostly not
 
 }  // namespace
 
@@ -101,22 +102,30 @@ uint64_t DirectReader::bytes_read() const {
   return bytes_read_;
 }
 
-// Hands queued pieces to the I/O queue; false: the thread shall end. Sleeps while there is nothing at all to do.
-bool DirectReader::start_some() {
+// Sleeps while there is nothing at all to do; false: the thread shall end.
+bool DirectReader::wait_for_work() {
   std::unique_lock lock(mutex_);
-  const auto flying = [this] { return flying_.size() - free_.size(); };
   const auto queued = [this] {
-    return std::find_if(queues_.begin(), queues_.end(), [](const std::deque<Job>& q) { return !q.empty(); });
+    return std::any_of(queues_.begin(), queues_.end(), [](const std::deque<Job>& q) { return !q.empty(); });
   };
-  changed_.wait(lock, [&] { return stop_ || queued() != queues_.end() || flying() > 0; });
-  if (stop_) return false;
+  changed_.wait(lock, [&] { return stop_ || free_.size() < flying_.size() || queued(); });
+  return !stop_;
+}
+
+// Hands queued pieces to the I/O queue.
+void DirectReader::start_some() {
+  const std::lock_guard lock(mutex_);
+  if (stop_) return;
+  const auto flying = [this] { return flying_.size() - free_.size(); };
   const int ahead_max = std::max(1, depth_ * 3 / 4);
+  constexpr std::array<size_t, 3> kBytesMost = {kBytesFlying, kBytesAhead, kBytesSpare};
   while (!free_.empty()) {
-    const auto from = queued();
+    const auto from =
+        std::find_if(queues_.begin(), queues_.end(), [](const std::deque<Job>& q) { return !q.empty(); });
     if (from == queues_.end()) break;
     const bool ahead = from != queues_.begin();
     if (ahead && ahead_flying_ >= ahead_max) break;
-    if (flying() > 0 && bytes_flying_ >= (ahead ? kBytesAhead : kBytesFlying)) break;
+    if (flying() > 0 && bytes_flying_ >= kBytesMost[static_cast<size_t>(from - queues_.begin())]) break;
     const uint32_t at = free_.back();
     Job& job = flying_[at] = from->front();
     const size_t rest = job.done;
@@ -128,38 +137,45 @@ bool DirectReader::start_some() {
     ahead_flying_ += job.priority != Class::kNeeded;
     bytes_flying_ += job.piece.into.size() - rest;
   }
-  return true;
 }
 
-void DirectReader::finish(size_t at, const IoQueue::Done& done) {
-  Job job = flying_[at];
-  free_.push_back(static_cast<uint32_t>(at));
-  ahead_flying_ -= job.priority != Class::kNeeded;
-  bytes_flying_ -= job.piece.into.size() - job.done;
-  job.done += static_cast<size_t>(done.bytes);
+// Takes note of pieces whose reads have ended; those that go on are queued again, the others are in landed_.
+void DirectReader::land(std::span<const IoQueue::Done> done) {
+  const std::lock_guard lock(mutex_);
+  landed_.clear();
+  for (const IoQueue::Done& d : done) {
+    Job& job = flying_[d.tag];
+    free_.push_back(static_cast<uint32_t>(d.tag));
+    ahead_flying_ -= job.priority != Class::kNeeded;
+    bytes_flying_ -= job.piece.into.size() - job.done;
+    job.done += static_cast<size_t>(d.bytes);
+    bytes_read_ += static_cast<uint64_t>(d.bytes);
+    const bool again = d.error == EINTR || d.error == EAGAIN;
+    const bool partial = d.error == 0 && d.bytes > 0 && job.done < job.piece.least && job.done % kIoAlignment == 0;
+    if (stop_) continue;
+    if (again || partial) {
+      queues_[static_cast<size_t>(job.priority)].push_front(job);
+    } else {
+      landed_.push_back({job, d.error});
+    }
+  }
+}
+
+void DirectReader::tell(const Landed& landed) {
+  const auto& [job, error] = landed;
   std::string path;
-  bool direct = true;
   {
     const std::lock_guard lock(mutex_);
-    bytes_read_ += static_cast<uint64_t>(done.bytes);
-    const bool again = done.error == EINTR || done.error == EAGAIN;
-    const bool partial =
-        done.error == 0 && done.bytes > 0 && job.done < job.piece.least && job.done % kIoAlignment == 0;
-    if ((again || partial) && !stop_) {
-      queues_[static_cast<size_t>(job.priority)].push_front(job);
-      return;
-    }
-    const File& f = files_[static_cast<size_t>(job.piece.file)];
-    path = f.path;
-    direct = f.direct;
-    if (!direct)
-      ::posix_fadvise(f.fd, static_cast<off_t>(job.piece.offset), static_cast<off_t>(job.done), POSIX_FADV_DONTNEED);
     if (stop_) return;
+    const File& f = files_[static_cast<size_t>(job.piece.file)];
+    if (!f.direct)
+      ::posix_fadvise(f.fd, static_cast<off_t>(job.piece.offset), static_cast<off_t>(job.done), POSIX_FADV_DONTNEED);
+    if (error != 0 || job.done < job.piece.least) path = f.path;
   }
   Status status;
-  if (done.error != 0) {
+  if (error != 0) {
     status = make_error(Code::kIo, "Cannot read weights at byte {} of {}: {}. Check the disk and the file.",
-                        job.piece.offset, path, std::strerror(done.error));
+                        job.piece.offset, path, std::strerror(error));
   } else if (job.done < job.piece.least) {
     status =
         make_error(Code::kDataLoss,
@@ -170,11 +186,17 @@ void DirectReader::finish(size_t at, const IoQueue::Done& done) {
   job.listener(job.context, job.owner, status);
 }
 
+// The next reads begin before the listeners of the last ones run: a disk that answers for many at once (as of virtual
+// machines) would stand still meanwhile.
 void DirectReader::work() {
-  std::array<IoQueue::Done, 32> done;
+  std::array<IoQueue::Done, 64> done;
   run_soon_after_waking();
-  while (start_some()) {
-    for (size_t i = 0, n = io_->wait(done); i < n; ++i) finish(done[i].tag, done[i]);
+  while (wait_for_work()) {
+    start_some();
+    land({done.data(), io_->wait(done)});
+    start_some();
+    io_->submit();
+    for (const Landed& l : landed_) tell(l);
   }
   while (free_.size() < flying_.size()) {
     const size_t n = io_->wait(done);

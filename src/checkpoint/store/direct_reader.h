@@ -8,7 +8,8 @@
 // its end, `least` says how many bytes must come. Each piece ends with one call of its listener, on the reader's
 // thread, which holds no lock then: kIo with the system's reason, kDataLoss where the file is shorter than it was.
 // Needed pieces go before wanted ones and those before spare ones. As many pieces are in flight as keep a disk busy: 64
-// small ones, of large ones 32 MiB, of those not needed 16 MiB, so that a needed one does not wait long behind them.
+// small ones, of large ones 32 MiB, of wanted ones 16 MiB, of spare ones 2 MiB, so that a needed one does not wait long
+// behind them.
 // Files are opened with O_DIRECT; where a file system lacks it they are read normally and dropped from the page cache.
 // read(), promote(), cancel() and add_file() may be called by any thread, also from a listener. Destroying it ends what
 // is in flight and forgets what is queued, without calls.
@@ -73,9 +74,15 @@ class DirectReader {
     bool direct = true;
   };
   DirectReader() = default;
+  struct Landed {
+    Job job;
+    int error = 0;
+  };
   void work();
-  bool start_some();
-  void finish(size_t at, const IoQueue::Done& done);
+  bool wait_for_work();
+  void start_some();
+  void land(std::span<const IoQueue::Done> done);
+  void tell(const Landed& landed);
 
   std::unique_ptr<IoQueue> io_;
   int depth_ = 0;
@@ -88,6 +95,7 @@ class DirectReader {
   // The thread's own.
   std::vector<Job> flying_;
   std::vector<uint32_t> free_;
+  std::vector<Landed> landed_;
   int ahead_flying_ = 0;  // not needed yet
   size_t bytes_flying_ = 0;
   std::thread thread_;

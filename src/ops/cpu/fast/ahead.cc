@@ -13,8 +13,10 @@
 namespace deepinfer::ops::cpu::fast {
 namespace {
 
-// Of k choices those that are nearly always guessed right.
-int surer_part(int k) { return (2 * k + 2) / 3; }
+// The margin of a sure guess goes up with each wrong guess near it and down with each right one, so that nine of ten
+// there are right; those with less than a part of it are right little more often than not.
+constexpr float kMarginUp = 1.6f, kMarginDown = 0.95f, kLikelyPart = 0.3f;
+constexpr float kMarginLeast = 1e-4f, kMarginMost = 10;
 
 }  // namespace
 
@@ -32,14 +34,17 @@ void FastBackend::foresee_row(int layer, float* x, const float* pre, const float
   k_.collapse_norm(x, pre, c_.hc_mult, D, vectors_[layer].ffn_norm.data(), static_cast<float>(c_.rms_norm_eps), in, in);
 }
 
-void FastBackend::expect_foreseen(int layer, int64_t rows, int64_t k) {
+void FastBackend::expect_foreseen(Moment moment, int layer, int64_t rows) {
   const Matrix& gate = w_.layers[layer].moe.gate;
   const std::vector<float>& bias = vectors_[layer].bias;
-  const int64_t experts = gate.rows;
+  const int64_t experts = gate.rows, k = experts_per_row(layer), best = std::min(k + 1, experts);
   float* scores = wide_rows_.data();
   run(call(gate, pack_for(kSecond, gate, foreseen_.data(), c_.hidden_size, rows), scores, experts, false));
   int32_t* order = scratch<int32_t>(Slot::kOrder, experts);
-  guess_.resize(rows * k);
+  Guesses& g = guesses_[static_cast<int>(moment)];
+  const float sure = sure_margins_[layer][static_cast<int>(moment)];
+  g.layer = layer;
+  g.experts.clear();
   for (int64_t i = 0; i < rows; ++i) {
     float* s = scores + i * experts;
     for (int64_t e = 0; e < experts; ++e) {
@@ -47,18 +52,47 @@ void FastBackend::expect_foreseen(int layer, int64_t rows, int64_t k) {
       if (std::isnan(s[e])) s[e] = -std::numeric_limits<float>::infinity();
       order[e] = static_cast<int32_t>(e);
     }
-    std::partial_sort(order, order + k, order + experts,
+    std::partial_sort(order, order + best, order + experts,
                       [s](int32_t a, int32_t b) { return s[a] != s[b] ? s[a] > s[b] : a < b; });
-    for (int64_t e = 0; e < k; ++e) guess_[e * rows + i] = order[e];
+    for (int64_t e = 0; e < k; ++e) {
+      const float margin = s[order[e]] - s[order[best - 1]];
+      if (!(margin >= 0)) continue;  // NaN: of damaged weights
+      const auto known =
+          std::find_if(g.experts.begin(), g.experts.end(), [&](const Guess& x) { return x.expert == order[e]; });
+      if (known == g.experts.end()) {
+        g.experts.push_back({order[e], margin});
+      } else {
+        known->margin = std::max(known->margin, margin);
+      }
+    }
   }
-  size_t count = 0, sure = 0;
-  for (size_t i = 0; i < guess_.size(); ++i) {
-    const auto end = guess_.begin() + static_cast<std::ptrdiff_t>(count);
-    if (std::find(guess_.begin(), end, guess_[i]) == end) guess_[count++] = guess_[i];
-    if (i < static_cast<size_t>(surer_part(experts_per_row(layer)) * rows)) sure = count;
+  std::sort(g.experts.begin(), g.experts.end(), [](const Guess& a, const Guess& b) {
+    return a.margin != b.margin ? a.margin > b.margin : a.expert < b.expert;
+  });
+  guess_.clear();
+  size_t sure_ones = 0;
+  for (const Guess& x : g.experts) {
+    if (!(x.margin >= kLikelyPart * sure)) break;
+    guess_.push_back(x.expert);
+    sure_ones += x.margin >= sure;
   }
-  guess_.resize(count);
-  w_.store->experts().expect(layer, guess_, sure);
+  w_.store->experts().expect(layer, guess_, sure_ones);
+}
+
+// What the layer's router has chosen tells how far from the choice a guess has to be.
+void FastBackend::judge_guesses(int layer) {
+  for (int m = 0; m < kMoments; ++m) {
+    Guesses& g = guesses_[m];
+    if (g.layer != layer) continue;
+    g.layer = -1;
+    float& sure = sure_margins_[layer][m];
+    const float now = sure;
+    for (const Guess& x : g.experts) {
+      if (!(x.margin >= now / 2 && x.margin <= now * 2)) continue;
+      const bool right = std::binary_search(needed_experts_.begin(), needed_experts_.end(), x.expert);
+      sure = std::clamp(sure * (right ? kMarginDown : kMarginUp), kMarginLeast, kMarginMost);
+    }
+  }
 }
 
 void FastBackend::expect_experts(At where) {
@@ -70,11 +104,11 @@ void FastBackend::expect_experts(At where) {
     std::copy_n(at<float>(Role::kResidual, i), width, x);
     foresee_row(where.layer, x, at<float>(Role::kPre, i), at<float>(Role::kPost, i), at<float>(Role::kComb, i), i);
   }
-  expect_foreseen(where.layer, rows, experts_per_row(where.layer));
+  expect_foreseen(Moment::kAttention, where.layer, rows);
 }
 
 // From what the layer's experts have given so far: the others' rows are zero.
-void FastBackend::expect_next_experts(At where) {
+void FastBackend::expect_next_experts(At where, Moment moment) {
   const int layer = where.layer + 1;
   if (layer >= c_.num_hidden_layers) return;
   do_late_mix();
@@ -93,7 +127,7 @@ void FastBackend::expect_next_experts(At where) {
     mix_rows(x, 1, w_.layers[layer].hc_attn, &out);
     foresee_row(layer, x, pre, post, comb, i);
   }
-  expect_foreseen(layer, rows, surer_part(experts_per_row(layer)));
+  expect_foreseen(moment, layer, rows);
 }
 
 // The product of the next Engram layer needs nothing but token ids.

@@ -85,7 +85,14 @@ Status FastBackend::load(const checkpoint::ModelConfig& config, const ModelWeigh
                       "the indexer's scores need more memory than is available; lower the rows or the context");
   }
   output_calls_.reserve(static_cast<size_t>(config.o_groups));
-  guess_.reserve(kAheadRows * std::max(config.num_experts_per_tok, config.dspark_num_experts_per_tok));
+  const auto guesses =
+      static_cast<size_t>(kAheadRows * std::max(config.num_experts_per_tok, config.dspark_num_experts_per_tok));
+  guess_.reserve(guesses);
+  for (Guesses& g : guesses_) g = {-1, {}}, g.experts.reserve(guesses);
+  constexpr float kMarginFirst = 0.1f;
+  std::array<float, kMoments> first;
+  first.fill(kMarginFirst);
+  sure_margins_.assign(weights.layers.size(), first);
   for (std::vector<FfnTask>* list : {&tasks_, &batch_})
     list->reserve(std::max(config.n_routed_experts, config.dspark_n_routed_experts) + 1);
   return {};

@@ -9,6 +9,7 @@
 // Summation trees: ORDER.md, "fast".
 #pragma once
 
+#include <array>
 #include <span>
 #include <vector>
 
@@ -111,11 +112,24 @@ class FastBackend final : public Backend<float> {
   void pack_experts(const ExpertRows& rows);
   static constexpr int64_t kAheadRows = 4;
   static constexpr int kGuessOutstanding = 2;  // experts that may be missing for the last guess of the next layer's
+  // When a layer's experts are guessed: before those of the layer before it have run, when nearly all of them have, and
+  // before its own attention.
+  enum class Moment : uint8_t { kExpertsBegin, kExpertsEnd, kAttention };
+  static constexpr int kMoments = 3;
+  struct Guess {
+    int32_t expert = 0;
+    float margin = 0;  // of its score over the best one that is not chosen
+  };
+  struct Guesses {
+    int layer = -1;
+    std::vector<Guess> experts;
+  };
   // See ahead.cc.
   bool works_ahead(At where) const;
   void foresee_row(int layer, float* x, const float* pre, const float* post, const float* comb, int64_t i);
-  void expect_foreseen(int layer, int64_t rows, int64_t k);
-  void expect_next_experts(At where);
+  void expect_foreseen(Moment moment, int layer, int64_t rows);
+  void expect_next_experts(At where, Moment moment);
+  void judge_guesses(int layer);
   void engram_ahead(At where);
   FfnTask shared_task(const ExpertWeights& shared, int64_t rows);
   // next: weights of the thread's next block (LinearCall::next).
@@ -220,6 +234,8 @@ class FastBackend final : public Backend<float> {
   std::vector<FfnTask> tasks_;              // one for each of expert_tasks_
   std::vector<FfnTask> batch_;              // those that run together
   std::vector<int32_t> guess_;              // experts
+  std::array<Guesses, kMoments> guesses_;              // not judged yet
+  std::vector<std::array<float, kMoments>> sure_margins_;  // of each layer
   std::vector<float> engram_kv_;  // [kAheadRows, C + 1, hidden_size] of engram_layer_, formed while experts were read
   int engram_layer_ = -1;
   std::vector<float> foreseen_;           // [kAheadRows, hidden_size] router inputs, then [hc_width] one row's streams

@@ -130,10 +130,11 @@ void FastBackend::experts(At where, const ExpertRows& rows) {
     batch_.clear();
   }
   const bool ahead = local && works_ahead(where);
+  if (ahead) judge_guesses(where.layer);
   bool told = !ahead;  // of the next layer's experts, for the last time
   if (ahead) {
     std::fill_n(static_cast<float*>(rows.output.data), rows.rows * rows.ids.cols * c_.hidden_size, 0.0f);
-    expect_next_experts(where);
+    expect_next_experts(where, Moment::kExpertsBegin);
   }
   for (;;) {
     if (ahead && w_.store->experts().waits()) engram_ahead(where);
@@ -145,7 +146,7 @@ void FastBackend::experts(At where, const ExpertRows& rows) {
     run_ffn(batch_, &rows);
     batch_.clear();
     if (!told && w_.store->experts().outstanding() <= kGuessOutstanding) {
-      expect_next_experts(where);
+      expect_next_experts(where, Moment::kExpertsEnd);
       told = true;
     }
   }
