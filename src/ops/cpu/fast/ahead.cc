@@ -152,6 +152,8 @@ void FastBackend::engram_lookup(Rows set) {
 }
 
 void FastBackend::engram_apply(At where) {
+  if (by_rows(where.rows)) return later({.run = &FastBackend::engram_rows, .at = where});
+  run_waiting();
   if (engram_layer_ != where.layer) return Backend<float>::engram_apply(where);
   add_engram_rows(where, engram_kv_.data());
 }

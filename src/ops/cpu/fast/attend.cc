@@ -69,7 +69,20 @@ void attend_heads(const Kernels& k, const AttendCall& c) {
   for (int64_t h = 0; h < heads; ++h) k.divide(c.out + h * d, d, denominators[h]);
 }
 
+void FastBackend::attend_rows(const RowStage& stage, int64_t begin, int64_t end) {
+  const RowSet& set = set_of(stage.at.rows);
+  const int64_t d = c_.head_dim;
+  uint16_t* keys = scratch<uint16_t>(Slot::kKeys, keys_max() * d);
+  for (int64_t i = begin; i < end; ++i) {
+    const int64_t n = gather_words(stage.at, set, static_cast<int>(i), keys);
+    attend_heads(k_, {at<float>(Role::kQuery, i), c_.num_attention_heads, d, keys, n,
+                      vectors_[stage.at.layer].sink.data(), at<float>(Role::kHeads, i)});
+  }
+}
+
 void FastBackend::attend(At where) {
+  run_waiting();  // the records of all rows
+  if (by_rows(where.rows)) return later({.run = &FastBackend::attend_rows, .at = where});
   const RowSet& set = set_of(where.rows);
   const int64_t heads = c_.num_attention_heads;
   // Few rows: heads are divided as well, at the price of expanding the keys more than once.

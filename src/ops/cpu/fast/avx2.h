@@ -30,6 +30,7 @@ void collapse_norm(const float* x, const float* pre, int64_t streams, int64_t n,
                    float* out);
 void norm(const float* x, const float* w, int64_t n, float eps, float* out);
 void expand(float* x, const float* y, const float* post, const float* comb, int64_t streams, int64_t n);
+void mean(const float* x, int64_t streams, int64_t n, float* out);
 void combine(const float* shared, const float* routed, int64_t k, int64_t n, float* out);
 
 }  // namespace deepinfer::ops::cpu::fast::avx2

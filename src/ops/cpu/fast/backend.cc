@@ -53,6 +53,13 @@ Status FastBackend::load(const checkpoint::ModelConfig& config, const ModelWeigh
   for (HugeMemory& p : packed_) {
     DI_ASSIGN_OR_RETURN(p, HugeMemory::allocate(w.packed * sizeof(uint16_t)));
   }
+  const int64_t all_rows = std::max<int64_t>(1, std::max(buffers_[static_cast<int>(Role::kResidual)].rows,
+                                                        buffers_[static_cast<int>(Role::kLogits)].rows));
+  area_words_ = w.packed / all_rows;
+  area_floats_ = static_cast<int64_t>(stage_rows_.size()) / all_rows;
+  for (HugeMemory& m : expert_words_) {
+    DI_ASSIGN_OR_RETURN(m, HugeMemory::allocate(kStreamRows * packed_columns(config.hidden_size) * sizeof(uint16_t)));
+  }
   DI_ASSIGN_OR_RETURN(expert_in_, HugeMemory::allocate(w.pairs * sizeof(uint16_t)));
   DI_ASSIGN_OR_RETURN(hidden_, HugeMemory::allocate(w.hidden * sizeof(uint16_t)));
   const int64_t rows = buffers_[static_cast<int>(Role::kResidual)].rows, heads = config.index_n_heads,

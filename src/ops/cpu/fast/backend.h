@@ -1,10 +1,10 @@
 // The fast CPU backend: the plain backend's stages, with those that cost time replaced by kernels of one instruction
 // set (internal to ops/cpu). Activations stay fp32 arrays of bf16 values between stages; each linear layer packs its
 // input to bf16 words once. The members of each file have one reason to change:
-//   backend.cc (memory, linear layers), lanes.cc (the second copy of a small model's weights), hyper.cc (mHC),
-//   project.cc (projections), select.cc (indexer), search.cc (its best entries without all scores), attend.cc, moe.cc
-//   (router, experts), ahead.cc (what is guessed and done early with experts on the SSD), engram.cc, head.cc (logits,
-//   drafts)
+//   backend.cc (memory, linear layers), lanes.cc (the second copy of a small model's weights), few_rows.cc (rows taken
+//   through several stages), hyper.cc (mHC), project.cc (projections), select.cc (indexer), search.cc (its best entries
+//   without all scores), attend.cc, moe.cc (router, experts), ahead.cc (what is guessed and done early with experts on
+//   the SSD), engram.cc, head.cc (logits, drafts)
 //
 // Summation trees: ORDER.md, "fast".
 #pragma once
@@ -40,23 +40,36 @@ class FastBackend final : public Backend<float> {
   Status load(const checkpoint::ModelConfig& config, const ModelWeights& weights, const Limits& limits) override;
   uint64_t workspace_bytes(const checkpoint::ModelConfig& config, const Limits& limits) const override;
 
+  Buffer buffer(Role role) const override;
+  void kv_copy(std::byte* to, const std::byte* from, size_t bytes) override;
+  Status kv_read(const std::byte* from, std::span<std::byte> to) override;
+  Status kv_write(std::byte* to, std::span<const std::byte> from) override;
   Status read(Role role, int64_t first_row, int64_t rows, std::span<double> values) override;
+  Status begin(Rows set, const RowBatch& batch) override;
+  Status synchronize() override;
+  void embed(Rows set) override;
   void engram_lookup(Rows set) override;
   void engram_apply(At at) override;
   void hc_enter(At at, Sublayer which) override;
   void hc_leave(At at, Sublayer which) override;
   void hc_leave_enter(At leave, Sublayer left, At enter, Sublayer entered) override;
   void hc_collapse(At at) override;
+  void keep_decoder_rows() override;
   void attention_project(At at, uint32_t parts) override;
+  void write_global(At at) override;
   void select(At at) override;
   void attend(At at) override;
+  void store_window(At at) override;
   void attention_output(At at) override;
   void expect_experts(At at) override;
   void route(At at) override;
   void experts(At at, const ExpertRows& rows) override;
   void shared_expert(At at) override;
   void combine(At at) override;
+  void tap(At at, int index) override;
   void head() override;
+  void fill_draft_rings(Rows set) override;
+  void draft_base() override;
   void draft_logits(int index) override;
 
  protected:
@@ -82,6 +95,42 @@ class FastBackend final : public Backend<float> {
 
   // Matrix::lanes of every matrix of a model that is small enough to be in memory twice.
   Status keep_lanes();
+
+  // ---- Few rows of a small model (few_rows.cc): each thread takes some of them through several stages.
+  struct RowStage {
+    void (FastBackend::*run)(const RowStage& stage, int64_t begin, int64_t end) = nullptr;
+    At at;
+    uint32_t parts = 0;  // of attention_project; the column of a tap
+    bool leaves = false, enters = false;
+    At entered;
+    Sublayer sublayer = Sublayer::kAttention;  // that is entered
+  };
+  bool by_rows(Rows set) const;
+  // The stage runs before anything that needs its result. By then the rows of its set are all of the stages' rows.
+  void later(const RowStage& stage);
+  void run_waiting();
+  // This object's memory for a range of rows that begins at `row`.
+  float* wide_area(int64_t row) { return wide_rows_.data() + row * area_floats_; }
+  float* stage_area(int64_t row) { return stage_rows_.data() + row * area_floats_; }
+  uint16_t* packed_area(Buffers of, int64_t row) { return packed_[of].as<uint16_t>() + row * area_words_; }
+  PackedRows pack_area(Buffers to, int64_t row, const Matrix& w, const float* x, int64_t ldx, int64_t n, bool quantise);
+  void multiply_area(const Matrix& w, const PackedRows& x, float* out, int64_t ldo, const Matrix* next,
+                     bool round = true);
+  void embed_rows(const RowStage& stage, int64_t begin, int64_t end);
+  void engram_rows(const RowStage& stage, int64_t begin, int64_t end);
+  void tap_rows(const RowStage& stage, int64_t begin, int64_t end);
+  void pass_some(const RowStage& stage, int64_t begin, int64_t end);
+  void project_rows(const RowStage& stage, int64_t begin, int64_t end);
+  void finish_low(At at, uint32_t parts, float* kv, int64_t begin, int64_t end);
+  void finish_high(At at, uint32_t parts, int64_t begin, int64_t end);
+  void attend_rows(const RowStage& stage, int64_t begin, int64_t end);
+  void store_rows(const RowStage& stage, int64_t begin, int64_t end);
+  void output_rows(const RowStage& stage, int64_t begin, int64_t end);
+  void rotate_back(At at, float* turned, int64_t begin, int64_t end);
+  void route_rows(const RowStage& stage, int64_t begin, int64_t end);
+  void combine_rows(const RowStage& stage, int64_t begin, int64_t end);
+  void ring_rows(const RowStage& stage, int64_t begin, int64_t end);
+  void draft_hidden_rows(const RowStage& stage, int64_t begin, int64_t end);
 
   // Packs to a buffer of this object, which the next stage uses again. one_row_each: rows one behind the other.
   PackedRows pack(Buffers to, const float* x, int64_t ldx, int64_t n, int64_t k, Order order, bool quantise,
@@ -226,6 +275,13 @@ class FastBackend final : public Backend<float> {
   std::vector<int32_t> found_keys_;
   std::vector<float> block_scores_;  // [lists, 2 x candidate_topk_blocks]
   std::vector<int32_t> block_keys_;
+  bool small_ = false;  // the last-level cache holds the weights
+  std::array<RowStage, 16> waiting_;
+  int waiting_count_ = 0;
+  Rows waiting_set_ = Rows::kEncoder;
+  int64_t area_floats_ = 0, area_words_ = 0;
+  HugeMemory expert_words_[2];  // inputs of a layer's experts and of its shared expert, of few rows
+  int packed_layer_ = -1;       // whose they are
   HugeMemory packed_[kBuffers];
   HugeMemory lanes_;                        // what Matrix::lanes points to
   HugeMemory expert_in_;                    // words [pairs, packed hidden_size] of experts with several rows

@@ -6,6 +6,7 @@
 namespace deepinfer::ops::cpu::fast {
 
 void FastBackend::head() {
+  run_waiting();
   const RowSet& set = set_of(Rows::kDecoder);
   const int64_t D = c_.hidden_size, n = static_cast<int64_t>(set.outputs.size());
   auto hidden = [&](int64_t begin, int64_t end) {
@@ -20,6 +21,7 @@ void FastBackend::head() {
 }
 
 void FastBackend::draft_logits(int index) {
+  run_waiting();
   const RowSet& set = set_of(Rows::kDraft);
   const int64_t D = c_.hidden_size, rank = c_.dspark_markov_rank, vocab = c_.vocab_size,
                 n = static_cast<int64_t>(set.sequences.size());

@@ -60,11 +60,29 @@ void FastBackend::do_late_mix() {
 }
 
 Status FastBackend::read(Role role, int64_t first_row, int64_t rows, std::span<double> values) {
+  run_waiting();
   do_late_mix();
   return Backend<float>::read(role, first_row, rows, values);
 }
 
+void FastBackend::pass_some(const RowStage& stage, int64_t begin, int64_t end) {
+  const LayerWeights& lw = w_.layers[stage.entered.layer];
+  const LayerVectors& v = vectors_[stage.entered.layer];
+  const bool attention = stage.sublayer == Sublayer::kAttention;
+  for (int64_t i = begin; i < end; i += kMixTogether) {
+    const int64_t here = std::min(kMixTogether, end - i);
+    for (int64_t row = i; stage.leaves && row < i + here; ++row) leave_row(row);
+    if (stage.enters)
+      enter_rows(i, here, attention ? lw.hc_attn : lw.hc_ffn, (attention ? v.attn_norm : v.ffn_norm).data());
+  }
+}
+
 void FastBackend::pass_rows(Rows rows, bool leave, const At* enter, Sublayer entered) {
+  if (by_rows(rows)) {
+    return later({.run = &FastBackend::pass_some, .at = {0, rows}, .leaves = leave, .enters = enter != nullptr,
+                  .entered = enter != nullptr ? *enter : At{}, .sublayer = entered});
+  }
+  run_waiting();
   const LayerWeights* lw = enter == nullptr ? nullptr : &w_.layers[enter->layer];
   const HyperWeights* w = enter == nullptr ? nullptr : entered == Sublayer::kAttention ? &lw->hc_attn : &lw->hc_ffn;
   const float* norm_weight = nullptr;
@@ -99,6 +117,7 @@ void FastBackend::hc_leave_enter(At leave, Sublayer, At enter, Sublayer entered)
 // The first part of entering, with its arithmetic: a row of the decoder's first layer gets its input here in a step
 // with prompt rows, and from hc_enter in a step without.
 void FastBackend::hc_collapse(At where) {
+  run_waiting();
   do_late_mix();
   const float* norm_weight = vectors_[where.layer].attn_norm.data();
   auto body = [&](int64_t begin, int64_t end) {

@@ -60,6 +60,7 @@ const Kernels* avx512_kernels() {
                                 avx512::collapse_norm,
                                 avx512::norm,
                                 avx512::expand,
+                                avx512::mean,
                                 avx512::combine};
   static const bool fits = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
@@ -108,6 +109,7 @@ const Kernels* avx2_kernels() {
                                 avx2::collapse_norm,
                                 avx2::norm,
                                 avx2::expand,
+                                avx2::mean,
                                 avx2::combine};
   static const bool fits = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   return fits ? &table : nullptr;

@@ -200,6 +200,8 @@ struct Kernels {
   void (*norm)(const float* x, const float* w, int64_t n, float eps, float* out);
   // x[k] = bf16(post[k] y + sum over j of comb[j * streams + k] x[j]), streams of n channels, at most 8.
   void (*expand)(float* x, const float* y, const float* post, const float* comb, int64_t streams, int64_t n);
+  // out = bf16(the streams of n channels, summed in order from 0, by their number).
+  void (*mean)(const float* x, int64_t streams, int64_t n, float* out);
   // out = bf16(shared + the k rows of routed, in order).
   void (*combine)(const float* shared, const float* routed, int64_t k, int64_t n, float* out);
 };

@@ -9,7 +9,7 @@ namespace deepinfer::ops::cpu::fast {
 
 Status FastBackend::keep_lanes() {
   constexpr size_t kBytesMax = 64 << 20;  // about what last-level caches hold
-  if (k_.fill_lanes == nullptr || w_.store != nullptr) return {};
+  if (w_.store != nullptr) return {};
   std::vector<Matrix*> all = {&w_.main_proj};
   for (LayerWeights& l : w_.layers) {
     AttentionWeights& a = l.attention;
@@ -27,7 +27,8 @@ Status FastBackend::keep_lanes() {
     begin.push_back(total);
     total += lanes_bytes(*m);
   }
-  if (total == 0 || total > kBytesMax) return {};
+  small_ = total <= kBytesMax;
+  if (!small_ || total == 0 || k_.fill_lanes == nullptr) return {};
   DI_ASSIGN_OR_RETURN(lanes_, HugeMemory::allocate(total));
   auto fill = [&](int64_t first, int64_t last) {
     for (int64_t i = first; i < last; ++i) {

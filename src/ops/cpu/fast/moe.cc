@@ -11,6 +11,8 @@
 namespace deepinfer::ops::cpu::fast {
 
 void FastBackend::route(At where) {
+  if (by_rows(where.rows)) return later({.run = &FastBackend::route_rows, .at = where});
+  run_waiting();
   const RowSet& set = set_of(where.rows);
   const Matrix& gate = w_.layers[where.layer].moe.gate;
   const int64_t n = set.rows, experts = gate.rows;
@@ -26,7 +28,10 @@ void FastBackend::route(At where) {
 void FastBackend::pack_experts(const ExpertRows& rows) {
   const int64_t D = c_.hidden_size, columns = rows.ids.cols;
   const PackedRows packed =
-      pack(kFirst, static_cast<const float*>(rows.input.data), rows.input.cols, rows.rows, D, Order::kFp4, true, true);
+      packed_layer_ >= 0
+          ? PackedRows{expert_words_[0].as<uint16_t>(), packed_columns(D), rows.rows}
+          : pack(kFirst, static_cast<const float*>(rows.input.data), rows.input.cols, rows.rows, D, Order::kFp4, true,
+                 true);
   tasks_.clear();
   for (const ExpertTask& t : expert_tasks_) {
     FfnTask task{nullptr, {expert_in_.as<uint16_t>() + t.first * packed.ld, packed.ld, t.count}, t.first, false};
@@ -50,6 +55,8 @@ void FastBackend::pack_experts(const ExpertRows& rows) {
 // Its hidden rows lie behind those of the experts.
 FastBackend::FfnTask FastBackend::shared_task(const ExpertWeights& shared, int64_t rows) {
   const int64_t first = expert_tasks_.empty() ? 0 : expert_tasks_.back().first + expert_tasks_.back().count;
+  if (packed_layer_ >= 0)
+    return {&shared, {expert_words_[1].as<uint16_t>(), packed_columns(c_.hidden_size), rows}, first, true};
   return {&shared, pack_for(kSecond, shared.gate, at<float>(Role::kSublayerIn), c_.hidden_size, rows), first, true};
 }
 
@@ -118,12 +125,14 @@ void FastBackend::run_ffn(std::span<const FfnTask> tasks, const ExpertRows* rout
 // The shared expert of the same rows runs in the same loops; shared_expert() then has nothing left to do. Where experts
 // are being read, it runs before they are there.
 void FastBackend::experts(At where, const ExpertRows& rows) {
+  run_waiting();
   const MoeWeights& moe = w_.layers[where.layer].moe;
+  const bool local = rows.input.data == at<float>(Role::kSublayerIn) && rows.rows == row_count(where.rows);
+  if (packed_layer_ != where.layer || !local) packed_layer_ = -1;
   group_by_expert(rows, moe.experts.size(), static_cast<int>(buffers_[static_cast<int>(Role::kResidual)].rows));
   begin_experts(where.layer);
   pack_experts(rows);
   batch_.clear();
-  const bool local = rows.input.data == buffer(Role::kSublayerIn).data && rows.rows == row_count(where.rows);
   if (local) batch_.push_back(shared_task(moe.shared, rows.rows));
   if (w_.store != nullptr) {
     run_ffn(batch_, &rows);
@@ -152,6 +161,7 @@ void FastBackend::experts(At where, const ExpertRows& rows) {
   }
   run_ffn(batch_, &rows);
   shared_done_ = local ? where.layer : -1;
+  packed_layer_ = -1;
 }
 
 void FastBackend::shared_expert(At where) {
@@ -159,12 +169,16 @@ void FastBackend::shared_expert(At where) {
     shared_done_ = -1;
     return;
   }
+  run_waiting();
+  packed_layer_ = -1;
   expert_tasks_.clear();
   const FfnTask task = shared_task(w_.layers[where.layer].moe.shared, row_count(where.rows));
   run_ffn({&task, 1}, nullptr);
 }
 
 void FastBackend::combine(At where) {
+  if (by_rows(where.rows)) return later({.run = &FastBackend::combine_rows, .at = where});
+  run_waiting();
   const int64_t D = c_.hidden_size, k = experts_per_row(where.layer);
   auto body = [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i)

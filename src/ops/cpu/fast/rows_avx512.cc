@@ -172,6 +172,7 @@ void norm(const float* x, const float* w, int64_t n, float eps, float* out) { no
 void expand(float* x, const float* y, const float* post, const float* comb, int64_t streams, int64_t n) {
   expand_row(x, y, post, comb, streams, n);
 }
+void mean(const float* x, int64_t streams, int64_t n, float* out) { mean_row(x, streams, n, out); }
 void combine(const float* shared, const float* routed, int64_t k, int64_t n, float* out) {
   combine_row(shared, routed, k, n, out);
 }

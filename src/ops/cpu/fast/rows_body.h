@@ -110,6 +110,15 @@ void expand_row(float* x, const float* y, const float* post, const float* comb, 
   }
 }
 
+void mean_row(const float* x, int64_t streams, int64_t n, float* out) {
+  const F16 by = F16::all(static_cast<float>(streams));
+  for (int64_t i = 0; i < n; i += 16) {
+    F16 v = F16::all(0.0f);
+    for (int64_t s = 0; s < streams; ++s) v = v + F16::load(x + s * n + i, n - i);
+    to_bf16(v / by).store(out + i, n - i);
+  }
+}
+
 void combine_row(const float* shared, const float* routed, int64_t k, int64_t n, float* out) {
   for (int64_t i = 0; i < n; i += 16) {
     F16 v = F16::load(shared + i, n - i);

@@ -185,6 +185,7 @@ void FastBackend::score_group(const RowSet& set, const KvSource& source, int rat
 }
 
 void FastBackend::select(At where) {
+  run_waiting();
   const RowSet& set = set_of(where.rows);
   const checkpoint::LayerInfo& layer = c_.layers[where.layer];
   const KvSource& keys = layout_.sources[layout_.source_at(layer.index_key_source)];

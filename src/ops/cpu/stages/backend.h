@@ -146,6 +146,8 @@ class Backend : public Ops {
   void collapse_and_norm(int row, const T* pre, const float* norm_weight, float* collapsed, float* out) const;
   void mix_finish(double* m, const HyperWeights& w, T* pre, T* post, T* comb) const;
   void gather_engram(Rows set, int layer, float* e);
+  void gather_engram_rows(int layer, int64_t begin, int64_t end, float* e) const;
+  void embed_rows(const RowSet& set, const Matrix& read, bool in_order, int64_t begin, int64_t end);
   virtual void add_engram(int layer, bool image, const float* kv, float* streams, T* gates) const;
   void add_engram_rows(At where, const float* kv);
   // The experts of expert_tasks_ in the order in which their weights are there: all at once in memory, else those that

@@ -14,25 +14,29 @@ double engram_gate(double dot) {
 template <class T>
 void Backend<T>::embed(Rows which) {
   const RowSet& set = set_of(which);
-  const int64_t D = c_.hidden_size, C = c_.hc_mult;
   Matrix read = w_.embed;  // with a store: the set's rows in order
   const int table = w_.store != nullptr ? w_.store->embedding_table() : -1;
   if (table >= 0) read.data = w_.store->rows().wait(table);
-  auto body = [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      float* x = at<float>(Role::kResidual, i);
-      if (set.image(static_cast<int>(i))) {
-        std::copy_n(at<float>(Role::kImageRows, set.image_row[i]), D, x);
-      } else {
-        expand_row(read, table >= 0 ? i : set.tokens[i], x);
-      }
-      for (int64_t s = 1; s < C; ++s) std::copy_n(x, D, x + s * D);
-      T* pre = at<T>(Role::kPre, i);
-      std::fill(pre, pre + C, T{0});
-      pre[0] = 1;
-    }
-  };
+  auto body = [&](int64_t begin, int64_t end) { embed_rows(set, read, table >= 0, begin, end); };
   parallel(set.rows, body, 16);
+}
+
+// in_order: row i of `read` is the embedding of row i's token.
+template <class T>
+void Backend<T>::embed_rows(const RowSet& set, const Matrix& read, bool in_order, int64_t begin, int64_t end) {
+  const int64_t D = c_.hidden_size, C = c_.hc_mult;
+  for (int64_t i = begin; i < end; ++i) {
+    float* x = at<float>(Role::kResidual, i);
+    if (set.image(static_cast<int>(i))) {
+      std::copy_n(at<float>(Role::kImageRows, set.image_row[i]), D, x);
+    } else {
+      expand_row(read, in_order ? i : set.tokens[i], x);
+    }
+    for (int64_t s = 1; s < C; ++s) std::copy_n(x, D, x + s * D);
+    T* pre = at<T>(Role::kPre, i);
+    std::fill(pre, pre + C, T{0});
+    pre[0] = 1;
+  }
 }
 
 template <class T>
@@ -79,6 +83,15 @@ void Backend<T>::engram_lookup(Rows which) {
 // Table rows of every row's n-grams side by side: e [rows, engram_width].
 template <class T>
 void Backend<T>::gather_engram(Rows which, int layer, float* e) {
+  auto gather = [&](int64_t begin, int64_t end) {
+    gather_engram_rows(layer, begin, end, e + begin * c_.engram_width());
+  };
+  parallel(row_count(which), gather, 8);
+}
+
+// e: row `begin` first.
+template <class T>
+void Backend<T>::gather_engram_rows(int layer, int64_t begin, int64_t end, float* e) const {
   const Matrix& codes = w_.layers[layer].engram.table;
   const int64_t index = c_.layers[layer].engram, columns = c_.engram_columns(), width = c_.engram_width();
   const int table = w_.store != nullptr ? w_.store->engram_table(static_cast<size_t>(index)) : -1;
@@ -90,13 +103,11 @@ void Backend<T>::gather_engram(Rows which, int layer, float* e) {
     one.scale = one.data + one.cols;
     expand_row(one, 0, out);
   };
-  auto gather = [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const int32_t* rows = at<int32_t>(Role::kEngramRows, i) + index * columns;
-      for (int64_t j = 0; j < columns; ++j) expand(i * columns + j, rows[j], e + i * width + j * c_.engram_head_dim);
-    }
-  };
-  parallel(row_count(which), gather, 8);
+  for (int64_t i = begin; i < end; ++i) {
+    const int32_t* rows = at<int32_t>(Role::kEngramRows, i) + index * columns;
+    for (int64_t j = 0; j < columns; ++j)
+      expand(i * columns + j, rows[j], e + (i - begin) * width + j * c_.engram_head_dim);
+  }
 }
 
 // Adds the value in kv [C + 1, D] to a row's streams, each by its gate. The gate takes the root of a dot product that
