@@ -1,5 +1,7 @@
 // A prompt of which 96% are cached beside the same work cold, on a random checkpoint: from the device, from host memory
 // and from an SSD after a restart. Rows that are computed must be those of design.md 6, or the program fails.
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -160,8 +162,9 @@ void prompts(const std::shared_ptr<const checkpoint::Checkpoint>& c, const Shape
     host.push_back(a.first_token_s);
 
     { Machine(c, shape.tokens, stack(open_ssd(turn))).run(first); }
+    ::sync();  // a restart takes long enough for the device to be done with the writes before it
     Machine restarted(c, shape.tokens, stack(open_ssd(turn)));
-    restarted.run(random_tokens(kBlock, 99), false);  // what only a new process pays
+    restarted.run(random_tokens(1024, 99), false);  // what only a new process pays
     a = restarted.run(text);
     check_rows(shape, a, false);
     disk.push_back(a.first_token_s);

@@ -10,7 +10,7 @@ namespace {
 
 constexpr double kIdleWaitS = 3600, kPausedWaitS = 0.05, kExpiryS = 60;
 constexpr unsigned long kTimerSlackNs = 1000;  // sleeps of this thread are short: in front of a step's end, of a tier
-constexpr double kGetWaitS = 0.0002, kPutWaitS = 0.01;  // between polls of a tier
+constexpr double kGetWaitS = 0.00005, kPutWaitS = 0.01;  // between polls of a tier
 
 // SplitMix64's finaliser: neighbouring inputs give unrelated seeds.
 uint64_t mix(uint64_t x) {

@@ -16,7 +16,7 @@
 
 namespace deepinfer::engine {
 
-inline constexpr int kTierGetsMax = 64, kTierPutsMax = 64;
+inline constexpr int kTierGetsMax = 256, kTierPutsMax = 64;
 
 class TierLink {
  public:
