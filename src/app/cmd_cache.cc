@@ -42,7 +42,7 @@ Result<std::unique_ptr<kv::PeerTier>> open_peers(const CacheFlags& flags) {
   DI_ASSIGN_OR_RETURN(kv::PeerTierOptions options, kv::PeerTier::parse(flags.store));
   DI_ASSIGN_OR_RETURN(options.token, read_kv_token(flags.token_file));
   DI_ASSIGN_OR_RETURN(std::unique_ptr<kv::PeerTier> peers, kv::PeerTier::open(options));
-  DI_RETURN_IF_ERROR(peers->wait_connected(kPeersWaitS));
+  DI_RETURN_IF_ERROR(peers->wait_connected(kPeersWaitS, true));
   return peers;
 }
 

@@ -54,6 +54,7 @@ int serve(const KvstoreFlags& flags) {
   Signals signals;
   const Result<kv::PeerServerOptions> options = server_options(flags);
   if (!options.ok()) return fail(options.status().message());
+  if (const Status room = check_memory("--memory-mb", flags.memory_mb); !room.ok()) return fail(room.message());
   const auto server = kv::PeerServer::start(options.value());
   if (!server.ok()) return fail(server.status().message());
   const size_t colon = flags.listen.rfind(':');

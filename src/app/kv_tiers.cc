@@ -2,11 +2,16 @@
 
 #include <sys/stat.h>
 
+#include <cstdio>
 #include <ctime>
 #include <optional>
 
+#include <fmt/format.h>
+
 #include "app/options/command_options.h"
 #include "base/file.h"
+#include "base/format.h"
+#include "base/memory.h"
 #include "engine/engine.h"
 #include "kv/encrypted_tier.h"
 #include "kv/host_tier.h"
@@ -27,12 +32,21 @@ constexpr uint64_t kLogBytes = 64u << 20;
 constexpr int kRadosThreads = 16;
 constexpr double kRadosEndS = 60;
 
+void tell(const std::string& sentence) { fmt::print(stderr, "deepinfer: {}\n", sentence); }
+
+// KV servers that are away are said and are misses until they are there: they come and go like this program.
+Status go_on_without(const std::string& url, Status status) {
+  if (status.code() != Code::kUnavailable && status.code() != Code::kDeadlineExceeded) return status;
+  tell(fmt::format("{} is away, so prompts are computed until it is there: {}", url, status.message()));
+  return Status();
+}
+
 Result<std::shared_ptr<kv::Tier>> open_remote(const std::string& url, const std::string& token_file) {
   if (url.starts_with("kvstore:")) {
     DI_ASSIGN_OR_RETURN(kv::PeerTierOptions options, kv::PeerTier::parse(url));
     DI_ASSIGN_OR_RETURN(options.token, read_kv_token(token_file));
     DI_ASSIGN_OR_RETURN(std::unique_ptr<kv::PeerTier> peers, kv::PeerTier::open(options));
-    DI_RETURN_IF_ERROR(peers->wait_connected(kPeersWaitS));
+    DI_RETURN_IF_ERROR(go_on_without(url, peers->wait_connected(kPeersWaitS, true)));
     return std::shared_ptr<kv::Tier>(std::move(peers));
   }
   DI_ASSIGN_OR_RETURN(std::unique_ptr<kv::RemoteStore> store, kv::open_remote_store(url));
@@ -75,6 +89,14 @@ Result<std::string> read_kv_token(const std::string& path) {
   return text.substr(begin, end - begin + 1);
 }
 
+Status check_memory(std::string_view option, int64_t mb) {
+  const MemoryRoom room = available_memory();
+  const uint64_t wanted = static_cast<uint64_t>(mb) << 20;
+  if (wanted <= room.bytes) return Status();
+  return make_error(Code::kInvalidArgument, "{} {} would be {}, but only {} are {}; give less.", option, mb,
+                    format_bytes(wanted), format_bytes(room.bytes), room.limited_by);
+}
+
 kv::SsdTierOptions ssd_options(double gb, double tenant_gb) {
   kv::SsdTierOptions o{.bytes_max = static_cast<uint64_t>(gb * (1ull << 30)),
                        .space_bytes_max = static_cast<uint64_t>(tenant_gb * (1ull << 30))};
@@ -110,6 +132,7 @@ Status add_kv_tiers(const KvFlags& flags, engine::EngineOptions* options) {
   };
   std::vector<std::shared_ptr<kv::Tier>> levels;
   if (flags.host_mb > 0) {
+    DI_RETURN_IF_ERROR(check_memory("--kv-host-mb", flags.host_mb));
     levels.push_back(std::make_shared<kv::HostTier>(
         kv::HostTierOptions{.bytes_max = static_cast<uint64_t>(flags.host_mb) << 20,
                             .space_bytes_max = static_cast<uint64_t>(flags.tenant_gb * (1ull << 30))}));
@@ -124,7 +147,7 @@ Status add_kv_tiers(const KvFlags& flags, engine::EngineOptions* options) {
     levels.push_back(sealed(std::move(tier)));
   }
   if (levels.empty()) return Status();
-  options->tier = std::make_shared<kv::TierStack>(std::move(levels));
+  options->tier = std::make_shared<kv::TierStack>(std::move(levels), kv::TierStackOptions{.on_trouble = &tell});
   options->tier_wait_s = flags.wait_s;
   return Status();
 }

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/status.h"
@@ -33,11 +34,14 @@ struct KvFlags {
 // be read, or that others may read it.
 Result<std::string> read_kv_token(const std::string& path);
 
+// Whether so much memory is there now; the error names the option.
+Status check_memory(std::string_view option, int64_t mb);
+
 kv::SsdTierOptions ssd_options(double gb, double tenant_gb);
 
 void bind_kv(CommandOptions& options, KvFlags* flags);
-// Sets the engine's tier if any is asked for, times to live, and the log of prompts. Errors name the store that cannot
-// be opened.
+// Sets the engine's tier if any is asked for, times to live, and the log of prompts. KV servers that are
+// away, and later a tier that writes nothing, are said on stderr. Errors name the store that cannot be opened.
 Status add_kv_tiers(const KvFlags& flags, engine::EngineOptions* options);
 
 }  // namespace deepinfer::app

@@ -269,16 +269,20 @@ Status PeerTier::purge(uint64_t space, double timeout_s) {
   return Status();
 }
 
-Status PeerTier::wait_connected(double timeout_s) {
+Status PeerTier::wait_connected(double timeout_s, bool first_try) {
   std::unique_lock lock(impl_->mutex);
   const auto up = [this] {
     return std::ranges::any_of(impl_->members, [](const auto& m) { return m->stats.connected; });
   };
+  const auto tried = [&] {
+    return up() || (first_try && std::ranges::none_of(impl_->members, [](const auto& m) { return m->trouble.ok(); }));
+  };
   impl_->wake();
-  if (impl_->changed.wait_for(lock, std::chrono::duration<double>(timeout_s), up)) return Status();
+  impl_->changed.wait_for(lock, std::chrono::duration<double>(timeout_s), tried);
+  if (up()) return Status();
   for (const auto& m : impl_->members) {
     if (!m->trouble.ok())
-      return Status(Code::kUnavailable, fmt::format("No KV server answers: {}.", m->trouble.message()));
+      return Status(m->trouble.code(), fmt::format("No KV server answers: {}.", m->trouble.message()));
   }
   return Status(Code::kUnavailable, "No KV server answers.");
 }

@@ -58,8 +58,9 @@ class PeerTier : public Tier {
   // These wait, at most timeout_s. Any thread.
   // How many of the chain's first blocks are there; those of members that do not answer are not.
   size_t count_prefix(std::span<const BlockKey> keys, double timeout_s);
-  // Whether any member answers; kUnavailable names what is wrong with the last one.
-  Status wait_connected(double timeout_s);
+  // Whether any member answers, with first_try only until each has been tried once; the error names what is wrong with
+  // one: kFailedPrecondition if it wants another token, else kUnavailable or kDeadlineExceeded.
+  Status wait_connected(double timeout_s, bool first_try = false);
   Status purge(uint64_t space, double timeout_s);  // on every member; 0: all
   // What every member says about itself.
   std::vector<std::pair<std::string, Result<std::string>>> describe(double timeout_s);

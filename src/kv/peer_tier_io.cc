@@ -173,7 +173,7 @@ void PeerTier::Impl::serve(size_t i) {
     }
     if (step == FrameReceiver::Step::kEmpty) return;
     if (step == FrameReceiver::Step::kBroken)
-      return fail(i, make_error(Code::kUnavailable, "{}: {}", m.name,
+      return fail(i, make_error(m.refused ? Code::kFailedPrecondition : Code::kUnavailable, "{}: {}", m.name,
                                 m.refused      ? "it wants another token"
                                 : failure.ok() ? "it does not speak the protocol"
                                                : failure.message()));

@@ -1,5 +1,7 @@
 #include "kv/tier_stack.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 
@@ -7,7 +9,8 @@
 
 namespace deepinfer::kv {
 TierStack::TierStack(std::vector<std::shared_ptr<Tier>> levels, TierStackOptions options)
-    : options_(options), levels_(std::move(levels)), published_(levels_.size()), ours_(levels_.size()) {
+    : options_(std::move(options)), levels_(std::move(levels)), published_(levels_.size()), ours_(levels_.size()),
+      failed_puts_(levels_.size()) {
   for (size_t i = 0; i < levels_.size(); ++i) published_[i].name = levels_[i]->name();
 }
 
@@ -86,11 +89,11 @@ Tier::Ticket TierStack::put_to(size_t levels, const BlockKey& key, std::span<con
     return ticket;
   }
   std::vector<TierCount>* counts = counts_of(info);
-  puts_[ticket] = {.open = static_cast<int>(levels), .silent = silent, .begun_s = now(), .counts = counts};
+  puts_[ticket] = {.open = static_cast<int>(levels), .silent = silent, .begun_s = now(), .bytes = record.size(),
+                   .counts = counts};
   for (size_t i = 0; i < levels; ++i) {
     ours_[i][levels_[i]->put(key, record, info)] = ticket;
     ++(*counts)[i].puts;
-    (*counts)[i].written_bytes += record.size();
   }
   return ticket;
 }
@@ -132,6 +135,23 @@ void TierStack::get_answered(size_t level, Ticket ticket, Get& get, const Comple
   ask(ticket, get);
 }
 
+void TierStack::put_answered(size_t level, Put& put, const Status& status) {
+  TierCount& count = (*put.counts)[level];
+  if (status.ok()) {
+    put.ok = true;
+    count.written_bytes += put.bytes;
+    failed_puts_[level] = 0;
+    return;
+  }
+  ++count.put_failures;
+  put.status = status;
+  failed_puts_[level] = std::min(failed_puts_[level] + 1, kFailuresTold + 1);
+  if (failed_puts_[level] == kFailuresTold && options_.on_trouble) {
+    options_.on_trouble(fmt::format("The last {} writes of computed prompts to the tier \"{}\" failed: {}",
+                                    kFailuresTold, levels_[level]->name(), status.message()));
+  }
+}
+
 void TierStack::level_answered(size_t level, const Completion& done) {
   const auto at = ours_[level].find(done.ticket);
   if (at == ours_[level].end()) return;  // given up meanwhile
@@ -142,12 +162,7 @@ void TierStack::level_answered(size_t level, const Completion& done) {
   const auto put = puts_.find(ticket);
   if (put == puts_.end()) return;
   Put& p = put->second;
-  if (done.status.ok()) {
-    p.ok = true;
-  } else {
-    ++(*p.counts)[level].put_failures;
-    p.status = done.status;
-  }
+  put_answered(level, p, done.status);
   if (--p.open > 0) return;
   if (!p.silent) completions_.push_back({ticket, p.ok ? Status() : p.status, 0});
   puts_.erase(put);

@@ -12,9 +12,11 @@
 #include <chrono>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -36,7 +38,12 @@ struct TierLevelStats {
 struct TierStackOptions {
   double level_timeout_s = 2;
   int puts_max = 256;  // in flight; more are refused
+  // Called by poll() with a sentence when kFailuresTold writes of a level have failed in a row: once, until the level
+  // writes again.
+  std::function<void(const std::string&)> on_trouble;
 };
+
+inline constexpr int kFailuresTold = 16;
 
 class TierStack : public Tier {
  public:
@@ -70,6 +77,7 @@ class TierStack : public Tier {
     bool ok = false;
     bool silent = false;  // a promotion: nobody waits
     double begun_s = 0;
+    uint64_t bytes = 0;
     Status status;
     std::vector<TierCount>* counts = nullptr;
   };
@@ -81,6 +89,7 @@ class TierStack : public Tier {
                 bool silent);
   void end_get(Ticket ticket, Status status, size_t bytes, const PutInfo& info = {});
   void level_answered(size_t level, const Completion& done);
+  void put_answered(size_t level, Put& put, const Status& status);
   void get_answered(size_t level, Ticket ticket, Get& get, const Completion& done);
   void give_up_late(double now_s);
   void publish();
@@ -94,6 +103,7 @@ class TierStack : public Tier {
   std::unordered_map<Ticket, Get> gets_;
   std::unordered_map<Ticket, Put> puts_;
   std::vector<std::unordered_map<Ticket, Ticket>> ours_;  // a level's ticket -> ours
+  std::vector<int> failed_puts_;  // of a level, in a row
   std::deque<Completion> completions_;
   Ticket last_ = 0;
 };

@@ -78,8 +78,8 @@ class KvstoreTest(unittest.TestCase):
                     break
                 time.sleep(0.01)
             meanwhile()
-        text = process.communicate(timeout=250)[0]
-        self.assertEqual(process.returncode, 0, text)
+        self.said = process.communicate(timeout=250)[0]
+        self.assertEqual(process.returncode, 0, self.said)
         lines = [json.loads(line) for line in output.read_text().splitlines()]
         lines.sort(key=lambda line: str(line.get("custom_id")))
         answers = sorted(json.dumps(line["response"]["choices"][0]["message"]) for line in lines)
@@ -121,6 +121,17 @@ class KvstoreTest(unittest.TestCase):
         self.run_program("cache", "purge", remote[1], "--all")
         self.assertIn("memory: 0 blocks", self.run_program("cache", "stat", remote[1]))
 
+    def test_nobody_there(self):
+        cold, _ = self.generate("--no-cache")
+        away = "kvstore://127.0.0.1:1,127.0.0.1:2"  # ports that the system keeps
+        self.assertEqual(self.generate("--kv-remote", away)[0], cold)
+        self.assertIn(f"deepinfer: {away} is away, so prompts are computed until it is there: ", self.said)
+        self.assertIn("No KV server answers", self.run_program("cache", "stat", "kvstore://127.0.0.1:1", code=2))
+        output = os.path.join(self.home.name, "never.jsonl")
+        too_much = self.run_program("generate", self.input, "-o", output, "--kv-host-mb", str(1 << 30), code=2)
+        self.assertRegex(too_much, r"--kv-host-mb 1073741824 would be .* GB, but only .* are .*; give less")
+        self.assertIn("--memory-mb", self.run_program("kvstore", "--memory-mb", str(1 << 30), code=2))
+
     def test_ssd_and_token(self):
         token = pathlib.Path(self.home.name, "token")
         token.write_text("a secret of many characters\n")
@@ -137,7 +148,14 @@ class KvstoreTest(unittest.TestCase):
         self.start(*options, listen=server.address)
         self.generate_until(lambda cached: cached > 256, cold, *known)
         output = os.path.join(self.home.name, "o.jsonl")
-        self.assertIn("token", self.run_program("generate", self.input, "-o", output, *remote, code=2))
+        for _ in range(20):  # a server that is slow to answer counts as away, which is no error
+            refused = subprocess.run([PROGRAM, "generate", self.input, "-o", output, *remote], env=self.env,
+                                     capture_output=True, text=True, timeout=250)
+            if refused.returncode != 0:
+                break
+            os.unlink(output)
+        self.assertEqual(refused.returncode, 2, refused.stderr)
+        self.assertIn("token", refused.stderr)
         token.chmod(0o644)
         self.assertIn("chmod", self.run_program("generate", self.input, "-o", output, *known, code=2))
         self.assertIn("secret", self.run_program("kvstore", "--listen-kv", "0.0.0.0:0", code=2))

@@ -209,12 +209,20 @@ TEST(Peers, TokensAreChecked) {
   Status status;
   for (int i = 0; i < 100 && status.message().find("token") == std::string::npos; ++i) {
     status = wrong->wait_connected(0.2);
-    EXPECT_EQ(status.code(), Code::kUnavailable);
+    EXPECT_FALSE(status.ok());
   }
   EXPECT_NE(status.message().find("token"), std::string::npos) << status.message();
+  EXPECT_EQ(status.code(), Code::kFailedPrecondition);
   EXPECT_EQ(put(*right, 1), Code::kOk);
   EXPECT_NE(get(*wrong, 1), Code::kOk);
-  EXPECT_EQ(connect({at(server->port())})->wait_connected(0.3).code(), Code::kUnavailable);
+  EXPECT_FALSE(connect({at(server->port())})->wait_connected(0.3).ok());
+}
+
+TEST(Peers, TheFirstTryEndsTheWaitWhereNobodyListens) {
+  const auto nobody = connect({"127.0.0.1:1", "127.0.0.1:2"});  // ports that the system keeps for others
+  const Status status = nobody->wait_connected(600, true);
+  EXPECT_EQ(status.code(), Code::kUnavailable);
+  EXPECT_NE(status.message().find("127.0.0.1:"), std::string::npos) << status.message();
 }
 
 TEST(Peers, BlocksMoveOnlyFromMembersThatLeave) {

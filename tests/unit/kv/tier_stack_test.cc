@@ -116,6 +116,37 @@ TEST(TierStack, WhatIsBroughtUpKeepsItsTenantAndTime) {
 }
 
 // A tier that lies, is away or never answers costs a miss of that level only.
+// A level whose writes all fail is told once, and what failed is not counted as written.
+TEST(TierStack, AWriteFailureIsToldOnce) {
+  class Failing : public FakeTier {
+   public:
+    Failing() : FakeTier({}, 1) {}
+    size_t poll(std::span<Completion> done) override {
+      const size_t n = FakeTier::poll(done);
+      for (size_t i = 0; i < n && fails; ++i) done[i].status = Status(Code::kIo, "the disk is gone");
+      return n;
+    }
+    bool fails = true;
+  };
+  const auto host = std::make_shared<HostTier>(HostTierOptions{.bytes_max = 1 << 20});
+  const auto bad = std::make_shared<Failing>();
+  std::vector<std::string> told;
+  TierStack stack({host, bad}, {.on_trouble = [&told](const std::string& s) { told.push_back(s); }});
+  User u(stack);
+  uint8_t i = 0;
+  for (; i < 3 * kFailuresTold; ++i) EXPECT_TRUE(u.put(i));
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_NE(told[0].find("\"fake\" failed: the disk is gone"), std::string::npos) << told[0];
+  EXPECT_EQ(stack.level_count(1).put_failures, 3 * kFailuresTold);
+  EXPECT_EQ(stack.level_count(1).written_bytes, 0u);
+  EXPECT_EQ(stack.level_count(0).written_bytes, 3 * kFailuresTold * record_of(0).size());
+  bad->fails = false;
+  EXPECT_TRUE(u.put(i++));
+  bad->fails = true;
+  for (int k = 0; k < kFailuresTold; ++k) EXPECT_TRUE(u.put(i++));
+  EXPECT_EQ(told.size(), 2u);
+}
+
 TEST(TierStack, ABadLevelHidesNothing) {
   for (const TierFaults& faults : {TierFaults{.flip = 1}, TierFaults{.cut = 1}, TierFaults{.error = 1},
                                    TierFaults{.lost_completion = 1}, TierFaults{.lost_record = 1}}) {
