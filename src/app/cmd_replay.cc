@@ -72,6 +72,7 @@ void setup_replay(CLI::App& app, Run* run) {
   options->bind("model", &flags->model);
   options->bind("device", &flags->run.device);
   options->bind("backend", &flags->run.backend);
+  options->bind("host-experts", &flags->run.host_experts);
   options->bind("threads", &flags->run.threads);
   options->bind("trace-chrome", &flags->trace_chrome);
   *run = [flags, options] { return options->run([&] { return replay(*flags); }); };

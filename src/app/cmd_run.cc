@@ -207,6 +207,7 @@ void setup_run(CLI::App& app, Run* run) {
   options->bind("backend", &o.backend);
   options->bind("threads", &o.threads);
   options->bind("pin-threads", &o.pin_threads);
+  options->bind("host-experts", &o.host_experts);
   options->bind("ram", &o.ram);
   options->bind("context", &o.context);
   bind_drafts(*options, &o.drafts);

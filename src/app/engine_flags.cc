@@ -22,6 +22,7 @@ void bind_engine(CommandOptions& options, EngineFlags* flags) {
   options.bind("backend", &flags->run.backend);
   options.bind("threads", &flags->run.threads);
   options.bind("pin-threads", &flags->run.pin_threads);
+  options.bind("host-experts", &flags->run.host_experts);
   options.bind("ram", &flags->run.ram);
   options.bind("context", &flags->run.context);
   options.bind("sequences", &flags->sequences);
@@ -71,6 +72,7 @@ Result<std::unique_ptr<engine::Engine>> make_engine(const EngineFlags& flags, Mo
   }
   DI_ASSIGN_OR_RETURN(std::unique_ptr<engine::ModelExecutor> executor,
                       engine::ModelExecutor::create(parts.checkpoint, std::move(parts.ops), sizes));
+  say_placement(executor->info());
   const auto& ends = parts.checkpoint->generation().eos_token_ids;
   options.end_tokens.assign(ends.begin(), ends.end());
   if (options.end_tokens.empty()) options.end_tokens = {static_cast<int32_t>(config.eos_token_id)};

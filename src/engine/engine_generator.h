@@ -32,6 +32,7 @@ class EngineGenerator {
                                                          uint64_t ram_bytes = 0, const DraftOptions& drafts = {});
 
   EngineStats stats() { return engine_->stats(); }
+  const ExecutorInfo& info() const { return engine_->info(); }
   Result<GenerateResult> generate(const GenerateRequest& request, const Generator::Sink& sink,
                                   const std::atomic<bool>* stop);
 

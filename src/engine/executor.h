@@ -57,6 +57,7 @@ struct ExecutorInfo {
   std::string layout;      // name and version of the page and slot layout
   std::string kv_dtype;
   std::string numeric_class;  // backend and summation trees
+  std::string placement;  // where weights beyond the device's memory are, in words; empty: all fit
 };
 
 class StepExecutor {

@@ -102,7 +102,8 @@ Result<std::unique_ptr<LLM>> LLM::open(const LlmOptions& options) {
   const checkpoint::ModelConfig& config = impl->checkpoint->config();
   DI_ASSIGN_OR_RETURN(impl->tokenizer, open_tokenizer(o, config));
   if (impl->tokenizer) impl->vocabulary = recipe::OutputVocabulary(*impl->tokenizer);
-  const engine::ComputeOptions compute{o.device, o.backend, o.threads, o.library_dir, o.pin_threads};
+  const engine::ComputeOptions compute{o.device,      o.backend,     o.threads,
+                                       o.library_dir, o.pin_threads, o.host_experts};
   DI_ASSIGN_OR_RETURN(std::unique_ptr<ops::Ops> ops,
                       engine::make_ops(compute));
   const double peak = o.count_work ? engine::peak_flops(*ops, compute) : 0;

@@ -48,6 +48,7 @@ struct LlmOptions {
   std::string backend;  // the CPU's kernels: fast, fast-avx2, plain, reference; empty: fast. "cuda": as a device
   std::string library_dir;       // where the CUDA backend's shared object lies; empty: beside the program
   bool pin_threads = false;
+  std::string host_experts = "off";  // of each layer, computed beside a GPU: off, auto or a number
   uint64_t ram_bytes = 0;  // memory that the process may take, with weights on the SSD beyond; 0: what is free
   int threads = 0;               // of the CPU; 0: all cores
   int64_t context = 0;           // tokens of prompt and answer together; 0: the model's maximum, at most 8192

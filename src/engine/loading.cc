@@ -7,6 +7,7 @@
 #include "base/thread_pool.h"
 #include "checkpoint/config.h"
 #include "engine/device_name.h"
+#include "engine/host_experts_flag.h"
 #include "ops/cpu/cpu_ops.h"
 #include "ops/cpu/peak.h"
 #include "ops/cuda_backend.h"
@@ -33,6 +34,22 @@ Result<std::unique_ptr<ops::Ops>> make_cpu_ops(const std::string& backend, int t
                     "There is no backend \"{}\"; there are fast, fast-avx2, plain, reference and cuda.", backend);
 }
 
+// One core is left to the engine, which watches for the end of a step, and one to the rest of the program.
+Result<std::unique_ptr<ops::Ops>> open_gpu(int device, const ComputeOptions& options) {
+  const std::optional<int> count = host_experts_count(options.host_experts);
+  if (!count) {
+    return make_error(Code::kInvalidArgument,
+                      "The host's experts (--host-experts) are \"{}\"; it must be off, auto or a number up to {}.",
+                      options.host_experts, kHostExpertsMax);
+  }
+  ops::CudaOptions cuda{.host_experts = *count, .progress = options.on_copied};
+  if (*count != 0) {
+    const int threads = options.threads > 0 ? options.threads : std::max(1, available_cores() - 2);
+    cuda.host = ops::make_cpu_ops(threads, options.pin_threads);
+  }
+  return ops::open_cuda_ops(device, options.library_dir, std::move(cuda));
+}
+
 }  // namespace
 
 Result<std::unique_ptr<ops::Ops>> make_ops(const ComputeOptions& options, std::string* note) {
@@ -46,10 +63,10 @@ Result<std::unique_ptr<ops::Ops>> make_ops(const ComputeOptions& options, std::s
                         "The backend {} and the device {} contradict each other; leave one out.", options.backend,
                         options.device);
     }
-    return ops::open_cuda_ops(gpu_index(options.device).value_or(0), options.library_dir);
+    return open_gpu(gpu_index(options.device).value_or(0), options);
   }
   if (options.device == "auto" && options.backend.empty()) {
-    Result<std::unique_ptr<ops::Ops>> gpu = ops::open_cuda_ops(0, options.library_dir);
+    Result<std::unique_ptr<ops::Ops>> gpu = open_gpu(0, options);
     if (gpu.ok()) return gpu;
     if (note != nullptr && gpu.status().code() != Code::kNotFound) {
       *note = fmt::format("Computing on the CPU: {}", gpu.status().message());

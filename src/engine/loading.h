@@ -5,6 +5,8 @@
 //   DI_RETURN_IF_ERROR(check_tokenizer(tokenizer, checkpoint.config(), path));
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -29,6 +31,11 @@ struct ComputeOptions {
   int threads = 0;              // of the CPU; 0: all cores
   std::string library_dir = {};  // where the CUDA backend's shared object lies
   bool pin_threads = false;      // threads of the fast CPU backend stay on a core each
+  // Experts of each layer that the host computes beside a GPU that cannot hold all: "off", "auto" (from measured rates)
+  // or a number (docs/cuda.md).
+  std::string host_experts = "off";
+  // Told while a GPU takes the weights: bytes done, bytes of all.
+  std::function<void(uint64_t done, uint64_t total)> on_copied = {};
 };
 
 // kInvalidArgument for names that do not exist or contradict each other; with a GPU named, what open_cuda_ops

@@ -7,6 +7,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/store/weight_store.h"
 #include "engine/weights.h"
+#include "ops/cuda_backend.h"
 #include "ops/kv_layout.h"
 
 namespace deepinfer::engine {
@@ -114,6 +115,7 @@ Result<std::unique_ptr<ModelExecutor>> ModelExecutor::create(std::shared_ptr<con
   i.peak_flops = options.peak_flops;
   i.leaves_cores = !capabilities.host_memory;
   i.numeric_class = capabilities.numeric_class;
+  i.placement = ops::cuda_placement(self->model_->ops());
   if (config.has_drafter()) i.drafts_max = std::min(options.drafts_max, static_cast<int>(config.dspark_block_size));
   return self;
 }

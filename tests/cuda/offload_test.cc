@@ -2,9 +2,12 @@
 // experts in host memory and with experts on the SSD; and errors as sentences.
 #include <gtest/gtest.h>
 
+#include <cmath>
 
 #include "checkpoint/store/weight_store.h"
+#include "ops/cpu/cpu_ops.h"
 #include "ops/cuda/make.h"
+#include "ops/host_experts.h"
 #include "tests/model/offload_support.h"
 #include "tests/model/support.h"
 
@@ -71,6 +74,75 @@ TEST_P(CudaOffload, TheSsdGivesTheSameBits) {
   }
 }
 
+// The host's experts are a fixed set: how many of the others fit, and which, changes nothing. Another set is another
+// numeric class.
+TEST_P(CudaOffload, HostExpertsGiveTheSameBitsWhateverFits) {
+  const auto c = testing::open_checkpoint(GetParam());
+  const int owned = static_cast<int>(c->config().n_routed_experts / 3), least = experts_of(c->config());
+  const auto make_owned = [&](int slots) {
+    return make_model(c, {.expert_slots_max = slots, .host = ops::make_cpu_ops(4), .host_experts = owned});
+  };
+  const std::unique_ptr<Model> plain = make_model(c, {}).value(), whole = make_owned(0).value();
+  EXPECT_EQ(plain->ops().capabilities().numeric_class.find('+'), std::string::npos);
+  EXPECT_EQ(whole->ops().capabilities().numeric_class,
+            ops::host_numeric_class(plain->ops().capabilities().numeric_class, owned,
+                                    ops::make_cpu_ops(1)->capabilities().numeric_class));
+  const Result<std::vector<float>> without = all_logits(*plain), expected = all_logits(*whole);
+  ASSERT_TRUE(without.ok() && expected.ok());
+  double error = 0, norm = 0;  // small sums rounded to bf16 may well be equal
+  for (size_t i = 0; i < without->size(); ++i) {
+    const double d = double{expected.value()[i]} - without.value()[i];
+    error += d * d, norm += double{without.value()[i]} * without.value()[i];
+  }
+  const std::unique_ptr<Model> cached = make_model(c, {.expert_slots_max = least}).value();
+  ASSERT_TRUE(all_logits(*cached).ok());
+  const uint64_t all_asked = ops::cuda::expert_traffic(cached->ops()).asked,
+                 asked = ops::cuda::expert_traffic(whole->ops()).asked;
+  std::printf("%s: %d of the host's, relative difference of all logits %.2e; the GPU used %llu experts of %llu\n",
+              GetParam(), owned, std::sqrt(error / norm), static_cast<unsigned long long>(asked),
+              static_cast<unsigned long long>(all_asked));
+  EXPECT_LT(asked, all_asked - all_asked / 8);
+  for (const int slots : {least - owned, least, 2 * least}) {
+    const auto drafter = static_cast<int>(c->config().dspark_n_routed_experts);
+    Result<std::unique_ptr<Model>> m = make_owned(std::max(slots, drafter));
+    ASSERT_TRUE(m.ok()) << m.status().to_string();
+    for (int round = 0; round < 2; ++round) {  // graphs are recorded in the first
+      const Result<std::vector<float>> got = all_logits(*m.value());
+      ASSERT_TRUE(got.ok()) << got.status().to_string();
+      EXPECT_TRUE(got.value() == expected.value()) << slots << " slots, round " << round;
+    }
+    EXPECT_EQ(ops::cuda::expert_traffic(m.value()->ops()).host_experts, owned);
+    EXPECT_NE(ops::cuda::placement(m.value()->ops()).find("The host computes"), std::string::npos);
+  }
+  Result<std::unique_ptr<Model>> all = make_model(
+      c, {.host = ops::make_cpu_ops(2), .host_experts = static_cast<int>(c->config().n_routed_experts)});
+  ASSERT_TRUE(all.ok()) << all.status().to_string();
+  EXPECT_TRUE(all_logits(*all.value()).ok());
+}
+
+TEST_P(CudaOffload, TheNumberIsChosenFromRatesOrRefused) {
+  const auto c = testing::open_checkpoint(GetParam());
+  const int least = experts_of(c->config());
+  Result<std::unique_ptr<Model>> m = make_model(
+      c, {.expert_slots_max = least, .host = ops::make_cpu_ops(4), .host_experts = ops::kAutoHostExperts});
+  ASSERT_TRUE(m.ok()) << m.status().to_string();
+  const int owned = ops::cuda::expert_traffic(m.value()->ops()).host_experts;
+  EXPECT_EQ(m.value()->ops().capabilities().numeric_class.find('+') != std::string::npos, owned > 0);
+  std::printf("%s: %s\n", GetParam(), ops::cuda::placement(m.value()->ops()).c_str());
+  EXPECT_TRUE(all_logits(*m.value()).ok());
+  const int more = static_cast<int>(c->config().n_routed_experts) + 1;
+  const Result<std::unique_ptr<Model>> many = make_model(c, {.host = ops::make_cpu_ops(1), .host_experts = more});
+  ASSERT_FALSE(many.ok());
+  EXPECT_EQ(many.status().code(), Code::kInvalidArgument);
+  Result<std::shared_ptr<WeightStore>> store =
+      WeightStore::open(*c, {.ram_bytes = checkpoint::least_store_bytes(c->config())});
+  ASSERT_TRUE(store.ok());
+  const Result<std::unique_ptr<Model>> both =
+      make_model(c, {.host = ops::make_cpu_ops(1), .host_experts = 1}, store.value());
+  ASSERT_FALSE(both.ok());
+  EXPECT_EQ(both.status().code(), Code::kUnsupported);
+}
+
 INSTANTIATE_TEST_SUITE_P(Models, CudaOffload, ::testing::Values("tiny-random", "tiny-wide-random", "tiny-trained"));
 
 TEST(CudaOffloadLimits, TooFewSlotsAndTooLittleMemoryAreRefused) {
@@ -83,6 +155,18 @@ TEST(CudaOffloadLimits, TooFewSlotsAndTooLittleMemoryAreRefused) {
   ASSERT_FALSE(little.ok());
   EXPECT_EQ(little.status().code(), Code::kResourceExhausted);
   EXPECT_NE(little.status().message().find("--device cpu"), std::string::npos) << little.status().message();
+}
+
+TEST(CudaOffloadLimits, LoadingTellsHowFarItIs) {
+  std::vector<std::pair<uint64_t, uint64_t>> told;
+  const auto progress = [&told](uint64_t done, uint64_t total) { told.emplace_back(done, total); };
+  ASSERT_TRUE(make_model(testing::open_checkpoint("tiny-random"), {.progress = progress}).ok());
+  ASSERT_GT(told.size(), 2u);
+  for (size_t i = 0; i < told.size(); ++i) {
+    EXPECT_EQ(told[i].second, told[0].second);
+    EXPECT_TRUE(i == 0 ? told[i].first > 0 : told[i].first >= told[i - 1].first) << i;
+  }
+  EXPECT_EQ(told.back().first, told.back().second);
 }
 
 }  // namespace

@@ -33,6 +33,8 @@ run "$tests/attend_test"
 run "$tests/cuda_model_stages_test" '--gtest_filter=*FlipsAreRare*:*AgreementOf*'
 run "$tests/cuda_model_invariance_test"
 run "$tests/cuda_offload_test"
+run env DEEPINFER_TEST_HOST_EXPERTS=5 "$tests/cuda_model_stages_test" '--gtest_filter=*FlipsAreRare*:*AgreementOf*'
+run env DEEPINFER_TEST_HOST_EXPERTS=5 "$tests/cuda_model_invariance_test"
 run "$tests/cuda_lost_test"
 if [ -x "$build/src/app/deepinfer" ]; then run python3 tests/cuda/kv_tiers.py "$build"; fi
 if [ -n "$memcheck" ]; then
@@ -45,5 +47,8 @@ if [ -n "$memcheck" ]; then
   fi
 fi
 run "$build/bench/bench_ops_cuda"
+rates=$(mktemp -d)
+run "$build/bench/cuda_host_experts_rates" "$rates"
+rm -rf "$rates"
 echo "GPU checks: $failed of $ran programs failed"
 exit $((failed > 0))

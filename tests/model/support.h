@@ -41,7 +41,11 @@ enum class Kind { kReference, kPlain, kFast, kFastAvx512, kFastAvx2, kCuda };
 inline std::unique_ptr<ops::Ops> make_ops(Kind kind, int threads) {
 #ifdef DEEPINFER_TEST_CUDA
   if (kind == Kind::kCuda) {
-    Result<std::unique_ptr<ops::Ops>> made = ops::cuda::make(0);
+    // DEEPINFER_TEST_HOST_EXPERTS: as many of each layer are computed by the host.
+    const char* text = std::getenv("DEEPINFER_TEST_HOST_EXPERTS");
+    ops::cuda::Options options{.host_experts = text != nullptr ? std::atoi(text) : 0};
+    if (options.host_experts != 0) options.host = ops::make_cpu_ops(threads);
+    Result<std::unique_ptr<ops::Ops>> made = ops::cuda::make(0, options);
     if (!made.ok()) {
       std::fprintf(stderr, "%s\n", made.status().to_string().c_str());
       std::abort();

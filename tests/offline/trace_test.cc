@@ -150,6 +150,16 @@ TEST_F(Trace, RefusesWhatIsNoTrace) {
   EXPECT_NE(run("/no/such/file", ops::make_cpu_ops(1)).status().message().find("/no/such/file"), std::string::npos);
 }
 
+TEST_F(Trace, TheHeaderSaysWhereWeightsBeyondTheDeviceLie) {
+  ExecutorInfo info{.checkpoint = "c", .numeric_class = "n"};
+  EXPECT_EQ(header_line(info).find("placement"), std::string::npos);
+  info.placement = "3 of 8 \"fit\"";
+  const auto json = recipe::parse_json(header_line(info));
+  ASSERT_TRUE(json.ok());
+  EXPECT_EQ(json->find("placement")->as_string(), info.placement);
+  EXPECT_EQ(parse_header_line(header_line(info))->numeric_class, "n");
+}
+
 TEST_F(Trace, ChromeTraceIsJson) {
   std::ifstream file(path("loop.json"));
   std::stringstream text;

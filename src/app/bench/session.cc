@@ -25,6 +25,7 @@ void bind_bench(CommandOptions& options, BenchFlags* flags) {
   options.bind("backend", &o.backend);
   options.bind("threads", &o.threads);
   options.bind("pin-threads", &o.pin_threads);
+  options.bind("host-experts", &o.host_experts);
   options.bind("ram", &flags->ram);
   options.bind("context", &o.context);
   options.bind("prefill", &flags->prefill);

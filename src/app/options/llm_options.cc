@@ -11,6 +11,7 @@ Status read_llm_options(const OptionValues& values, LlmOptions* options) {
   values.read("backend", &options->backend);
   values.read("threads", &options->threads);
   values.read("pin-threads", &options->pin_threads);
+  values.read("host-experts", &options->host_experts);
   std::string ram;
   values.read("ram", &ram);
   if (!ram.empty()) {

@@ -1,11 +1,17 @@
 #include "app/options/tables.h"
 #include "base/format.h"
 #include "engine/device_name.h"
+#include "engine/host_experts_flag.h"
 
 namespace deepinfer::app {
 namespace {
 
 std::string check_device(const std::string& value) { return engine::device_error(value); }
+
+std::string check_host_experts(const std::string& value) {
+  return engine::host_experts_count(value) ? "" : fmt::format("must be off, auto or a number up to {}",
+                                                              engine::kHostExpertsMax);
+}
 
 std::string check_size(const std::string& value) {
   return parse_bytes(value).ok() ? "" : "must be a number and a unit, as in 24GiB, 800MB or 1.5T";
@@ -51,6 +57,13 @@ std::span<const OptionSpec> model_options() {
        .kind = OptionKind::kSwitch,
        .commands = "run generate serve bench sweep python",
        .help = "Keep each thread of the fast CPU backend on a core of its own: for machines that do nothing else"},
+      {.section = "model",
+       .name = "host-experts",
+       .fallback = "off",
+       .commands = "run generate serve bench sweep replay python",
+       .help = "Experts of each layer that the CPU computes beside a GPU whose memory does not hold all: a number, or "
+               "auto for the one that measured rates favour. It is part of the results' numeric class (docs/cuda.md)",
+       .check = &check_host_experts},
       {.section = "model",
        .name = "ram",
        .without = "what is free",

@@ -7,7 +7,9 @@
 #include <chrono>
 #include <condition_variable>
 #include <filesystem>
+#include <functional>
 #include <mutex>
+#include <optional>
 #include <thread>
 
 #include "app/run/printer.h"
@@ -29,7 +31,8 @@ constexpr size_t kReadAheadStep = 4 << 20;
 // Draws the bar from a thread of its own, because opening a folder reports nothing while it runs.
 class LoadingBar {
  public:
-  explicit LoadingBar(uint64_t total) : total_(total), drawer_([this] { draw(); }) {}
+  LoadingBar(std::string label, uint64_t total)
+      : label_(std::move(label)), total_(total), drawer_([this] { draw(); }) {}
   ~LoadingBar() {
     {
       const std::lock_guard<std::mutex> lock(mutex_);
@@ -39,14 +42,16 @@ class LoadingBar {
     drawer_.join();
   }
   void add(uint64_t bytes) { done_ += bytes; }
+  void set(uint64_t bytes) { done_ = bytes; }
 
  private:
   void draw() {
-    ProgressBar bar("Loading", 1000ms);
+    ProgressBar bar(label_, 1000ms);
     std::unique_lock<std::mutex> lock(mutex_);
     while (!changed_.wait_for(lock, 100ms, [this] { return ended_; })) bar.update(done_, total_, "");
   }
 
+  const std::string label_;
   const uint64_t total_;
   std::atomic<uint64_t> done_{0};
   std::mutex mutex_;
@@ -87,14 +92,27 @@ void read_ahead(const checkpoint::Checkpoint& checkpoint, uint64_t ram, LoadingB
   (void)sink;
 }
 
+// Draws a second bar from the first bytes that a GPU has taken to the last.
+std::function<void(uint64_t, uint64_t)> copying_bar() {
+  return [bar = std::make_shared<std::optional<LoadingBar>>()](uint64_t done, uint64_t total) {
+    if (!*bar && done < total) bar->emplace("Copying to the GPU", total);
+    if (*bar) (*bar)->set(done);
+    if (done == total) bar->reset();
+  };
+}
+
 }  // namespace
+
+void say_placement(const engine::ExecutorInfo& info) {
+  if (!info.placement.empty()) fmt::print(stderr, "GPU: {}\n", info.placement);
+}
 
 Result<uint64_t> ram_bytes(const RunOptions& options) {
   return options.ram.empty() ? Result<uint64_t>(uint64_t{0}) : parse_bytes(options.ram);
 }
 
 Result<ModelParts> load_parts(const std::string& dir, const RunOptions& options, const std::atomic<bool>* stop) {
-  LoadingBar bar(weight_bytes(dir));
+  LoadingBar bar("Loading", weight_bytes(dir));
   DI_ASSIGN_OR_RETURN(checkpoint::Checkpoint opened, checkpoint::Checkpoint::open(dir));
   auto checkpoint = std::make_shared<const checkpoint::Checkpoint>(std::move(opened));
   const std::string tokenizer_path = dir + "/tokenizer.json";
@@ -103,8 +121,9 @@ Result<ModelParts> load_parts(const std::string& dir, const RunOptions& options,
   std::string note;
   DI_ASSIGN_OR_RETURN(
       std::unique_ptr<ops::Ops> ops,
-      engine::make_ops(
-          {options.device, options.backend, options.threads, engine::program_directory(), options.pin_threads}, &note));
+      engine::make_ops({options.device, options.backend, options.threads, engine::program_directory(),
+                        options.pin_threads, options.host_experts, copying_bar()},
+                       &note));
   if (!note.empty()) fmt::print(stderr, "{}\n", without_controls(note));
   DI_ASSIGN_OR_RETURN(const uint64_t ram, ram_bytes(options));
   read_ahead(*checkpoint, ram, bar, stop);
@@ -124,6 +143,7 @@ Result<LoadedModel> load_model(const std::string& dir, const RunOptions& options
   DI_ASSIGN_OR_RETURN(
       std::unique_ptr<engine::EngineGenerator> generator,
       engine::EngineGenerator::create(parts.checkpoint, std::move(parts.ops), context, ram, with.drafts));
+  say_placement(generator->info());
   return LoadedModel{std::move(parts.checkpoint), std::move(parts.tokenizer), std::move(generator)};
 }
 

@@ -24,6 +24,10 @@ namespace deepinfer::ops {
 class Ops;
 }
 
+namespace deepinfer::engine {
+struct ExecutorInfo;
+}
+
 namespace deepinfer::app {
 
 // An opened model that nothing runs on yet.
@@ -35,6 +39,9 @@ struct ModelParts {
 
 // RunOptions::ram in bytes, 0 if none is given.
 Result<uint64_t> ram_bytes(const RunOptions& options);
+
+// A line on standard error if weights lie beyond the GPU's memory: where, and how they come.
+void say_placement(const engine::ExecutorInfo& info);
 
 Result<ModelParts> load_parts(const std::string& dir, const RunOptions& options, const std::atomic<bool>* stop);
 

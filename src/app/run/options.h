@@ -34,6 +34,7 @@ struct RunOptions {
   std::string device = "auto";
   std::string backend;  // empty: the device's usual one
   bool pin_threads = false;
+  std::string host_experts = "off";
   std::string ram;      // memory that the program may take (base/format.h parse_bytes); empty: what is free
   int64_t context = 0;  // 0: kContextDefault or the model's maximum, whichever is less
 };

@@ -149,6 +149,7 @@ std::string header_line(const ExecutorInfo& i) {
   h.set("deepinfer_step_trace", kVersion);
   h.set("checkpoint", i.checkpoint);
   h.set("numeric_class", i.numeric_class);
+  if (!i.placement.empty()) h.set("placement", i.placement);
   h.set("layout", i.layout);
   h.set("kv_dtype", i.kv_dtype);
   h.set("vocab_size", i.vocab_size);

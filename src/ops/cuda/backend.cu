@@ -100,11 +100,11 @@ Result<std::unique_ptr<Backend>> Backend::create(int device, const Options& opti
                       .graphs = true,
                       .offload = true};
   if (const cudaError_t e = cudaSetDevice(device); e != cudaSuccess) return cuda_error("be selected", e);
-  for (cudaStream_t* s : {&b->stream_, &b->side_}) {
+  for (cudaStream_t* s : {&b->stream_, &b->side_, &b->host_}) {
     if (const cudaError_t e = cudaStreamCreateWithFlags(s, cudaStreamNonBlocking); e != cudaSuccess)
       return cuda_error("create a stream", e);
   }
-  for (cudaEvent_t* s : {&b->forked_, &b->joined_, &b->paced_}) {
+  for (cudaEvent_t* s : {&b->forked_, &b->joined_, &b->paced_, &b->routed_, &b->hosted_}) {
     if (const cudaError_t e = cudaEventCreateWithFlags(s, cudaEventDisableTiming); e != cudaSuccess)
       return cuda_error("create an event", e);
   }
@@ -116,6 +116,7 @@ Backend::~Backend() {
   if (lost()) {  // to free anything would mean to wait; the driver takes it back when the process ends
     arena_.abandon();
     offload_.pinned.abandon();
+    [[maybe_unused]] const auto* kept = host_work_.release();  // the GPU may still call it
     return;
   }
   for (auto& [key, graph] : graphs_) cudaGraphExecDestroy(graph);
@@ -123,10 +124,10 @@ Backend::~Backend() {
     if (s.copied != nullptr) cudaEventDestroy(s.copied);
     if (s.staging != nullptr) cudaFreeHost(s.staging);
   }
-  for (cudaEvent_t e : {forked_, joined_, paced_}) {
+  for (cudaEvent_t e : {forked_, joined_, paced_, routed_, hosted_}) {
     if (e != nullptr) cudaEventDestroy(e);
   }
-  for (cudaStream_t s : {stream_, side_}) {
+  for (cudaStream_t s : {stream_, side_, host_}) {
     if (s != nullptr) cudaStreamDestroy(s);
   }
 }
@@ -134,6 +135,8 @@ Backend::~Backend() {
 void Backend::join() {
   if (side_state_ == Side::kBusy) note(cudaStreamWaitEvent(stream_, joined_, 0));
   side_state_ = Side::kIdle;
+  if (host_works_) note(cudaStreamWaitEvent(stream_, hosted_, 0));
+  host_works_ = false;
 }
 
 void Backend::note(cudaError_t e) {
@@ -143,7 +146,7 @@ void Backend::note(cudaError_t e) {
 cudaError_t Backend::settle() {
   note(cudaGetLastError());  // queries leave their "not ready" there
   cudaError_t e = cudaSuccess;
-  for (cudaStream_t s : {stream_, side_}) {
+  for (cudaStream_t s : {stream_, side_, host_}) {
     if (e != cudaSuccess) break;
     if (watchdog_.wait([&] { return (e = cudaStreamQuery(s)) == cudaErrorNotReady; })) continue;
     leave_when_the_program_ends();
@@ -315,13 +318,8 @@ Status Backend::begin(Rows which, const RowBatch& batch) {
         batch.sequences.size(), batch.blocks.size(), batch.outputs.size(), limits_.rows_max, limits_.sequences_max,
         limits_.blocks_max, limits_.outputs_max);
   }
-  for (const std::span<const int32_t> list : {batch.tokens, batch.history}) {
-    for (int32_t t : list) {
-      if (t == kNoToken || (t >= 0 && t < c_.vocab_size)) continue;
-      if (t < 0 && -1 - t < limits_.feedback_max && offload_.store == nullptr) continue;
-      return make_error(Code::kInvalidArgument, "token {} is outside the vocabulary of {}", t, c_.vocab_size);
-    }
-  }
+  DI_RETURN_IF_ERROR(
+      check_tokens(batch.tokens, batch.history, c_.vocab_size, offload_.store == nullptr ? limits_.feedback_max : 0));
   if (lost()) return synchronize();
   if (offload_.forget) DI_RETURN_IF_ERROR(forget_slots());
   if (checkpoint::WeightStore* store = offload_.store.get();
@@ -414,6 +412,7 @@ Status Backend::synchronize() {
                       "the CPU (--device cpu) if the GPU stays away.",
                       watchdog_.limit_s());
   }
+  if (e == cudaSuccess && offload_.host_experts > 0) return host_work_->experts->take_error();
   if (e == cudaSuccess) return offload_.store != nullptr ? read_errors() : Status();
   return make_error(Code::kUnavailable,
                     "The GPU failed in the middle of a step ({}). Start the program again, on the CPU (--device cpu) "

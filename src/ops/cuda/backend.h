@@ -3,13 +3,14 @@
 //   backend.cu (memory, row sets, graphs), load.cu (weights), hyper.cu (mHC, head), attention.cu (projections, window,
 //   output),
 //   attend.cu and attend_wide.cu (core), global.cu (compressor, keys), select.cu (indexer), moe.cu, engram.cu
-//   (embedding, Engram, drafter)
+//   (embedding, Engram, drafter), offload.cu (experts and tables on the host), host.cu (experts that the host computes)
 //
 // The work of a step is queued on one stream; the shared expert runs beside router and routed experts on a second one,
-// from route() to combine(). Nothing waits for the device but begin(), read(), kv_read(), kv_write() and synchronize(),
-// and they give up on a device that is lost (watchdog.h).
+// from route() to combine(), and so do the experts of the host on a third. Nothing waits for the device
+// but begin(), read(), kv_read(), kv_write() and synchronize(), and they give up on a device that is lost (watchdog.h).
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <map>
 #include <string>
@@ -20,6 +21,7 @@
 
 #include "checkpoint/config.h"
 #include "ops/cuda/common.cuh"
+#include "ops/cuda/host.h"
 #include "ops/cuda/linear.h"
 #include "ops/cuda/make.h"
 #include "ops/cuda/offload.h"
@@ -49,6 +51,7 @@ class Arena {
 // Bytes of weights by where they may lie.
 struct WeightBytes {
   uint64_t dense = 0, tables = 0, experts = 0;
+  uint64_t all() const { return dense + tables + experts; }
 };
 
 class Backend : public Ops {
@@ -98,6 +101,7 @@ class Backend : public Ops {
   void draft_argmax(int index) override;
 
   ExpertTraffic expert_traffic();
+  std::string placement() const;
   // The slots hold nothing any more (benchmarks).
   Status forget_slots();
 
@@ -139,7 +143,7 @@ class Backend : public Ops {
   Status take_slots();
   Status take_row_buffer();
   Status arrange_expert(const ExpertWeights& e, uint8_t* to);
-  Status keep_experts(const MoeWeights& moe);
+  Status keep_experts(const MoeWeights& moe, size_t of_gpu);
   // Sees to it that the rows' experts are in slots; slots of the layer's experts, or null where all lie in order.
   const int32_t* bring_experts(int layer, const ExpertRows& rows);
   void read_experts(int layer);
@@ -147,6 +151,18 @@ class Backend : public Ops {
   void request_engram_rows(int rows);
   Status read_errors();
   uint64_t free_bytes() const;
+  // Bytes of an expert a second that come from pinned memory.
+  Status measure_link();
+
+  // host.cu
+  Status plan_host_experts(const ModelWeights& weights, double resident);
+  // First expert of a layer that is the host's.
+  int first_of_host(int layer) const {
+    const int all = layers_[static_cast<size_t>(layer)].experts;
+    return is_draft(layer) ? all : std::max(0, all - offload_.host_experts);
+  }
+  // The host's experts of the rows, beside the GPU's: their outputs are there when join() has been called.
+  void start_host_experts(int layer, const ExpertRows& rows);
 
   template <class T>
   T* at(Role role, int64_t row = 0) const {
@@ -159,7 +175,7 @@ class Backend : public Ops {
   int ratio_of(int layer) const { return is_draft(layer) ? 0 : c_.layers[layer].ratio; }
   int half() const { return static_cast<int>(c_.qk_rope_head_dim / 2); }
   float eps() const { return static_cast<float>(c_.rms_norm_eps); }
-  // What follows on stream_ waits for the shared expert.
+  // What follows on stream_ waits for the shared expert and for the host.
   void join();
   // Packs x for w and multiplies.
   void project(const LinearWeights& w, const bf16* x, int64_t x_stride, int rows, const LinearOutput& y);
@@ -187,11 +203,13 @@ class Backend : public Ops {
   Options options_;
   Watchdog watchdog_;
   Offload offload_;
+  std::unique_ptr<HostWork> host_work_;  // null: the host computes nothing
   Status read_error_;  // of the weight store's experts
   int device_ = 0, multiprocessors_ = 1;
   Capabilities capabilities_;
-  cudaStream_t stream_ = nullptr, side_ = nullptr;
-  cudaEvent_t forked_ = nullptr, joined_ = nullptr, paced_ = nullptr;
+  cudaStream_t stream_ = nullptr, side_ = nullptr, host_ = nullptr;
+  cudaEvent_t forked_ = nullptr, joined_ = nullptr, paced_ = nullptr, routed_ = nullptr, hosted_ = nullptr;
+  bool host_works_ = false;  // hosted_ marks where its outputs are there
   enum class Side { kIdle, kForked, kBusy } side_state_ = Side::kIdle;  // kForked: forked_ marks where route() began
   Arena arena_;
   checkpoint::ModelConfig c_;

@@ -26,18 +26,25 @@ uint64_t bytes_of(const Matrix& m) {
   return 0;
 }
 
+WeightBytes bytes_of(const LayerWeights& l) {
+  WeightBytes sum;
+  for (const Matrix* m :
+       {&l.attention.wq_a, &l.attention.wq_b, &l.attention.wkv, &l.attention.wo_a, &l.attention.wo_b, &l.compressor.wkv,
+        &l.compressor.wgate, &l.indexer.wk, &l.indexer.wq_b, &l.indexer.weights_proj, &l.moe.gate, &l.moe.shared.gate,
+        &l.moe.shared.up, &l.moe.shared.down, &l.engram.wkv, &l.hc_attn.fn, &l.hc_ffn.fn}) {
+    sum.dense += bytes_of(*m);
+  }
+  sum.tables += bytes_of(l.engram.table);
+  for (const ExpertWeights& e : l.moe.experts) sum.experts += bytes_of(e.gate) + bytes_of(e.up) + bytes_of(e.down);
+  return sum;
+}
+
 WeightBytes bytes_of(const ModelWeights& w) {
   WeightBytes sum;
   for (const Matrix* m : {&w.embed, &w.head, &w.main_proj, &w.markov_embed, &w.markov_head}) sum.dense += bytes_of(*m);
   for (const LayerWeights& l : w.layers) {
-    for (const Matrix* m :
-         {&l.attention.wq_a, &l.attention.wq_b, &l.attention.wkv, &l.attention.wo_a, &l.attention.wo_b,
-          &l.compressor.wkv, &l.compressor.wgate, &l.indexer.wk, &l.indexer.wq_b, &l.indexer.weights_proj, &l.moe.gate,
-          &l.moe.shared.gate, &l.moe.shared.up, &l.moe.shared.down, &l.engram.wkv, &l.hc_attn.fn, &l.hc_ffn.fn}) {
-      sum.dense += bytes_of(*m);
-    }
-    sum.tables += bytes_of(l.engram.table);
-    for (const ExpertWeights& e : l.moe.experts) sum.experts += bytes_of(e.gate) + bytes_of(e.up) + bytes_of(e.down);
+    const WeightBytes layer = bytes_of(l);
+    sum.dense += layer.dense, sum.tables += layer.tables, sum.experts += layer.experts;
   }
   return sum;
 }
@@ -179,7 +186,7 @@ Status Backend::load_layer(const LayerWeights& in, Layer* l) {
   DI_RETURN_IF_ERROR(upload_matrix(in.indexer.weights_proj, &l->weights_proj));
   DI_RETURN_IF_ERROR(upload_matrix(in.moe.gate, &l->gate));
   if (offload_.experts) {
-    DI_RETURN_IF_ERROR(keep_experts(in.moe));
+    DI_RETURN_IF_ERROR(keep_experts(in.moe, static_cast<size_t>(first_of_host(static_cast<int>(l - layers_.data())))));
   } else {
     std::vector<std::vector<const Matrix*>> gate_up, down;
     for (const ExpertWeights& e : in.moe.experts) gate_up.push_back({&e.gate, &e.up}), down.push_back({&e.down});
@@ -189,7 +196,6 @@ Status Backend::load_layer(const LayerWeights& in, Layer* l) {
   DI_RETURN_IF_ERROR(upload_stack({{&in.moe.shared.gate, &in.moe.shared.up}}, &l->shared_w1_w3));
   DI_RETURN_IF_ERROR(upload_matrix(in.moe.shared.down, &l->shared_w2));
   DI_RETURN_IF_ERROR(upload_matrix(in.engram.wkv, &l->engram_wkv));
-  l->experts = static_cast<int>(in.moe.experts.size());
   const std::pair<const Matrix*, const float**> vectors[] = {
       {&in.attn_norm, &l->attn_norm},      {&in.ffn_norm, &l->ffn_norm},
       {&in.attention.q_norm, &l->q_norm},  {&in.attention.kv_norm, &l->kv_norm},
@@ -258,7 +264,12 @@ Status Backend::load(const checkpoint::ModelConfig& config, const ModelWeights& 
   layers_.resize(weights.layers.size());
   DI_RETURN_IF_ERROR(plan_offload(weights, bytes));
   DI_RETURN_IF_ERROR(take_row_buffer());
-  for (size_t i = 0; i < layers_.size(); ++i) DI_RETURN_IF_ERROR(load_layer(weights.layers[i], &layers_[i]));
+  uint64_t done = 0;
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    DI_RETURN_IF_ERROR(load_layer(weights.layers[i], &layers_[i]));
+    done += bytes_of(weights.layers[i]).all();
+    if (options_.progress) options_.progress(done, bytes.all());
+  }
   if (weights.embed) {
     DI_RETURN_IF_ERROR(upload(weights.embed.data, weights.embed.rows * weights.embed.cols * 2,
                               reinterpret_cast<const void**>(&embed_)));
@@ -285,6 +296,8 @@ Status Backend::load(const checkpoint::ModelConfig& config, const ModelWeights& 
   if (!constants.empty())
     DI_RETURN_IF_ERROR(
         upload(constants.data(), constants.size() * 8, reinterpret_cast<const void**>(&engram_constants_)));
+  if (options_.progress) options_.progress(bytes.all(), bytes.all());
+  options_.progress = nullptr;
   return {};
 }
 

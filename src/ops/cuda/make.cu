@@ -11,15 +11,23 @@ Result<std::unique_ptr<Ops>> make(int device, const Options& options) {
 }
 
 ExpertTraffic expert_traffic(Ops& ops) { return static_cast<Backend&>(ops).expert_traffic(); }
+std::string placement(const Ops& ops) { return static_cast<const Backend&>(ops).placement(); }
 
 }  // namespace deepinfer::ops::cuda
 
 // What ops/cuda_backend.cc looks up. The caller owns *out.
 extern "C" __attribute__((visibility("default"))) void deepinfer_make_cuda_ops(int device,
                                                                                deepinfer::ops::CudaBackend* out) {
-  deepinfer::Result<std::unique_ptr<deepinfer::ops::Ops>> made = deepinfer::ops::cuda::make(device);
+  deepinfer::Result<std::unique_ptr<deepinfer::ops::Ops>> made = deepinfer::ops::cuda::make(
+      device,
+      {.host = out->options.host, .host_experts = out->options.host_experts, .progress = out->options.progress});
   out->status = made.status();
   out->ops = made.ok() ? std::move(made).value() : nullptr;
+}
+
+extern "C" __attribute__((visibility("default"))) void deepinfer_cuda_placement(const deepinfer::ops::Ops& ops,
+                                                                                std::string* out) {
+  *out = deepinfer::ops::cuda::placement(ops);
 }
 
 // Dense bf16 of the tensor cores: 4,096 operations a clock and multiprocessor on Hopper, twice that on Blackwell.

@@ -64,10 +64,11 @@ __global__ __launch_bounds__(kRouteThreads) void route_kernel(RowView v, const f
 }
 
 // Counts, places and tiles. Pairs of an expert keep their order, so every list is the same on every run. Every CTA
-// counts; CTA b places the rows of experts b, b + gridDim.x, ..: a warp an expert. slot_of: where the weights of an
-// expert are (null: in order).
+// counts; CTA b places the rows of experts b, b + gridDim.x, ..: a warp an expert. Experts from `mine` on are the
+// host's. slot_of: where the weights of an expert are (null: in order).
 __global__ __launch_bounds__(kGroupThreads) void group_kernel(const int32_t* ids, int rows, int columns, int per_row,
-                                                              int experts, int rows_per_tile, int32_t* source,
+                                                              int experts, int mine, int rows_per_tile,
+                                                              int32_t* source,
                                                               int32_t* pair, int capacity, const int32_t* slot_of,
                                                               GroupTile* tiles, int32_t* tile_count) {
   extern __shared__ int32_t table[];  // [experts] count, [experts] first packed row, [experts] first tile
@@ -80,7 +81,7 @@ __global__ __launch_bounds__(kGroupThreads) void group_kernel(const int32_t* ids
   const int pairs = rows * per_row, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   for (int i = threadIdx.x; i < pairs; i += kGroupThreads) {
     const int e = ids[static_cast<int64_t>(i / per_row) * columns + i % per_row];
-    if (e >= 0) atomicAdd(&count[e], 1);
+    if (e >= 0 && e < mine) atomicAdd(&count[e], 1);
   }
   __syncthreads();
   // Exclusive sums of padded rows and of tiles, kGroupThreads experts at a time.
@@ -118,9 +119,9 @@ __global__ __launch_bounds__(kGroupThreads) void group_kernel(const int32_t* ids
     int next = first;
     for (int i0 = 0; next < first + n; i0 += 32) {
       const int i = i0 + lane, at = i < pairs ? (i / per_row) * columns + i % per_row : 0;
-      const bool mine = i < pairs && ids[at] == e;
-      const unsigned all = __ballot_sync(0xffffffffu, mine);
-      if (mine) {
+      const bool here = i < pairs && ids[at] == e;
+      const unsigned all = __ballot_sync(0xffffffffu, here);
+      if (here) {
         const int to = next + __popc(all & ((1u << lane) - 1));
         source[to] = i / per_row;
         pair[to] = at;
@@ -218,10 +219,12 @@ void Backend::experts(At where, const ExpertRows& rows) {
   const int packed_rows = std::min(expert_rows_max_, pairs + 7 * std::min(l.experts, pairs));
   const int max_tiles = std::min(pairs, pairs / per_tile + l.experts),
             ctas = pairs <= 64 ? 1 : std::min(24, (l.experts + 15) / 16);
+  start_host_experts(where.layer, rows);
   const int32_t* slot_of = bring_experts(where.layer, rows);
   launch_next(group_kernel, ctas, kGroupThreads, 3 * l.experts * sizeof(int32_t), stream_,
-              static_cast<const int32_t*>(rows.ids.data), n, columns, rows.per_row, l.experts, per_tile, expert_source_,
-              expert_pair_, packed_rows, slot_of, expert_tiles_, expert_tile_count_);
+              static_cast<const int32_t*>(rows.ids.data), n, columns, rows.per_row, l.experts,
+              first_of_host(where.layer), per_tile, expert_source_, expert_pair_, packed_rows, slot_of, expert_tiles_,
+              expert_tile_count_);
   const Packing packing = packing_of(WeightFormat::kFp4, per_tile);
   const LinearOutput gate_up{expert_gate_up_, Output::kBf16, 2 * inter};
   if (packing.stream && rows.input.data == buffer(Role::kSublayerIn).data && packed_in_.fp4 && packed_in_.rows == n) {

@@ -21,9 +21,10 @@ constexpr double kHalfLifeSteps = 128;
 constexpr uint64_t kReserveBytes = uint64_t{512} << 20;  // of graphs, contexts and stacks
 
 // Which of a layer's experts a step needs, in which slots they are, which are missing and where those go: to the slots
-// of the lowest counts. One CTA; `first`: number of the layer's first expert.
+// of the lowest counts. One CTA; `first`: number of the layer's first expert; those from `mine` on are the host's.
 __global__ __launch_bounds__(kResolveThreads) void resolve_kernel(const int32_t* ids, int rows, int columns,
-                                                                  int per_row, int first, int experts, ExpertTable t) {
+                                                                  int per_row, int first, int experts, int mine,
+                                                                  ExpertTable t) {
   extern __shared__ int32_t needed[];  // [experts], then a list of the missing
   __shared__ double best_count[kResolveThreads / 32];
   __shared__ int best_slot[kResolveThreads / 32], missing, asked;
@@ -38,7 +39,7 @@ __global__ __launch_bounds__(kResolveThreads) void resolve_kernel(const int32_t*
   __syncthreads();
   for (int i = threadIdx.x; i < rows * per_row; i += kResolveThreads) {
     const int e = ids[static_cast<int64_t>(i / per_row) * columns + i % per_row];
-    if (e >= 0) needed[e] = 1;
+    if (e >= 0 && e < mine) needed[e] = 1;
   }
   __syncthreads();
   if (warp == 0) {  // ascending, so that the list is the same on every run
@@ -161,16 +162,21 @@ Status Backend::plan_offload(const ModelWeights& weights, const WeightBytes& byt
   const uint64_t kv = layout_.page_stride * static_cast<uint64_t>(limits_.blocks_max) +
                       layout_.slot_stride * static_cast<uint64_t>(limits_.sequences_max);
   const uint64_t room = free_bytes(), dense = bytes.dense + kv;
-  int experts = 0;
-  for (const LayerWeights& l : weights.layers) {
+  int experts = 0, drafter = 0;
+  for (size_t i = 0; i < weights.layers.size(); ++i) {
     o.first.push_back(experts);
-    experts += static_cast<int>(l.moe.experts.size());
-    o.most = std::max(o.most, static_cast<int>(l.moe.experts.size()));
+    layers_[i].experts = static_cast<int>(weights.layers[i].moe.experts.size());
+    experts += layers_[i].experts;
+    if (is_draft(static_cast<int>(i))) drafter += layers_[i].experts;
   }
   const bool slots_limited = options_.expert_slots_max > 0 && options_.expert_slots_max < experts;
-  o.experts = o.store != nullptr || slots_limited || dense + bytes.experts > room;
+  const bool host_computes = options_.host != nullptr && options_.host_experts > 0;
+  o.experts = o.store != nullptr || slots_limited || host_computes || dense + bytes.experts > room;
   o.tables = o.experts || dense + bytes.experts + bytes.tables > room;
-  if (!o.experts) return {};
+  if (!o.experts) {
+    options_.host = nullptr;
+    return {};
+  }
   for (const LayerWeights& l : weights.layers) {
     for (const ExpertWeights& e : l.moe.experts) {
       const ExpertShape s = shape_of(e);
@@ -179,6 +185,13 @@ Status Backend::plan_offload(const ModelWeights& weights, const WeightBytes& byt
       return make_error(Code::kUnsupported, "experts of different sizes or formats must all fit into GPU memory");
     }
   }
+  const auto image = static_cast<uint64_t>(o.shape.image_bytes());
+  uint64_t slots = room > dense ? (room - dense) / std::max<uint64_t>(image, 1) : 0;
+  if (slots_limited) slots = std::min(slots, static_cast<uint64_t>(options_.expert_slots_max));
+  if (o.store == nullptr && image > 0) DI_RETURN_IF_ERROR(measure_link());
+  DI_RETURN_IF_ERROR(plan_host_experts(
+      weights, std::clamp((static_cast<double>(slots) - drafter) / std::max(1, experts - drafter), 0.0, 1.0)));
+  for (size_t i = 0; i < layers_.size(); ++i) o.most = std::max(o.most, first_of_host(static_cast<int>(i)));
   const uint64_t least = dense + static_cast<uint64_t>(o.most) * static_cast<uint64_t>(o.shape.image_bytes());
   if (least > room) {
     return make_error(Code::kResourceExhausted,
@@ -217,6 +230,61 @@ Status Backend::take_table(int experts) {
   return o.pinned.take(8 * static_cast<uint64_t>(o.most) + 4, reinterpret_cast<void**>(&o.missing));
 }
 
+// By experts that are more than the GPU's caches hold.
+Status Backend::measure_link() {
+  Offload& o = offload_;
+  constexpr uint64_t kMeasuredBytes = uint64_t{256} << 20;
+  const auto image = static_cast<size_t>(o.shape.image_bytes());
+  const size_t n = std::clamp<size_t>(kMeasuredBytes / image, 1, 64);
+  PinnedArena pinned;
+  Arena passing;
+  ExpertTable t;
+  t.slot_bytes = static_cast<int64_t>(image);
+  uint8_t* host = nullptr;
+  void* p = nullptr;
+  DI_RETURN_IF_ERROR(pinned.take(n * image, reinterpret_cast<void**>(&host)));
+  std::memset(host, 1, n * image);
+  DI_RETURN_IF_ERROR(passing.take(n * image, reinterpret_cast<void**>(&t.slots)));
+  std::vector<const uint8_t*> images;
+  std::vector<int32_t> missing = {static_cast<int32_t>(n)};
+  for (size_t i = 0; i < n; ++i) {
+    images.push_back(host + i * image);
+    missing.insert(missing.end(), 2, static_cast<int32_t>(i));
+  }
+  const auto hand = [&](const auto& values) {
+    const size_t bytes = values.size() * sizeof values[0];
+    DI_RETURN_IF_ERROR(passing.take(bytes, &p));
+    const cudaError_t e = cudaMemcpy(p, values.data(), bytes, cudaMemcpyHostToDevice);
+    return e == cudaSuccess ? Status() : cuda_error("copy from the host", e);
+  };
+  DI_RETURN_IF_ERROR(hand(images));
+  t.host = static_cast<const uint8_t* const*>(p);
+  DI_RETURN_IF_ERROR(hand(missing));
+  t.missing = static_cast<int32_t*>(p);
+  cudaEvent_t begin = nullptr, end = nullptr;
+  note(cudaEventCreate(&begin));
+  note(cudaEventCreate(&end));
+  for (int i = 0; i < 6; ++i) {  // in turns; the best counts, since others may use the link
+    const bool copies = i % 2 != 0;
+    note(cudaEventRecord(begin, stream_));
+    if (copies) {
+      note(cudaMemcpyAsync(t.slots, host, n * image, cudaMemcpyHostToDevice, stream_));
+    } else {
+      fetch_kernel<<<kFetchCtas, kFetchThreads, 0, stream_>>>(t);
+    }
+    note(cudaEventRecord(end, stream_));
+    note(settle());
+    float ms = 0;
+    note(cudaEventElapsedTime(&ms, begin, end));
+    double& rate = copies ? o.copy_rate : o.kernel_rate;
+    if (ms > 0) rate = std::max(rate, static_cast<double>(n * image) / (1e-3 * ms));
+  }
+  if (begin != nullptr) cudaEventDestroy(begin);
+  if (end != nullptr) cudaEventDestroy(end);
+  const cudaError_t e = std::exchange(error_, cudaSuccess);
+  return e == cudaSuccess ? Status() : cuda_error("be measured", e);
+}
+
 // The image of an expert at `to` in device memory, built on the stream.
 Status Backend::arrange_expert(const ExpertWeights& e, uint8_t* to) {
   const Offload& o = offload_;
@@ -228,17 +296,21 @@ Status Backend::arrange_expert(const ExpertWeights& e, uint8_t* to) {
 }
 
 // A layer's experts into pinned memory.
-Status Backend::keep_experts(const MoeWeights& moe) {
+Status Backend::keep_experts(const MoeWeights& moe, size_t of_gpu) {
   Offload& o = offload_;
   if (o.store != nullptr || moe.experts.empty()) return {};
   const auto bytes = static_cast<size_t>(o.shape.image_bytes());
   uint8_t* host = nullptr;
-  DI_RETURN_IF_ERROR(o.pinned.take(bytes * moe.experts.size(), reinterpret_cast<void**>(&host)));
+  DI_RETURN_IF_ERROR(o.pinned.take(bytes * of_gpu, reinterpret_cast<void**>(&host)));
   Arena passing;
   void* image = nullptr;
   DI_RETURN_IF_ERROR(passing.take(bytes, &image));
-  for (const ExpertWeights& e : moe.experts) {
-    DI_RETURN_IF_ERROR(arrange_expert(e, static_cast<uint8_t*>(image)));
+  for (size_t i = 0; i < moe.experts.size(); ++i) {
+    if (i >= of_gpu) {
+      o.images.push_back(nullptr);
+      continue;
+    }
+    DI_RETURN_IF_ERROR(arrange_expert(moe.experts[i], static_cast<uint8_t*>(image)));
     if (const cudaError_t error = cudaMemcpyAsync(host, image, bytes, cudaMemcpyDeviceToHost, stream_);
         error != cudaSuccess) {
       return cuda_error("return weights", error);
@@ -255,13 +327,14 @@ Status Backend::take_slots() {
   Offload& o = offload_;
   if (!o.experts || o.table.slots != nullptr) return {};
   const uint64_t room = free_bytes(), each = static_cast<uint64_t>(o.table.slot_bytes) + 8;
-  uint64_t slots = std::min<uint64_t>(static_cast<uint64_t>(o.table.experts), room / each);
+  const auto useful = static_cast<uint64_t>(o.table.experts - o.host_experts * static_cast<int>(c_.num_hidden_layers));
+  uint64_t slots = std::min(useful, room / each);
   if (options_.expert_slots_max > 0)
     slots = std::min<uint64_t>(slots, static_cast<uint64_t>(options_.expert_slots_max));
   if (slots < static_cast<uint64_t>(o.most)) {
     return make_error(Code::kResourceExhausted,
-                      "The GPU has {} left for experts, and the {} experts of a layer take {}: allow less context, "
-                      "fewer rows or sequences, or use the CPU (--device cpu).",
+                      "The GPU has {} left for experts, and the {} experts of a layer that it computes take {}: allow "
+                      "less context, fewer rows or sequences, or use the CPU (--device cpu).",
                       format_bytes(room), o.most, format_bytes(each * static_cast<uint64_t>(o.most)));
   }
   o.table.slot_count = static_cast<int>(slots);
@@ -298,7 +371,7 @@ const int32_t* Backend::bring_experts(int layer, const ExpertRows& rows) {
   const int first = o.first[static_cast<size_t>(layer)], experts = layers_[static_cast<size_t>(layer)].experts;
   launch_next(resolve_kernel, 1, kResolveThreads, 2 * static_cast<size_t>(experts) * sizeof(int32_t), stream_,
               static_cast<const int32_t*>(rows.ids.data), static_cast<int>(rows.rows), static_cast<int>(rows.ids.cols),
-              rows.per_row, first, experts, o.table);
+              rows.per_row, first, experts, first_of_host(layer), o.table);
   if (o.store == nullptr) {
     launch_next(fetch_kernel, kFetchCtas, kFetchThreads, 0, stream_, o.table);
   } else {
@@ -404,7 +477,8 @@ ExpertTraffic Backend::expert_traffic() {
   if (offload_.experts && !lost())
     note(cudaMemcpyAsync(counts, offload_.table.traffic, sizeof counts, cudaMemcpyDeviceToHost, stream_));
   note(settle());
-  return {counts[0], counts[1], static_cast<uint64_t>(offload_.table.slot_bytes), offload_.table.slot_count};
+  return {counts[0], counts[1], static_cast<uint64_t>(offload_.table.slot_bytes), offload_.table.slot_count,
+          offload_.host_experts};
 }
 
 }  // namespace deepinfer::ops::cuda

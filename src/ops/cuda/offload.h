@@ -63,14 +63,16 @@ struct Offload {
   bool tables = false;   // Engram tables lie on the host
   bool experts = false;  // not all experts are on the GPU
   std::shared_ptr<checkpoint::WeightStore> store;
+  int host_experts = 0;      // of each backbone layer, the last ones: the host computes them
+  double kernel_rate = 0, copy_rate = 0;  // from pinned memory, bytes a second; 0: not measured
   PinnedArena pinned;
   // Experts.
   ExpertTable table;
   ExpertShape shape;
   ExpertWeights like;           // formats and sizes of any of them
   std::vector<int> first;       // number of each layer's first expert
-  int most = 0;                 // experts of a layer
-  std::vector<const uint8_t*> images;  // in pinned memory, an expert each
+  int most = 0;                 // experts of a layer that the GPU computes
+  std::vector<const uint8_t*> images;  // in pinned memory, an expert each; null: the host computes it
   // Device: row-major w1 over w3, and w2, on their way into an image; columns of padding stay zero.
   uint8_t *codes[2] = {}, *scales[2] = {};
   int32_t* missing = nullptr;                   // pinned copy of the list

@@ -1,5 +1,6 @@
 // Stands in for libdeepinfer_cuda.so on machines without a GPU: "GPU" 0 answers with the status code in FAKE_CUDA_CODE,
-// GPU 1 is the plain CPU backend, GPU 2 is lost after FAKE_CUDA_ROW_SETS row sets, others do not exist.
+// GPU 1 is the plain CPU backend, GPU 2 is lost after FAKE_CUDA_ROW_SETS row sets, GPU 3 refuses with what it was told
+// of the host and tells a progress, others do not exist.
 #include <cstdlib>
 
 #include "ops/cpu/cpu_ops.h"
@@ -41,6 +42,11 @@ extern "C" __attribute__((visibility("default"))) void deepinfer_make_cuda_ops(i
     out->ops = std::make_unique<LostGpu>(deepinfer::ops::make_plain_ops(1)->capabilities());
   } else if (device == 0) {
     out->status = Status(static_cast<Code>(setting("FAKE_CUDA_CODE")), "The GPU is a fake.");
+  } else if (device == 3) {
+    const deepinfer::ops::CudaOptions& o = out->options;
+    if (o.progress) o.progress(2, 5);
+    out->status = deepinfer::make_error(Code::kUnavailable, "The host computes {} with {}.", o.host_experts,
+                                        o.host != nullptr ? o.host->capabilities().backend : "nothing");
   } else {
     out->status = Status(Code::kInvalidArgument, "There is no such GPU.");
   }

@@ -9,6 +9,7 @@
 #include <fstream>
 
 #include "engine/device_name.h"
+#include "engine/host_experts_flag.h"
 #include "ops/cuda_backend.h"
 #include "ops/ops.h"
 
@@ -71,11 +72,37 @@ TEST_F(LoadingTest, NamesThatContradictEachOtherAreRefused) {
   EXPECT_NE(made("cpu", "quick").find("There is no backend \"quick\""), std::string::npos);
 }
 
+TEST_F(LoadingTest, HostExpertsAreOffAutoOrANumber) {
+  EXPECT_EQ(host_experts_count("off"), 0);
+  EXPECT_EQ(host_experts_count("0"), 0);
+  EXPECT_EQ(host_experts_count("64"), 64);
+  EXPECT_EQ(host_experts_count("auto"), ops::kAutoHostExperts);
+  for (const char* bad : {"", "on", "-1", "4097", "6x", " 6", "99999999999999"})
+    EXPECT_FALSE(host_experts_count(bad)) << bad;
+}
+
+TEST_F(LoadingTest, AGpuIsToldWhatTheHostComputes) {
+  install_fake(Code::kUnavailable);
+  uint64_t told = 0;
+  ComputeOptions options{.device = "cuda:3", .threads = 1, .library_dir = dir_.string()};
+  options.on_copied = [&told](uint64_t done, uint64_t total) { told = 10 * done + total; };
+  const auto answer = [&options](const char* host_experts) {
+    options.host_experts = host_experts;
+    return make_ops(options).status().message();
+  };
+  const std::string cpu = made("cpu");
+  EXPECT_EQ(answer("off"), "The host computes 0 with nothing.");
+  EXPECT_EQ(told, 25u);
+  EXPECT_EQ(answer("auto"), fmt::format("The host computes -1 with {}.", cpu));
+  EXPECT_EQ(answer("12"), fmt::format("The host computes 12 with {}.", cpu));
+  EXPECT_NE(answer("some").find("must be off, auto or a number"), std::string::npos) << answer("some");
+}
+
 TEST_F(LoadingTest, AGpuByNumber) {
   install_fake(Code::kUnavailable);
   EXPECT_EQ(made("cuda:1"), "plain");
   EXPECT_EQ(made("cuda:1", "cuda"), "plain");
-  EXPECT_EQ(made("cuda:3"), "There is no such GPU.");
+  EXPECT_EQ(made("cuda:4"), "There is no such GPU.");
   EXPECT_EQ(ops::cuda_peak_flops(1, dir_.string()), 1e15);
   EXPECT_EQ(ops::cuda_peak_flops(1, "/nowhere"), 0);
 }

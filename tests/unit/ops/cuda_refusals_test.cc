@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <vector>
+
 namespace deepinfer::ops::cuda {
 namespace {
 
@@ -31,6 +33,19 @@ TEST(CudaRefusals, TooLittleMemoryNamesWhatThereIsAndWhatIsNeeded) {
   EXPECT_EQ(s.message(),
             "The GPU has 512 MiB free of 81920 MiB, and 90000 MiB more are needed: use a smaller model, context or "
             "number of sequences, or the CPU (--device cpu).");
+}
+
+TEST(CudaRefusals, OnlyWhatStandsBeforeASequenceMayHaveNoToken) {
+  using Tokens = std::vector<int32_t>;
+  EXPECT_TRUE(check_tokens(Tokens{0, 99, -1, -3}, Tokens{kNoToken, 5, -2}, 100, 3).ok());
+  const Status none = check_tokens(Tokens{5, kNoToken}, Tokens{}, 100, 3);
+  EXPECT_EQ(none.code(), Code::kInvalidArgument);
+  EXPECT_NE(none.message().find("has no token"), std::string::npos) << none.message();
+  for (const int32_t wrong : {100, -4, kNoToken + 1}) {
+    EXPECT_EQ(check_tokens(Tokens{wrong}, Tokens{}, 100, 3).code(), Code::kInvalidArgument) << wrong;
+    EXPECT_EQ(check_tokens(Tokens{}, Tokens{wrong}, 100, 3).code(), Code::kInvalidArgument) << wrong;
+  }
+  EXPECT_FALSE(check_tokens(Tokens{-1}, Tokens{}, 100, 0).ok());
 }
 
 }  // namespace
