@@ -86,7 +86,9 @@ Status calibrate(const CalibrateFlags& flags, std::string* text) {
   const int64_t context = std::min<int64_t>(kContext, config.max_position_embeddings);
   DI_ASSIGN_OR_RETURN(
       const std::unique_ptr<LineReader> reader,
-      LineReader::create(parts.tokenizer, {.context_max = context, .model_name = "deepseek-v4.1-flash"}));
+      LineReader::create(parts.tokenizer, {.context_max = context,
+                                           .vocab_size = config.vocab_size,
+                                           .model_name = "deepseek-v4.1-flash"}));
   Rounds rounds;
   const DraftFlags drafts{.drafts = static_cast<int>(config.dspark_block_size), .confidence = false, .text = false};
   engine::ModelExecutorOptions sizes{

@@ -65,6 +65,7 @@ int generate(GenerateFlags& flags) {
   Result<std::unique_ptr<LineReader>> reader = LineReader::create(
       parts->tokenizer,
       {.context_max = flags.engine.context(parts->checkpoint->config()),
+       .vocab_size = parts->checkpoint->config().vocab_size,
        .seed = flags.seed,
        .model_name = "deepseek-v4.1-flash",
        .created = created.count(),

@@ -109,6 +109,7 @@ class GenerateTest(unittest.TestCase):
             self.assertGreater(len(answer["error"]["message"]), 10, answer)
         self.assertIn("token_ids[1] is 2.5", lines[11]["error"]["message"])
         self.assertIn("allowed_token_ids is empty", lines[13]["error"]["message"])
+        self.assertIn("token_ids[0] is 9999999; token ids", lines[14]["error"]["message"])
         for answer, name in zip(lines[16:24], ["temperature", "top_k", "n", "max_tokens", "logit_bias", "logit_bias", "logit_bias", "logit_bias"]):
             self.assertIn(name, answer["error"]["message"])
         for answer in (lines[0], lines[-1]):

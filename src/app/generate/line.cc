@@ -24,16 +24,19 @@ Status read_flag(const Json& body, std::string_view name, bool* out) {
   return Status();
 }
 
-Status read_ids(const Json& body, std::string_view name, std::vector<int32_t>* out) {
+Status read_ids(const Json& body, std::string_view name, int64_t vocab_size, std::vector<int32_t>* out) {
   const Json* value = body.find(name);
   if (!is_set(value)) return Status();
   if (!value->is_array()) return bad_kind(name, *value, "a list of token ids");
   if (value->as_array().empty()) return make_error(Code::kInvalidArgument, "{} is empty.", name);
   for (const Json& item : value->as_array()) {
     const std::optional<int64_t> n = item.is_integer() ? item.to_int64() : std::nullopt;
-    if (!n || *n < 0 || *n > INT32_MAX)
+    if (!n || *n < 0)
       return make_error(Code::kInvalidArgument, "{}[{}] is {}, which is no token id.", name, out->size(),
                         item.is_number() ? recipe::to_compact_json(item) : item.kind_name());
+    if (*n >= vocab_size)
+      return make_error(Code::kInvalidArgument, "{}[{}] is {}; token ids of this model are 0 to {}.", name,
+                        out->size(), *n, vocab_size - 1);
     out->push_back(static_cast<int32_t>(*n));
   }
   return Status();
@@ -116,7 +119,7 @@ Status LineReader::read_body(Json body, recipe::Protocol protocol, Line* line) {
   std::optional<grammar::Constraint> constraint;
   engine::read_api_request(request, specials_, &r, &constraint);
   DI_RETURN_IF_ERROR(read_prompt(request, body, line));
-  DI_RETURN_IF_ERROR(read_ids(body, "allowed_token_ids", &r.allowed_tokens));
+  DI_RETURN_IF_ERROR(read_ids(body, "allowed_token_ids", options_.vocab_size, &r.allowed_tokens));
   r.full_prefill = options_.full_prefill;
   DI_RETURN_IF_ERROR(read_flag(body, "full_prefill", &r.full_prefill));
   if (constraint) DI_RETURN_IF_ERROR(compile(*constraint, &r));
@@ -138,7 +141,7 @@ Status LineReader::read_body(Json body, recipe::Protocol protocol, Line* line) {
 Status LineReader::read_prompt(const recipe::Request& request, const Json& body, Line* line) {
   std::vector<int32_t>& ids = line->request.prompt;
   if (is_set(body.find("token_ids"))) {
-    return read_ids(body, "token_ids", &ids);
+    return read_ids(body, "token_ids", options_.vocab_size, &ids);
   }
   const recipe::Prompt prompt = recipe::render_request(request);
   if (!prompt.images.empty()) return Status(Code::kUnsupported, "Images are not possible in a batch file yet.");

@@ -37,6 +37,7 @@ struct Line {
 
 struct LineOptions {
   int64_t context_max = 0;
+  int64_t vocab_size = 0;  // of the model
   uint64_t seed = 0;
   std::string model_name;
   int64_t created = 0;        // of the answers, seconds since 1970
