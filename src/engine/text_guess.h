@@ -60,8 +60,8 @@ class TextChances {
   static constexpr size_t kMatches = 4, kShares = 8, kBins = kMatches + TextHistory::kContexts.size() * kShares;
   static constexpr double kForget = 0.99;
   struct Bin {
-    double tried = 2, came = 0.9;
-    float chance = 0.45f;
+    double tried = 2, came = 0.8;
+    float chance = 0.4f;  // until it has shown more
   };
   std::array<Bin, kBins> bins_;
 };

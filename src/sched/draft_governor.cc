@@ -20,7 +20,8 @@ constexpr double kHopeful = 0.95;      // a draft of a drafter that nobody knows
 constexpr double kLoss = 1.02;         // of drafts against plain steps, that ends them
 constexpr double kForgetTruth = 0.98;  // a step
 constexpr double kForgiveTruth = 0.999;  // a step without such drafts
-constexpr double kSerialFree = 1.015;  // plain steps that are planned behind the one before, over the others
+// Plain steps that are planned behind the one before, over the others: to begin with it, and to go on.
+constexpr double kSerialFree = 1.005, kSerialStays = 1.015;
 constexpr int kSerialTry = 12;         // steps of a trial of these
 constexpr int64_t kStay = 4;           // steps since drafts were in use
 constexpr int kProbeShows = 3;         // steps in which a probe must show something
@@ -155,7 +156,7 @@ void DraftGovernor::observe(const DraftStep& s) {
     Truth& truth = truths_[way_ == DraftWay::kModel];
     truth.forget(kForgetTruth);
     truth.came += s.tokens;
-    truth.expected += expected_rate_ * interval;
+    truth.expected += expected_rate_ * interval / b.plain_share;  // plain steps are interrupted as well
   } else if (s.drafting == 0 && plain > 0) {
     b.plain_share += kShare * (interval / plain - b.plain_share);
   }
@@ -312,7 +313,8 @@ bool DraftGovernor::waits(int requests) {
   }
   if (way_ != DraftWay::kPlain) drafted_at_ = steps_;
   if (steps_ < b.serial_until || steps_ - drafted_at_ < kStay) return true;
-  return b.serial.count() >= kMeasured && b.serial.value() <= kSerialFree * b.plain.value();
+  const double most = wait_ ? kSerialStays : kSerialFree;
+  return b.serial.count() >= kMeasured && b.serial.value() <= most * b.plain.value();
 }
 
 DraftChoice DraftGovernor::choose() {

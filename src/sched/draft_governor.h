@@ -75,7 +75,7 @@ class DraftGovernor {
  public:
   static constexpr int kDraftsMax = 16;
   static constexpr int kKinds = 2;  // of requests: the caller's, such as with tools and without
-  static constexpr double kMargin = 1.04;
+  static constexpr double kMargin = 1.02;
   static constexpr double kProbeShare = 0.01;
 
   DraftGovernor(const DraftCosts& costs, const DraftGovernorLimits& limits);

@@ -149,10 +149,9 @@ class Simulation {
                     .model = std::span<const float>(model).first(models),
                     .ready = r.fed >= 16});
     }
-    const bool was_plain = choice->way == DraftWay::kPlain;
+    // A step that is under way when drafts are chosen has none.
+    *serial = choice->way != DraftWay::kPlain || choice->wait;
     *choice = governor.choose();
-    // The step that is under way when drafts are switched on has none.
-    *serial = choice->way != DraftWay::kPlain && !was_plain;
     for (size_t i = 0; i < states_.size(); ++i) {
       State& r = states_[i];
       r.by_model = choice->way == DraftWay::kModel && r.asks && governor.asks_model(i);
@@ -232,6 +231,46 @@ TEST(DraftGovernor, FollowsWhatChanges) {
   EXPECT_LT(bad.drafted_share, 0.2);
   const Chance turns_good = [](int, int64_t token) { return token < 50000 ? 0.1 : 0.97; };
   EXPECT_GT(Simulation(rows_cost(), {.tokens = 400000, .model = turns_good}).run().over_plain, 1.15);
+}
+
+// Plain steps are planned behind the one before where that costs nothing, however wrong the first times are.
+TEST(DraftGovernor, WaitsWhereThatIsFree) {
+  for (const double longer : {1.0, 1.1}) {
+    DraftGovernor governor({.forward = {{1, 300e-6}, {6, 900e-6}}}, {.drafts_max = kDrafts, .rows_max = 6});
+    bool serial = false;
+    int waited = 0;
+    for (int i = 0; i < 4000; ++i) {
+      const double disturbed = i < 30 ? 1 + i % 7 : 1;
+      const double seconds = disturbed * 310e-6 * (serial ? longer : 1);
+      governor.observe({.requests = 1, .rows = 1, .tokens = 1, .interval_s = seconds, .forward_s = seconds - 10e-6,
+                        .serial = serial});
+      governor.begin();
+      governor.add({});
+      const DraftChoice c = governor.choose();
+      EXPECT_EQ(c.way, DraftWay::kPlain);
+      serial = c.wait;
+      if (i >= 2000) waited += serial;
+    }
+    if (longer == 1) {
+      EXPECT_GT(waited, 1900);
+    } else {
+      EXPECT_LT(waited, 100);
+    }
+  }
+}
+
+// Of many requests the hopes are asked for now and then only, until drafts are in use.
+TEST(DraftGovernor, LooksSeldomAtMany) {
+  DraftGovernor governor({.forward = {{1, 300e-6}, {64, 9e-3}}}, {.drafts_max = kDrafts, .rows_max = 64});
+  int looks = 0;
+  for (int i = 0; i < 160; ++i) {
+    looks += governor.looks(32);
+    EXPECT_TRUE(governor.looks(8));
+    governor.begin();
+    for (int r = 0; r < 32; ++r) governor.add({});
+    governor.choose();
+  }
+  EXPECT_EQ(looks, 10);
 }
 
 TEST(DraftGovernor, WithoutACurveDraftsStayOff) {
