@@ -208,7 +208,7 @@ TEST(FastRows, Mix) {
   Collected first;
   for (const Kernels* k : tables()) {
     std::vector<double> m(25);
-    k->mix_products(fn.data(), 24, kWidth, x.data(), 1, m.data());
+    k->mix_products({fn.data(), 24, kWidth, kWidth, 8}, x.data(), 1, m.data());
     for (int r = 0; r < 25; ++r) {
       double want = 0;
       for (int64_t i = 0; i < kWidth; ++i) want += double{r < 24 ? fn[r * kWidth + i] : x[i]} * x[i];
@@ -258,12 +258,22 @@ TEST(FastRows, MixOfSeveralRowsIsThatOfEach) {
   for (const Kernels* k : tables()) {
     std::vector<double> alone(7 * (kRows + 1));
     for (int64_t i = 0; i < 7; ++i)
-      k->mix_products(fn.data(), kRows, kWidth, x.data() + i * kWidth, 1, alone.data() + i * (kRows + 1));
+      k->mix_products({fn.data(), kRows, kWidth, kWidth, 8}, x.data() + i * kWidth, 1, alone.data() + i * (kRows + 1));
     if (first.empty()) first = alone;
     EXPECT_EQ(alone, first) << k->isa;
     for (int64_t n = 2; n <= 7; ++n) {
       std::vector<double> together(n * (kRows + 1));
-      k->mix_products(fn.data(), kRows, kWidth, x.data(), n, together.data());
+      k->mix_products({fn.data(), kRows, kWidth, kWidth, 8}, x.data(), n, together.data());
+      EXPECT_TRUE(std::equal(together.begin(), together.end(), alone.begin())) << k->isa << " " << n;
+    }
+    // fn in eights of columns.
+    std::vector<float> eights(fn.size());
+    for (int64_t r = 0; r < kRows; ++r) {
+      for (int64_t c = 0; c < kWidth; ++c) eights[c / 8 * 8 * kRows + r * 8 + c % 8] = fn[r * kWidth + c];
+    }
+    for (int64_t n = 1; n <= 7; ++n) {
+      std::vector<double> together(n * (kRows + 1));
+      k->mix_products({eights.data(), kRows, kWidth, 8, 8 * kRows}, x.data(), n, together.data());
       EXPECT_TRUE(std::equal(together.begin(), together.end(), alone.begin())) << k->isa << " " << n;
     }
   }

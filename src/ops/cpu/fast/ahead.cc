@@ -146,9 +146,26 @@ void FastBackend::engram_ahead(At where) {
   engram_layer_ = layer;
 }
 
+// Table rows lie anywhere; those of few tokens are on their way before their layer comes.
+void FastBackend::fetch_engram(Rows set) const {
+  const int64_t columns = c_.engram_columns();
+  for (size_t e = 0; e < c_.engram.size(); ++e) {
+    const Matrix& codes = w_.layers[c_.engram[e].layer].engram.table;
+    if (codes.format != WeightFormat::kFp8Rows) continue;
+    for (int64_t i = 0; i < row_count(set); ++i) {
+      const int32_t* rows = at<int32_t>(Role::kEngramRows, i) + static_cast<int64_t>(e) * columns;
+      for (int64_t j = 0; j < columns; ++j) {
+        __builtin_prefetch(codes.data + rows[j] * codes.cols);
+        __builtin_prefetch(codes.scale + rows[j] * (codes.cols / 32));
+      }
+    }
+  }
+}
+
 void FastBackend::engram_lookup(Rows set) {
   engram_layer_ = -1;
   Backend<float>::engram_lookup(set);
+  if (row_count(set) <= kStreamRows && w_.store == nullptr) fetch_engram(set);
 }
 
 void FastBackend::engram_apply(At where) {

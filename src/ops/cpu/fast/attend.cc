@@ -82,6 +82,7 @@ void FastBackend::attend_rows(const RowStage& stage, int64_t begin, int64_t end)
 
 void FastBackend::attend(At where) {
   run_waiting();  // the records of all rows
+  mix_beside_attention_ = false;
   if (by_rows(where.rows)) return later({.run = &FastBackend::attend_rows, .at = where});
   const RowSet& set = set_of(where.rows);
   const int64_t heads = c_.num_attention_heads;
@@ -89,6 +90,13 @@ void FastBackend::attend(At where) {
   int64_t parts = 1;
   while (set.rows * parts < pool_.threads() && heads / (parts * 2) >= 2 * kLanes) parts *= 2;
   const int64_t per_part = heads / parts;
+  if (small_ && late_mix_ != nullptr && parts == 1) {  // one row
+    auto one_each = [&](int64_t begin, int64_t end) {
+      if (begin == 0) attend_rows({.at = where}, 0, 1);
+      if (end == 2) do_late_mix();
+    };
+    return parallel(2, one_each);
+  }
   auto body = [&](int64_t begin, int64_t end) {
     uint16_t* keys = scratch<uint16_t>(Slot::kKeys, keys_max() * c_.head_dim);
     for (int64_t i = begin; i < end; ++i) {

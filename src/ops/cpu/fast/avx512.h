@@ -26,7 +26,7 @@ void rotate(float* x, int64_t n, int64_t d, const float* cos, const float* sin, 
 void engram_sums(const float* x, const float* k, const double* qk, int64_t n, double* out);
 void add(float* x, const float* v, int64_t n);
 void add_gated(float* x, const float* v, float gate, int64_t n);
-void mix_products(const float* fn, int64_t rows, int64_t width, const float* x, int64_t n, double* out);
+void mix_products(const MixFn& fn, const float* x, int64_t n, double* out);
 void mix_finish(const MixCall* calls, int64_t n);
 void collapse_norm(const float* x, const float* pre, int64_t streams, int64_t n, const float* w, float eps, float* y,
                    float* out);

@@ -203,7 +203,7 @@ void FastBackend::run(std::span<const LinearCall> calls) {
   };
   if (work > kSmall) {
     parallel_with_mix(blocks, body);
-  } else if (late_mix_ != nullptr && work > kMixWork) {
+  } else if (late_mix_ != nullptr && work > kMixWork && !mix_beside_attention_) {
     auto one_each = [&](int64_t begin, int64_t end) {
       if (begin == 0) body(0, blocks);
       if (end == 2) do_late_mix();

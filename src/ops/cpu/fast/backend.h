@@ -180,6 +180,7 @@ class FastBackend final : public Backend<float> {
   void expect_next_experts(At where, Moment moment);
   void judge_guesses(int layer);
   void engram_ahead(At where);
+  void fetch_engram(Rows set) const;
   FfnTask shared_task(const ExpertWeights& shared, int64_t rows);
   // next: weights of the thread's next block (LinearCall::next).
   void up_block(const FfnTask& task, int64_t block, const ExpertRows* routed, const std::byte* next);
@@ -287,6 +288,7 @@ class FastBackend final : public Backend<float> {
   HugeMemory expert_in_;                    // words [pairs, packed hidden_size] of experts with several rows
   HugeMemory hidden_;                       // words [pairs + rows, packed intermediate size]
   const HyperWeights* late_mix_ = nullptr;  // of row 0, not done yet
+  bool mix_beside_attention_ = false;       // it has a better place than the linear layers before
   std::vector<FfnTask> tasks_;              // one for each of expert_tasks_
   std::vector<FfnTask> batch_;              // those that run together
   std::vector<int32_t> guess_;              // experts

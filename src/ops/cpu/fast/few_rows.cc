@@ -64,9 +64,25 @@ void FastBackend::keep_decoder_rows() {
   run_waiting();
   Backend<float>::keep_decoder_rows();
 }
+
+// A row needs those before it, which all have been formed; then each thread takes some of the groups.
 void FastBackend::write_global(At where) {
   run_waiting();
-  Backend<float>::write_global(where);
+  if (!by_rows(where.rows)) return Backend<float>::write_global(where);
+  const Matrix& wk = w_.layers[where.layer].indexer.wk;
+  find_complete_rows(where);
+  auto body = [&](int64_t begin, int64_t end) {
+    float *latents = stage_area(begin), *keys = wide_area(begin);
+    pool_latents(where, begin, end, latents);
+    multiply_area(wk,
+                  pack_area(kFirst, begin, wk, latents, c_.head_dim, end - begin,
+                            order_of(wk.format) != Order::kNatural),
+                  keys, c_.index_head_dim, nullptr);
+    finish_entries(where, begin, end, latents, keys);
+  };
+  const auto count = static_cast<int64_t>(complete_rows_.size()), threads = int64_t{pool_.threads()};
+  parallel(count, body, (count + threads - 1) / threads);
+  store_compressor_rows(where);
 }
 
 // ---- Stages -----------------------------------------------------------------------------------------------------

@@ -15,7 +15,10 @@ void FastBackend::leave_row(int64_t i) {
 void FastBackend::mix_rows(const float* x, int64_t n, const HyperWeights& w, const MixOut* out) {
   const int64_t coefficients = c_.hc_coefficients(), width = c_.hc_width();
   double* products = scratch<double>(Slot::kTile, n * (coefficients + 1));
-  k_.mix_products(reinterpret_cast<const float*>(w.fn.data), coefficients, width, x, n, products);
+  const bool copied = w.fn.lanes != nullptr;
+  k_.mix_products({reinterpret_cast<const float*>(copied ? w.fn.lanes : w.fn.data), coefficients, width,
+                   copied ? 8 : width, copied ? 8 * coefficients : 8},
+                  x, n, products);
   MixCall calls[kMixTogether];
   for (int64_t i = 0; i < n; ++i) {
     double* m = products + i * (coefficients + 1);

@@ -94,6 +94,12 @@ struct SoftmaxCall {
 };
 
 // The coefficients of mHC from m = fn x (5.3), for four streams.
+// mHC's fn: column k of row r is data[r * row_ld + k / 8 * step_ld + k % 8]. width: a multiple of 8.
+struct MixFn {
+  const float* data = nullptr;
+  int64_t rows = 0, width = 0, row_ld = 0, step_ld = 0;
+};
+
 struct MixCall {
   double* m = nullptr;  // [24], overwritten
   const float *scale = nullptr, *base = nullptr;
@@ -189,8 +195,7 @@ struct Kernels {
   void (*add_gated)(float* x, const float* v, float gate, int64_t n);
 
   // n rows of x, one behind the other: out[i][j] = fn row j . x row i for j < rows, out[i][rows] = x . x; in double.
-  // width: a multiple of 8.
-  void (*mix_products)(const float* fn, int64_t rows, int64_t width, const float* x, int64_t n, double* out);
+  void (*mix_products)(const MixFn& fn, const float* x, int64_t n, double* out);
   // n calls of the same iterations and eps.
   void (*mix_finish)(const MixCall* calls, int64_t n);
   // y = bf16(sum over s of pre[s] x[s * n + i]), then out = norm(y) with weights w; y and out may be the same.

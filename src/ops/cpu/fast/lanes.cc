@@ -1,6 +1,7 @@
 // A second copy of a small model's matrices (lanes.h).
 #include "ops/cpu/fast/lanes.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "ops/cpu/fast/backend.h"
@@ -21,15 +22,32 @@ Status FastBackend::keep_lanes() {
       for (Matrix* m : {&e.gate, &e.up, &e.down}) all.push_back(m);
     }
   }
+  std::vector<Matrix*> mixes;
+  for (LayerWeights& l : w_.layers) {
+    for (Matrix* m : {&l.hc_attn.fn, &l.hc_ffn.fn}) {
+      if (m->data != nullptr && m->cols % 8 == 0) mixes.push_back(m);
+    }
+  }
   size_t total = 0;
   std::vector<size_t> begin;
   for (const Matrix* m : all) {
     begin.push_back(total);
     total += lanes_bytes(*m);
   }
+  const size_t matrices = total;
+  for (const Matrix* m : mixes) total += static_cast<size_t>(m->rows * m->cols) * sizeof(float);
   small_ = total <= kBytesMax;
-  if (!small_ || total == 0 || k_.fill_lanes == nullptr) return {};
+  if (!small_ || total == 0) return {};
   DI_ASSIGN_OR_RETURN(lanes_, HugeMemory::allocate(total));
+  auto* to = reinterpret_cast<float*>(lanes_.as<std::byte>() + matrices);
+  for (Matrix* m : mixes) {  // in eights of columns: one stream instead of one a row
+    const auto* from = reinterpret_cast<const float*>(m->data);
+    m->lanes = reinterpret_cast<const std::byte*>(to);
+    for (int64_t k = 0; k < m->cols; k += 8) {
+      for (int64_t r = 0; r < m->rows; ++r, to += 8) std::copy_n(from + r * m->cols + k, 8, to);
+    }
+  }
+  if (k_.fill_lanes == nullptr) return {};
   auto fill = [&](int64_t first, int64_t last) {
     for (int64_t i = first; i < last; ++i) {
       Matrix& m = *all[static_cast<size_t>(i)];

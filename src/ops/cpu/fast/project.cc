@@ -10,6 +10,7 @@ namespace deepinfer::ops::cpu::fast {
 void FastBackend::attention_project(At where, uint32_t parts) {
   if (by_rows(where.rows)) return later({.run = &FastBackend::project_rows, .at = where, .parts = parts});
   run_waiting();
+  mix_beside_attention_ = small_;
   const LayerWeights& w = w_.layers[where.layer];
   const int64_t n = row_count(where.rows), D = c_.hidden_size, d = c_.head_dim;
   const int64_t low = c_.q_lora_rank, heads = c_.num_attention_heads, index_heads = c_.index_n_heads,

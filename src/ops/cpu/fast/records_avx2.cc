@@ -84,14 +84,14 @@ void pair_rows(const uint16_t* v, int64_t ldv, int64_t keys, int64_t channels, u
   }
 }
 
-static void mix_row(const float* fn, int64_t rows, int64_t width, const float* x, double* out) {
-  for (int64_t r = 0; r <= rows; ++r) {
-    const float* row = r < rows ? fn + r * width : x;
+static void mix_row(const MixFn& fn, const float* x, double* out) {
+  for (int64_t r = 0; r <= fn.rows; ++r) {
+    const float* row = r < fn.rows ? fn.data + r * fn.row_ld : x;
+    const int64_t step = r < fn.rows ? fn.step_ld : 8;
     __m256d low = _mm256_setzero_pd(), high = _mm256_setzero_pd();
-    for (int64_t i = 0; i < width; i += 8) {
-      low = _mm256_fmadd_pd(_mm256_cvtps_pd(_mm_loadu_ps(row + i)), _mm256_cvtps_pd(_mm_loadu_ps(x + i)), low);
-      high =
-          _mm256_fmadd_pd(_mm256_cvtps_pd(_mm_loadu_ps(row + i + 4)), _mm256_cvtps_pd(_mm_loadu_ps(x + i + 4)), high);
+    for (int64_t i = 0; i < fn.width; i += 8, row += step) {
+      low = _mm256_fmadd_pd(_mm256_cvtps_pd(_mm_loadu_ps(row)), _mm256_cvtps_pd(_mm_loadu_ps(x + i)), low);
+      high = _mm256_fmadd_pd(_mm256_cvtps_pd(_mm_loadu_ps(row + 4)), _mm256_cvtps_pd(_mm_loadu_ps(x + i + 4)), high);
     }
     // Lanes (i, i + 4), (i, i + 2), (0, 1).
     const __m256d four = _mm256_add_pd(low, high);
@@ -100,8 +100,8 @@ static void mix_row(const float* fn, int64_t rows, int64_t width, const float* x
   }
 }
 
-void mix_products(const float* fn, int64_t rows, int64_t width, const float* x, int64_t n, double* out) {
-  for (int64_t i = 0; i < n; ++i) mix_row(fn, rows, width, x + i * width, out + i * (rows + 1));
+void mix_products(const MixFn& fn, const float* x, int64_t n, double* out) {
+  for (int64_t i = 0; i < n; ++i) mix_row(fn, x + i * fn.width, out + i * (fn.rows + 1));
 }
 
 }  // namespace avx2

@@ -111,20 +111,21 @@ static double sum_lanes_pd(__m512d x) {
   return _mm_cvtsd_f64(_mm_add_sd(two, _mm_unpackhi_pd(two, two)));
 }
 
-// R rows of fn times X rows of x.
+// Rows r0 .. r0 + R - 1 of fn times X rows of x.
 template <int R, int X>
-static void mix_block(const float* fn, int64_t width, const float* x, double* out, int64_t ldo) {
+static void mix_block(const MixFn& fn, int64_t r0, const float* x, double* out, int64_t ldo) {
   __m512d acc[X][R];
   for (int i = 0; i < X; ++i) {
     for (int r = 0; r < R; ++r) acc[i][r] = _mm512_setzero_pd();
   }
-  for (int64_t k = 0; k < width; k += 8) {
+  const float* rows = fn.data + r0 * fn.row_ld;
+  for (int64_t k = 0; k < fn.width; k += 8, rows += fn.step_ld) {
     __m512d v[X];
 #pragma GCC unroll 3
-    for (int i = 0; i < X; ++i) v[i] = _mm512_cvtps_pd(_mm256_loadu_ps(x + i * width + k));
-#pragma GCC unroll 12
+    for (int i = 0; i < X; ++i) v[i] = _mm512_cvtps_pd(_mm256_loadu_ps(x + i * fn.width + k));
+#pragma GCC unroll 24
     for (int r = 0; r < R; ++r) {
-      const __m512d w = _mm512_cvtps_pd(_mm256_loadu_ps(fn + r * width + k));
+      const __m512d w = _mm512_cvtps_pd(_mm256_loadu_ps(rows + r * fn.row_ld));
 #pragma GCC unroll 3
       for (int i = 0; i < X; ++i) acc[i][r] = _mm512_fmadd_pd(w, v[i], acc[i][r]);
     }
@@ -136,18 +137,22 @@ static void mix_block(const float* fn, int64_t width, const float* x, double* ou
 
 // R at a time: their sums stay in registers.
 template <int R, int X>
-static void mix_rows(const float* fn, int64_t rows, int64_t width, const float* x, double* out) {
+static void mix_rows(const MixFn& fn, const float* x, double* out) {
   int64_t r = 0;
-  for (; r + R <= rows; r += R) mix_block<R, X>(fn + r * width, width, x, out + r, rows + 1);
-  for (; r < rows; ++r) mix_block<1, X>(fn + r * width, width, x, out + r, rows + 1);
-  for (int i = 0; i < X; ++i) mix_block<1, 1>(x + i * width, width, x + i * width, out + i * (rows + 1) + rows, 0);
+  for (; r + R <= fn.rows; r += R) mix_block<R, X>(fn, r, x, out + r, fn.rows + 1);
+  for (; r < fn.rows; ++r) mix_block<1, X>(fn, r, x, out + r, fn.rows + 1);
+  for (int i = 0; i < X; ++i) {
+    const float* row = x + i * fn.width;
+    mix_block<1, 1>({row, 1, fn.width, fn.width, 8}, 0, row, out + i * (fn.rows + 1) + fn.rows, 0);
+  }
 }
 
-void mix_products(const float* fn, int64_t rows, int64_t width, const float* x, int64_t n, double* out) {
+void mix_products(const MixFn& fn, const float* x, int64_t n, double* out) {
   int64_t i = 0;
-  for (; n - i >= 3; i += 3) mix_rows<8, 3>(fn, rows, width, x + i * width, out + i * (rows + 1));
-  if (n - i == 2) mix_rows<12, 2>(fn, rows, width, x + i * width, out + i * (rows + 1));
-  if (n - i == 1) mix_rows<12, 1>(fn, rows, width, x + i * width, out + i * (rows + 1));
+  for (; n - i >= 3; i += 3) mix_rows<8, 3>(fn, x + i * fn.width, out + i * (fn.rows + 1));
+  if (n - i == 2) mix_rows<12, 2>(fn, x + i * fn.width, out + i * (fn.rows + 1));
+  if (n - i == 1 && fn.step_ld > 8) mix_rows<24, 1>(fn, x + i * fn.width, out + i * (fn.rows + 1));
+  if (n - i == 1 && fn.step_ld == 8) mix_rows<12, 1>(fn, x + i * fn.width, out + i * (fn.rows + 1));
 }
 
 }  // namespace avx512

@@ -175,6 +175,12 @@ class Backend : public Ops {
   void decode_window(const std::byte* record, float* x) const;
   void decode_entry(const std::byte* record, float* x) const;
   void decode_key(const std::byte* page, const KvSource& source, int64_t at, float* x) const;
+  T* compressor_row(const SequenceRows& s, const KvSource& source, int64_t position) const;
+  // The parts of write_global.
+  void find_complete_rows(At where);
+  void pool_latents(At where, int64_t begin, int64_t end, float* latents);
+  void finish_entries(At where, int64_t begin, int64_t end, float* latents, float* keys);
+  void store_compressor_rows(At where);
   void write_entry(const SequenceRows& s, const RowSet& set, const KvSource& source, int64_t entry, float* latent,
                    float* key) const;
   void window_rows(int layer, const RowSet& set, const float* x, int64_t ldx);

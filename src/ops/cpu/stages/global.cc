@@ -39,68 +39,94 @@ void Backend<T>::write_entry(const SequenceRows& s, const RowSet& set, const KvS
 
 template <class T>
 void Backend<T>::write_global(At where) {
-  const RowSet& set = set_of(where.rows);
-  const LayerWeights& w = w_.layers[where.layer];
-  const LayerVectors& v = vectors_[where.layer];
-  const KvSource& source = layout_.sources[layout_.source_at(where.layer)];
-  const int64_t d = c_.head_dim, di = c_.index_head_dim, half = c_.qk_rope_head_dim / 2;
-  const int ratio = source.ratio;
-  const auto ring = [&](const SequenceRows& s, int64_t position) {
-    return reinterpret_cast<T*>(slot(s) + source.compressor_offset +
-                                (position % layout_.compressor_slots) * layout_.compressor_slot_bytes);
+  find_complete_rows(where);
+  const auto count = static_cast<int64_t>(complete_rows_.size());
+  const int64_t d = c_.head_dim, di = c_.index_head_dim;
+  float *latents = stage_rows_.data(), *keys = wide_rows_.data();  // [count, d], [count, di]
+  auto pool = [&](int64_t begin, int64_t end) { pool_latents(where, begin, end, latents + begin * d); };
+  parallel(count, pool, 8);
+  linear(w_.layers[where.layer].indexer.wk, latents, d, count, keys, di);
+  auto finish = [&](int64_t begin, int64_t end) {
+    finish_entries(where, begin, end, latents + begin * d, keys + begin * di);
   };
+  parallel(count, finish, 8);
+  store_compressor_rows(where);
+}
 
+template <class T>
+T* Backend<T>::compressor_row(const SequenceRows& s, const KvSource& source, int64_t position) const {
+  return reinterpret_cast<T*>(slot(s) + source.compressor_offset +
+                              (position % layout_.compressor_slots) * layout_.compressor_slot_bytes);
+}
+
+// Those that end a group and are not in the cache yet.
+template <class T>
+void Backend<T>::find_complete_rows(At where) {
+  const RowSet& set = set_of(where.rows);
+  const int ratio = layout_.sources[layout_.source_at(where.layer)].ratio;
   complete_rows_.clear();
   for (int i = 0; i < set.rows; ++i) {
     if (set.positions[i] >= set.of(i).cached && (set.positions[i] + 1) % ratio == 0) complete_rows_.push_back(i);
   }
-  const auto count = static_cast<int64_t>(complete_rows_.size());
-  float* latents = stage_rows_.data();  // [count, d]
-  auto pool = [&](int64_t begin, int64_t end) {
-    for (int64_t k = begin; k < end; ++k) {
-      const int row = complete_rows_[k];
-      const SequenceRows& s = set.of(row);
-      float* latent = latents + k * d;
-      const T* newer = at<T>(Role::kCompressorRows, row);
-      if (ratio == 1) {
-        for (int64_t i = 0; i < d; ++i) latent[i] = static_cast<float>(newer[i]);
-      } else {
-        const int64_t before = set.positions[row] - 1;
-        const T* older = before >= s.first_position ? at<T>(Role::kCompressorRows, row - 1) : ring(s, before);
-        for (int64_t i = 0; i < d; ++i) {
-          const T top = std::max(older[i], newer[i]), e0 = std::exp(older[i] - top), e1 = std::exp(newer[i] - top),
-                  sum = e0 + e1;
-          latent[i] = round((e0 / sum) * older[d + i] + (e1 / sum) * newer[d + i]);
-        }
+}
+
+// Places begin .. end - 1 of complete_rows_; `latents` begins with the first.
+template <class T>
+void Backend<T>::pool_latents(At where, int64_t begin, int64_t end, float* latents) {
+  const RowSet& set = set_of(where.rows);
+  const KvSource& source = layout_.sources[layout_.source_at(where.layer)];
+  const int64_t d = c_.head_dim;
+  for (int64_t k = begin; k < end; ++k, latents += d) {
+    const int row = complete_rows_[k];
+    const SequenceRows& s = set.of(row);
+    const T* newer = at<T>(Role::kCompressorRows, row);
+    if (source.ratio == 1) {
+      for (int64_t i = 0; i < d; ++i) latents[i] = static_cast<float>(newer[i]);
+    } else {
+      const int64_t before = set.positions[row] - 1;
+      const T* older =
+          before >= s.first_position ? at<T>(Role::kCompressorRows, row - 1) : compressor_row(s, source, before);
+      for (int64_t i = 0; i < d; ++i) {
+        const T top = std::max(older[i], newer[i]), e0 = std::exp(older[i] - top), e1 = std::exp(newer[i] - top),
+                sum = e0 + e1;
+        latents[i] = round((e0 / sum) * older[d + i] + (e1 / sum) * newer[d + i]);
       }
-      norm(latent, v.compressor_norm.data(), d, latent);
-      std::copy_n(latent, d, at<float>(Role::kLatent, row));
     }
-  };
-  parallel(count, pool, 8);
+    norm(latents, vectors_[where.layer].compressor_norm.data(), d, latents);
+    std::copy_n(latents, d, at<float>(Role::kLatent, row));
+  }
+}
 
-  float* keys = wide_rows_.data();  // [count, di]
-  linear(w.indexer.wk, latents, d, count, keys, di);
-  auto finish = [&](int64_t begin, int64_t end) {
-    float* cos = scratch<float>(Slot::kInput, 2 * half);
-    float* sin = cos + half;
-    for (int64_t k = begin; k < end; ++k) {
-      const int row = complete_rows_[k];
-      const int64_t entry = set.positions[row] / ratio;
-      rope_[1].table(entry * ratio, cos, sin);
-      norm(keys + k * di, v.k_norm.data(), di, keys + k * di);
-      rotate(keys + k * di, 1, di, cos, sin, false);
-      rotate(latents + k * d, 1, d, cos, sin, false);
-      write_entry(set.of(row), set, source, entry, latents + k * d, keys + k * di);
-    }
-  };
-  parallel(count, finish, 8);
+// The same places: latents and products with wk -> pages. Both are overwritten.
+template <class T>
+void Backend<T>::finish_entries(At where, int64_t begin, int64_t end, float* latents, float* keys) {
+  const RowSet& set = set_of(where.rows);
+  const KvSource& source = layout_.sources[layout_.source_at(where.layer)];
+  const int64_t d = c_.head_dim, di = c_.index_head_dim, half = c_.qk_rope_head_dim / 2;
+  float* cos = scratch<float>(Slot::kInput, 2 * half);
+  float* sin = cos + half;
+  for (int64_t k = begin; k < end; ++k, latents += d, keys += di) {
+    const int row = complete_rows_[k];
+    const int64_t entry = set.positions[row] / source.ratio;
+    rope_[1].table(entry * source.ratio, cos, sin);
+    norm(keys, vectors_[where.layer].k_norm.data(), di, keys);
+    rotate(keys, 1, di, cos, sin, false);
+    rotate(latents, 1, d, cos, sin, false);
+    write_entry(set.of(row), set, source, entry, latents, keys);
+  }
+}
 
-  if (ratio == 1) return;
+template <class T>
+void Backend<T>::store_compressor_rows(At where) {
+  const RowSet& set = set_of(where.rows);
+  const KvSource& source = layout_.sources[layout_.source_at(where.layer)];
+  if (source.ratio == 1) return;
   for (const SequenceRows& s : set.sequences) {
     for (int r = std::max(0, s.rows - layout_.compressor_slots); r < s.rows; ++r) {
       const int64_t position = s.first_position + r;
-      if (position >= s.cached) std::copy_n(at<T>(Role::kCompressorRows, s.first_row + r), 2 * d, ring(s, position));
+      if (position >= s.cached)
+        std::copy_n(at<T>(Role::kCompressorRows, s.first_row + r), 2 * c_.head_dim,
+                    compressor_row(s, source, position));
     }
   }
 }
