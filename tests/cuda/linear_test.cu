@@ -77,6 +77,7 @@ struct OnDevice {
                   scale_stride = static_cast<int64_t>(s.size()) / count,
                   tile_stride = static_cast<int64_t>(tiles.n) / count;
     w = {codes.p, scales.p, n, k, format, code_stride, scale_stride};
+    if (format == WeightFormat::kFp8) arrange_fp8(codes.p, codes.n, nullptr);
     if (format != WeightFormat::kFp4) return;
     tiles.poison();
     for (int i = 0; i < count; ++i)

@@ -1,9 +1,14 @@
-// FP4 weights as the kernels read them.
+// FP8 and FP4 weights as the kernels read them.
 #include "ops/cuda/linear.h"
 #include "ops/cuda/weights.cuh"
 
 namespace deepinfer::ops::cuda {
 namespace {
+
+__global__ void arrange_words_kernel(uint32_t* words, size_t n) {
+  const size_t i = static_cast<size_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i < n) words[i] = spread_fp8(words[i]);
+}
 
 // A thread a word of 8 codes.
 __global__ void arrange_kernel(const uint8_t* codes, const uint8_t* scales, int n, int chunks, uint8_t* out) {
@@ -20,6 +25,11 @@ __global__ void arrange_kernel(const uint8_t* codes, const uint8_t* scales, int 
 }
 
 }  // namespace
+
+void arrange_fp8(void* codes, size_t bytes, cudaStream_t stream) {
+  arrange_words_kernel<<<static_cast<unsigned>((bytes / 4 + 255) / 256), 256, 0, stream>>>(
+      static_cast<uint32_t*>(codes), bytes / 4);
+}
 
 size_t arranged_fp4_bytes(int n, int k) {
   return static_cast<size_t>((n + 31) / 32) * (k / kChunk) * 2 * kFp4TileBytes;

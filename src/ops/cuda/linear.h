@@ -41,8 +41,9 @@ struct Packing {
 };
 constexpr Packing packing_of(WeightFormat format, int rows) { return {format, rows <= kStreamRows}; }
 
-// FP8 and bf16: row-major [n][k], with ue8m0 scales [n/32][k/32] for FP8. FP4: codes and scales together as
-// arrange_fp4() lays them, no `scales`. For groups: `codes_stride` and `scales_stride` are bytes between experts.
+// FP8 and bf16: row-major [n][k], FP8 after arrange_fp8() and with ue8m0 scales [n/32][k/32]. FP4: codes and scales
+// together as arrange_fp4() lays them, no `scales`. Codes take less than 4 GiB. For groups: `codes_stride` and
+// `scales_stride` are bytes between experts.
 struct LinearWeights {
   const void* codes;
   const uint8_t* scales;
@@ -64,6 +65,9 @@ struct LinearOutput {
 struct GroupTile {
   int expert, first_row, rows;
 };
+
+// FP8 weights as the kernels read them, in place: `bytes` of codes, a multiple of 4 and 4-byte aligned. Once.
+void arrange_fp8(void* codes, size_t bytes, cudaStream_t stream);
 
 // FP4 weights in the order in which the kernels read them, from row-major codes (two a byte, low nibble first) and
 // scales [n][k/32]. All in device memory; out: arranged_fp4_bytes(n, k), 16-byte aligned.

@@ -63,34 +63,48 @@ struct WeightStage {
     if constexpr (F::kRowBytes == 64) return row * 64 + (v * 16);
     return row * F::kRowBytes + ((v ^ (row % 2 * 4)) * 16);
   }
-  // One of 128 producing threads starts its copies.
-  __device__ __forceinline__ static void issue(uint32_t stage, const uint8_t* codes, const uint8_t* scales, int n,
-                                               int k, int row0, int chunk, int thread) {
-    if constexpr (kFormat == WeightFormat::kFp4) return issue_tiles(stage, codes, n, k, row0, chunk, thread);
-    const int64_t row_stride = static_cast<int64_t>(k / kChunk) * F::kRowBytes;
+};
+
+// One of 128 producing threads: where its copies of a chunk come from and go to.
+template <WeightFormat kFormat, int kRows>
+struct Producer {
+  using F = Fragment<kFormat>;
+  using S = WeightStage<kFormat, kRows>;
+  static constexpr bool kTiles = kFormat == WeightFormat::kFp4;  // of 16 rows, with their scales
+  static constexpr int kPassRows = kWarpgroup / S::kRowVectors, kPasses = kRows / kPassRows,
+                       kChunkBytes = kTiles ? 2 * kFp4TileBytes : F::kRowBytes;
+  uint32_t place, offset[kPasses], scale_offset = 0;  // bytes from the codes (scales) of the matrix
+
+  __device__ __forceinline__ Producer(int n, int k, int row0, int thread) {
+    const int chunks = k / kChunk, row = thread / S::kRowVectors, v = thread % S::kRowVectors;
+    place = S::place(row, v);
 #pragma unroll
-    for (int i = 0; i < kRows * kRowVectors / kWarpgroup; ++i) {
-      const int at = i * kWarpgroup + thread, row = at / kRowVectors, v = at % kRowVectors;
-      async_load<16>(stage + place(row, v),
-                     codes + min(row0 + row, n - 1) * row_stride + static_cast<int64_t>(chunk) * F::kRowBytes + v * 16);
+    for (int i = 0; i < kPasses; ++i) {
+      const int r = row0 + row + i * kPassRows;
+      if constexpr (kTiles) {
+        offset[i] = static_cast<uint32_t>(fp4_tile(min(r / 16, (n - 1) / 16), 0, chunks)) + r % 16 * 64 + v * 16;
+      } else {
+        offset[i] = static_cast<uint32_t>(min(r, n - 1)) * static_cast<uint32_t>(chunks * F::kRowBytes) + v * 16;
+      }
     }
-    if constexpr (kScaleRows > 0) {
-      if (thread >= kScaleRows) return;
-      const int64_t row = min(row0 + thread * F::kScaleRows, n - 1) / F::kScaleRows;
-      async_load<4>(stage + kCodeBytes + thread * 4, scales + row * (k / 32) + chunk * 4);
+    if constexpr (kTiles) {
+      const int r = row0 + thread;
+      scale_offset = static_cast<uint32_t>(fp4_tile(min(r / 16, (n - 1) / 16), 0, chunks)) + 1024 + r % 16 * 4;
+    } else if constexpr (S::kScaleRows > 0) {
+      scale_offset = static_cast<uint32_t>(min(row0 + thread * F::kScaleRows, n - 1) / F::kScaleRows) * (k / 32);
     }
   }
-  // FP4: tiles of 16 rows.
-  __device__ __forceinline__ static void issue_tiles(uint32_t stage, const uint8_t* codes, int n, int k, int row0,
-                                                     int chunk, int thread) {
-    const int chunks = k / kChunk, last = (n - 1) / 16;
-    const auto tile = [&](int row) { return codes + fp4_tile(min((row0 + row) / 16, last), chunk, chunks); };
+  __device__ __forceinline__ void issue(uint32_t stage, const uint8_t* codes, const uint8_t* scales, int chunk,
+                                        int thread) const {
+    codes += static_cast<int64_t>(chunk) * kChunkBytes;
 #pragma unroll
-    for (int i = 0; i < kRows * kRowVectors / kWarpgroup; ++i) {
-      const int at = i * kWarpgroup + thread, row = at / kRowVectors, v = at % kRowVectors;
-      async_load<16>(stage + place(row, v), tile(row) + row % 16 * 64 + v * 16);
+    for (int i = 0; i < kPasses; ++i) async_load<16>(stage + place + i * kPassRows * F::kRowBytes, codes + offset[i]);
+    if constexpr (kTiles) {
+      async_load<4>(stage + S::kCodeBytes + thread * 4, codes + scale_offset);
+    } else if constexpr (S::kScaleRows > 0) {
+      if (thread < S::kScaleRows)
+        async_load<4>(stage + S::kCodeBytes + thread * 4, scales + scale_offset + chunk * 4);
     }
-    if (thread < kRows) async_load<4>(stage + kCodeBytes + thread * 4, tile(thread) + 1024 + thread % 16 * 4);
   }
 };
 
@@ -101,10 +115,10 @@ struct Operand {
   using F = Fragment<kFormat>;
   uint32_t a[4][4];
 
-  // row: this lane's first row of the stage (the second is 8 further).
+  // place, scale_place: of this lane's first row in the stage (the second is 8 further).
   template <int kRows>
-  __device__ __forceinline__ void expand(uint32_t stage, int row, int quad, int half, const Shifts& shifts) {
-    using S = WeightStage<kFormat, kRows>;
+  __device__ __forceinline__ void expand(uint32_t stage, uint32_t place, uint32_t scale_place, int quad, int half,
+                                         const Shifts& shifts) {
     constexpr int kHalfVectors = F::kVectors > 1 ? F::kVectors / 2 : 1;
     uint4 v[2][F::kVectors];
     uint32_t scales[2] = {}, f[F::kFactors];
@@ -113,10 +127,10 @@ struct Operand {
 #pragma unroll
       for (int i = 0; i < kHalfVectors; ++i) {
         const int vector = F::kVectors > 1 ? half * kHalfVectors + i : 0;
-        v[h][vector] = shared_load(stage + S::place(row + 8 * h, vector * 4 + quad));
+        v[h][vector] = shared_load(stage + (place ^ (vector * 64)) + 8 * h * F::kRowBytes);
       }
       if constexpr (F::kScaleRows > 0)
-        scales[h] = shared_load_word(stage + S::kCodeBytes + (row + 8 * h) / F::kScaleRows * 4);
+        scales[h] = shared_load_word(stage + scale_place + (F::kScaleRows == 1 ? 32 * h : 0));
     }
     F::factors(scales[0], scales[1], quad, f);
 #pragma unroll
@@ -128,16 +142,14 @@ struct Operand {
   }
 };
 
-// Starts acc (+)= half a chunk of weights x tokens.
+// Starts acc (+)= half a chunk of weights x tokens (the descriptor of the chunk's first step).
 template <WeightFormat kFormat, int kTokens>
-__device__ __forceinline__ void multiply_half(const Operand<kFormat>& w, int half, const uint8_t* tokens, bool first,
+__device__ __forceinline__ void multiply_half(const Operand<kFormat>& w, int half, uint64_t tokens, bool first,
                                               float (&acc)[kTokens / 2]) {
   wgmma_fence();
 #pragma unroll
-  for (int j = 0; j < 4; ++j) {
-    const uint8_t* b = tokens + 2 * (4 * half + j) * kCoreBytes;
-    wgmma_bf16<kTokens>(acc, w.a[j], matrix_descriptor(b, kCoreBytes, kGroupChunkBytes), !first || half + j > 0);
-  }
+  for (int j = 0; j < 4; ++j)
+    wgmma_bf16<kTokens>(acc, w.a[j], tokens + (4 * half + j) * (2 * kCoreBytes >> 4), !first || half + j > 0);
   wgmma_commit();
 }
 
@@ -210,22 +222,22 @@ __global__ __launch_bounds__((kRowGroups + 1) * kWarpgroup, kCtas) void rows_ker
 
   if (group == kRowGroups) {
     if constexpr (kCtas == 1) registers_down<40>();
-    const auto issue_weights = [&](int c) {
-      const int stage = (c - first) % kStages;
-      Weights::issue(shared_address(shared + stage * kStageBytes) + kTokenBytes, t.codes, t.scales, p.n, p.k, t.row0, c,
-                     thread);
+    const Producer<kFormat, kRows> producer(p.n, p.k, t.row0, thread);
+    const auto issue_weights = [&](int c, int stage) {
+      producer.issue(shared_address(shared + stage * kStageBytes) + kTokenBytes, t.codes, t.scales, c, thread);
       barrier_arrive_after_loads(full + stage);
     };
     const int early = chosen_late ? first : min(last, first + kStages);
-    for (int c = first; c < early; ++c) issue_weights(c);
+    for (int c = first; c < early; ++c) issue_weights(c, c - first);
     if (!chosen_late) wait_for_inputs();
+    int stage = 0, round = 0;
     for (int c = first; c < last; ++c) {
-      const int stage = (c - first) % kStages, round = (c - first) / kStages;
       if (round > 0) barrier_wait(empty + stage, (round - 1) & 1);
       if (thread == 0)
         load_tokens<!kCluster>(p.packed, t.group, p.chunks, c, blockIdx.x % 2, shared + stage * kStageBytes,
                                full + stage);
-      if (c >= early) issue_weights(c);
+      if (c >= early) issue_weights(c, stage);
+      if (++stage == kStages) stage = 0, ++round;
     }
     cluster_sync();
     if constexpr (kCluster) cluster_sync();
@@ -243,6 +255,9 @@ __global__ __launch_bounds__((kRowGroups + 1) * kWarpgroup, kCtas) void rows_ker
     if (kCluster && lane == 0) barrier_arrive(barrier);
     if (!kCluster && lane < 2) barrier_arrive_remote(barrier, lane);
   };
+  constexpr int kScaleRows = Fragment<kFormat>::kScaleRows == 0 ? 1 : Fragment<kFormat>::kScaleRows;
+  const uint32_t place = Weights::place(row_in_tile, quad),
+                 scale_place = Weights::kCodeBytes + row_in_tile / kScaleRows * 4;
   Operand<kFormat> even, odd;
   int stage = 0, phase = 0;
   const int step = kCluster ? last - first : p.quarter;
@@ -251,13 +266,14 @@ __global__ __launch_bounds__((kRowGroups + 1) * kWarpgroup, kCtas) void rows_ker
     // between, or the compiler would wait for them every time.
     const int end = min(last, begin + step);
     for (int chunk = begin; chunk < end; ++chunk) {
-      const uint8_t* tokens = shared + stage * kStageBytes;
-      const uint32_t weights = shared_address(tokens) + kTokenBytes;
+      const uint8_t* at = shared + stage * kStageBytes;
+      const uint64_t tokens = matrix_descriptor(at, kCoreBytes, kGroupChunkBytes);
+      const uint32_t weights = shared_address(at) + kTokenBytes;
       barrier_wait(full + stage, phase);
       if constexpr (kCtas > 1) {  // registers are short, and the other CTA keeps the tensor cores busy
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          even.template expand<kRows>(weights, row_in_tile, quad, half, p.shifts);
+          even.template expand<kRows>(weights, place, scale_place, quad, half, p.shifts);
           multiply_half<kFormat, kTokens>(even, half, tokens, chunk == begin, acc);
           wgmma_wait<0>();
           even.keep_alive();
@@ -266,12 +282,12 @@ __global__ __launch_bounds__((kRowGroups + 1) * kWarpgroup, kCtas) void rows_ker
         if (++stage == kStages) stage = 0, phase ^= 1;
         continue;
       }
-      even.template expand<kRows>(weights, row_in_tile, quad, 0, p.shifts);
+      even.template expand<kRows>(weights, place, scale_place, quad, 0, p.shifts);
       multiply_half<kFormat, kTokens>(even, 0, tokens, chunk == begin, acc);
       wgmma_wait<1>();
       odd.keep_alive();
       if (chunk > begin) release(empty + (stage == 0 ? kStages - 1 : stage - 1));
-      odd.template expand<kRows>(weights, row_in_tile, quad, 1, p.shifts);
+      odd.template expand<kRows>(weights, place, scale_place, quad, 1, p.shifts);
       multiply_half<kFormat, kTokens>(odd, 1, tokens, false, acc);
       wgmma_wait<1>();
       even.keep_alive();
@@ -309,8 +325,9 @@ __global__ __launch_bounds__((kRowGroups + 1) * kWarpgroup, kCtas) void rows_ker
     }
     cluster_sync();  // nobody leaves while its shared memory is being read
   } else {
+    cluster_arrive();  // in front of the stores, or it would wait until they are complete
     store_tile<kTokens, kRows, kOutput>(p, t, row_in_tile, quad, kCut == Cut::kWhole ? acc : total, shared);
-    cluster_sync();  // nobody leaves while the other may still write to it
+    cluster_wait();  // nobody leaves while the other may still write to it
   }
 }
 

@@ -111,6 +111,11 @@ Status Backend::upload_stack(const std::vector<std::vector<const Matrix*>>& expe
   const auto round_up = [](int64_t bytes) { return (bytes + 255) / 256 * 256; };
   const int64_t code_bytes = round_up(rows * padded_row), scale_bytes = round_up(all_scale_rows * padded_scale),
                 arranged = fp4 ? round_up(arranged_fp4_bytes(n, k)) : 0;
+  if (code_bytes >= int64_t{1} << 32) {
+    return make_error(Code::kUnsupported,
+                      "a matrix of {} MiB is too large for the CUDA backend, which takes less than 4 GiB",
+                      code_bytes >> 20);
+  }
   // FP4: row-major copies of one expert pass through a buffer of their own.
   Arena passing;
   Arena& arena = fp4 ? passing : arena_;
@@ -125,6 +130,7 @@ Status Backend::upload_stack(const std::vector<std::vector<const Matrix*>>& expe
     uint8_t* const scale = static_cast<uint8_t*>(scales) + (fp4 ? 0 : e * scale_bytes);
     DI_RETURN_IF_ERROR(copy_stack(experts[e], code, scale));
     if (fp4) arrange_fp4(code, scale, n, k, static_cast<uint8_t*>(tiles) + e * arranged, stream_);
+    if (first.format == WeightFormat::kFp8) arrange_fp8(code, rows * padded_row, stream_);
   }
   if (const cudaError_t error = cudaStreamSynchronize(stream_); error != cudaSuccess)
     return cuda_error("take the weights", error);

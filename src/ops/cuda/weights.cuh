@@ -40,6 +40,21 @@ struct Fragment;
 
 // Codes spread to exponent and mantissa fields are the value times 2^-120 (FP8) or 2^-126 (FP4); the factor undoes
 // that.
+// FP8 weights lie row by row as published, but the bits of each word of four codes (arrange_fp8(), linear.h) are where
+// few shifts bring them to the fields of bf16 (bits 15 and 10 .. 4: s e3 .. e0 m2 .. m0). Codes 0 and 2, in the low and
+// in the high half: in place. Codes 1 and 3: s, e0 and m four to the right of their fields, e3 .. e1 four to the left.
+//   bit    15 14 13 12 11 10  9  8  7  6  5  4  3  2  1  0
+//   code    0  1  1  1  1  0  0  0  0  0  0  0  1  1  1  1
+//   part    s e3 e2 e1  s e3 e2 e1 e0 m2 m1 m0 e0 m2 m1 m0
+__host__ __device__ constexpr uint32_t spread_fp8(uint32_t word) {
+  constexpr int kPlace[2][8] = {{4, 5, 6, 7, 8, 9, 10, 15}, {0, 1, 2, 3, 12, 13, 14, 11}};  // of bits m0 .. s
+  uint32_t out = 0;
+  for (int i = 0; i < 4; ++i) {
+    for (int bit = 0; bit < 8; ++bit) out |= (word >> (8 * i + bit) & 1) << (kPlace[i % 2][bit] + i / 2 * 16);
+  }
+  return out;
+}
+
 template <>
 struct Fragment<WeightFormat::kFp8> {
   static constexpr int kVectors = 2, kVectorStep = 64, kRowBytes = 128, kScaleRows = 32, kFactors = 2;
@@ -54,8 +69,8 @@ struct Fragment<WeightFormat::kFp8> {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const uint32_t word = word_of(v[h][j / 4], j % 4);
-      a[h] = scale_pair(((word * s.by8) & 0x80008000u) | ((word * s.by4) & 0x07f007f0u), f[j / 4]);
-      a[2 + h] = scale_pair((word & 0x80008000u) | ((word >> 4) & 0x07f007f0u), f[j / 4]);
+      a[h] = scale_pair(word & 0x87f087f0u, f[j / 4]);
+      a[2 + h] = scale_pair(((word * s.by4) & 0x80f080f0u) | ((word >> 4) & 0x07000700u), f[j / 4]);
     }
   }
 };
