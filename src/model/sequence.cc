@@ -100,9 +100,15 @@ Status Sequence::append(std::span<const int32_t> tokens, int32_t outputs, std::v
     DI_RETURN_IF_ERROR(model_->ops().synchronize());
     commit_rows(part, images);
     if (rows > 0) {
-      values_.resize(rows * vocabulary);
-      DI_RETURN_IF_ERROR(model_->ops().read(Role::kLogits, 0, rows, values_));
-      logits->insert(logits->end(), values_.begin(), values_.end());
+      const ops::Buffer buffer = model_->ops().buffer(Role::kLogits);
+      if (model_->ops().capabilities().host_memory && buffer.element == ops::Element::kFloat) {
+        const auto* values = static_cast<const float*>(buffer.data);
+        logits->insert(logits->end(), values, values + rows * vocabulary);
+      } else {
+        values_.resize(rows * vocabulary);
+        DI_RETURN_IF_ERROR(model_->ops().read(Role::kLogits, 0, rows, values_));
+        logits->insert(logits->end(), values_.begin(), values_.end());
+      }
     }
     at += n;
   }

@@ -202,7 +202,8 @@ void FastBackend::run(std::span<const LinearCall> calls) {
     }
   };
   if (work > kSmall) {
-    parallel_with_mix(blocks, body);
+    // A small model's blocks are even, and over before a thread could help another.
+    parallel_with_mix(blocks, body, small_ ? (blocks + pool_.threads() - 1) / pool_.threads() : 1);
   } else if (late_mix_ != nullptr && work > kMixWork && !mix_beside_attention_) {
     auto one_each = [&](int64_t begin, int64_t end) {
       if (begin == 0) body(0, blocks);

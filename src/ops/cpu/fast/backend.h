@@ -248,7 +248,7 @@ class FastBackend final : public Backend<float> {
   void do_late_mix();
   // body over [0, n) on all threads, with a late mix beside it.
   template <class Body>
-  void parallel_with_mix(int64_t n, Body&& body);
+  void parallel_with_mix(int64_t n, Body&& body, int64_t grain = 1);
   void enter_rows(int64_t first, int64_t n, const HyperWeights& w, const float* norm_weight);
   static constexpr int64_t kMixTogether = 3;  // rows that share the loads of mHC's fn
   void pass_rows(Rows rows, bool leave, const At* enter, Sublayer entered);
@@ -302,8 +302,8 @@ class FastBackend final : public Backend<float> {
 };
 
 template <class Body>
-void FastBackend::parallel_with_mix(int64_t n, Body&& body) {
-  if (late_mix_ == nullptr) return parallel(n, body);
+void FastBackend::parallel_with_mix(int64_t n, Body&& body, int64_t grain) {
+  if (late_mix_ == nullptr) return parallel(n, body, grain);
   auto both = [&](int64_t begin, int64_t end) {
     if (begin == 0) do_late_mix();
     if (end > 1) body(std::max<int64_t>(begin, 1) - 1, end - 1);

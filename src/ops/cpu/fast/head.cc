@@ -49,7 +49,8 @@ void FastBackend::draft_logits(int index) {
       k_.add(at<float>(Role::kLogits, s) + first, base + first, last - first);
     }
   };
-  parallel((vocab + kBlockRows - 1) / kBlockRows, form);
+  const int64_t blocks = (vocab + kBlockRows - 1) / kBlockRows, threads = pool_.threads();
+  parallel(blocks, form, small_ ? (blocks + threads - 1) / threads : 1);
 }
 
 }  // namespace deepinfer::ops::cpu::fast
