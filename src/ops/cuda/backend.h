@@ -227,8 +227,9 @@ class Backend : public Ops {
   const int32_t* classes_ = nullptr;
   const int64_t* engram_constants_ = nullptr;  // per Engram layer: multipliers, primes, offsets
   // Scratch of a stage.
+  static constexpr int kGatherRows = 1024;  // rows that in_fp4_ holds
   uint8_t* packed_ = nullptr;
-  uint8_t *in_fp8_ = nullptr, *in_bf16_ = nullptr, *in_fp4_ = nullptr;  // kSublayerIn; the last for few rows
+  uint8_t *in_fp8_ = nullptr, *in_bf16_ = nullptr, *in_fp4_ = nullptr;  // kSublayerIn
   struct {
     int rows = 0;
     bool fp8 = false, bf16 = false, fp4 = false;

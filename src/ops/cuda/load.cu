@@ -330,7 +330,7 @@ Status Backend::take_scratch() {
   DI_RETURN_IF_ERROR(take(packed, &packed_));
   DI_RETURN_IF_ERROR(take(packed_bytes(packed_rows, static_cast<int>(D)), &in_fp8_));
   DI_RETURN_IF_ERROR(take(packed_bytes(packed_rows, static_cast<int>(D)), &in_bf16_));
-  DI_RETURN_IF_ERROR(take(packed_bytes(kStreamRows, static_cast<int>(D)), &in_fp4_));
+  DI_RETURN_IF_ERROR(take(packed_bytes(kGatherRows, static_cast<int>(D)), &in_fp4_));
   DI_RETURN_IF_ERROR(take(packed_bytes(packed_rows, static_cast<int>(std::max(D, inter))), &side_packed_));
   DI_RETURN_IF_ERROR(take(packed_rows * 2 * inter * 2, &side_wide_));
   DI_RETURN_IF_ERROR(take(most * widest * 2, &wide_));

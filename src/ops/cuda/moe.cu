@@ -131,35 +131,39 @@ __global__ __launch_bounds__(kGroupThreads) void group_kernel(const int32_t* ids
   }
 }
 
-// hidden = bf16(silu(min(g, limit)) * clamp(u) * weight) of [rows][gate | up], packed for the matrix behind. A warp a
-// chunk of a row.
-__global__ __launch_bounds__(128) void swiglu_kernel(const bf16* gate_up, int rows, int inter, int chunks, float limit,
-                                                     const float* weights, const int32_t* pair, Packing packing,
-                                                     uint8_t* packed) {
+constexpr int kSwigluWarps = 4;
+
+// hidden = bf16(silu(min(g, limit)) * clamp(u) * weight) of [rows][gate | up], packed for the matrix behind. Block x: a
+// row; its chunks are shared out to the warps of all blocks y.
+__global__ __launch_bounds__(32 * kSwigluWarps) void swiglu_kernel(const bf16* gate_up, int inter, int chunks,
+                                                                   float limit, const float* weights,
+                                                                   const int32_t* pair, Packing packing,
+                                                                   uint8_t* packed) {
   wait_for_inputs();
   start_next_kernel();
-  const int at = blockIdx.x * 4 + threadIdx.x / 32, row = at / chunks, chunk = at % chunks,
-            i = kChunk * chunk + 4 * (threadIdx.x % 32);
-  if (row >= rows) return;
+  const int row = blockIdx.x;
   float weight = 1.0f;
   if (pair != nullptr) {
     if (pair[row] < 0) return;
     weight = weights[pair[row]];
   }
-  uint2 out{};
-  if (i < inter) {
-    const bf16* x = gate_up + static_cast<int64_t>(row) * 2 * inter + i;
-    const uint2 gates = *reinterpret_cast<const uint2*>(x), ups = *reinterpret_cast<const uint2*>(x + inter);
-    const auto *gate = reinterpret_cast<const bf16*>(&gates), *up = reinterpret_cast<const bf16*>(&ups);
-    bf16* h = reinterpret_cast<bf16*>(&out);
+  for (int chunk = blockIdx.y * kSwigluWarps + threadIdx.x / 32; chunk < chunks; chunk += gridDim.y * kSwigluWarps) {
+    const int i = kChunk * chunk + 4 * (threadIdx.x % 32);
+    uint2 out{};
+    if (i < inter) {
+      const bf16* x = gate_up + static_cast<int64_t>(row) * 2 * inter + i;
+      const uint2 gates = *reinterpret_cast<const uint2*>(x), ups = *reinterpret_cast<const uint2*>(x + inter);
+      const auto *gate = reinterpret_cast<const bf16*>(&gates), *up = reinterpret_cast<const bf16*>(&ups);
+      bf16* h = reinterpret_cast<bf16*>(&out);
 #pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      const float g = fminf(value(gate[e]), limit), u = fminf(fmaxf(value(up[e]), -limit), limit),
-                  v = g / (1.0f + expf(-g)) * u;
-      h[e] = rounded(pair != nullptr ? v * weight : v);
+      for (int e = 0; e < 4; ++e) {
+        const float g = fminf(value(gate[e]), limit), u = fminf(fmaxf(value(up[e]), -limit), limit),
+                    v = g / (1.0f + expf(-g)) * u;
+        h[e] = rounded(pair != nullptr ? v * weight : v);
+      }
     }
+    pack_chunk(out, packing, packed, row, chunks, chunk);
   }
-  pack_chunk(out, packing, packed, row, chunks, chunk);
 }
 
 // Four channels a thread.
@@ -205,7 +209,9 @@ void Backend::route(At where) {
 void Backend::swiglu(const bf16* gate_up, int rows, int inter, Packing packing, const float* weights,
                      const int32_t* pair, uint8_t* packed, cudaStream_t stream) {
   const int chunks = (inter + kChunk - 1) / kChunk;
-  launch_next(swiglu_kernel, (rows * chunks + 3) / 4, 128, 0, stream, gate_up, rows, inter, chunks,
+  // Many rows fill the GPU by themselves; of packed ones most may be padding, whose blocks cost their launch.
+  const int blocks = rows >= 256 ? 2 : (chunks + kSwigluWarps - 1) / kSwigluWarps;
+  launch_next(swiglu_kernel, dim3(rows, blocks), 32 * kSwigluWarps, 0, stream, gate_up, inter, chunks,
               static_cast<float>(c_.swiglu_limit), weights, pair, packing, packed);
 }
 
@@ -227,7 +233,9 @@ void Backend::experts(At where, const ExpertRows& rows) {
               expert_tile_count_);
   const Packing packing = packing_of(WeightFormat::kFp4, per_tile);
   const LinearOutput gate_up{expert_gate_up_, Output::kBf16, 2 * inter};
-  if (packing.stream && rows.input.data == buffer(Role::kSublayerIn).data && packed_in_.fp4 && packed_in_.rows == n) {
+  if (packing.stream && n <= kGatherRows) {  // tiles gather their rows
+    if (rows.input.data != buffer(Role::kSublayerIn).data || !packed_in_.fp4 || packed_in_.rows != n)
+      pack_activations(rows.input.data, n, D, packing, nullptr, in_fp4_, stream_), packed_in_.fp4 = false;
     linear_grouped(l.w1_w3, in_fp4_, expert_tiles_, expert_tile_count_, max_tiles, per_tile, gate_up, stream_, nullptr,
                    expert_source_);
   } else {
