@@ -254,6 +254,7 @@ class Stages {
                    .source = positions};
     must(b_->begin(Rows::kDecoder, batch));
     b_->embed(Rows::kDecoder);
+    b_->hc_enter({0, Rows::kDecoder}, Sublayer::kAttention);
     must(b_->synchronize());
     // The embedding's rows are alike in all streams; two layers spread them.
     for (int l = 0; l < 2; ++l)
@@ -390,10 +391,11 @@ void decode_layers(Stages& s, const Ceilings& c, bool quick, const std::map<int,
     s.begin(rows, 1, 32 * 1024);
     Backend& b = s.ops();
     const auto at = [](int i) { return At{Synthetic::kFirstReuse + i % 2, Rows::kDecoder}; };
-    // One layer for a profiler: ncu --profile-from-start off.
+    // One layer and the indexer for a profiler: ncu --profile-from-start off.
     cudaProfilerStart();
     s.layer(at(0).layer);
     s.enter_next(at(0).layer, at(1).layer);
+    b.select({1, Rows::kDecoder});
     Stages::must(b.synchronize());
     cudaProfilerStop();
     const int calls = rows <= 8 ? 40 : 16;
@@ -452,6 +454,10 @@ void prefill_layers(Stages& s, const Ceilings& c, bool quick) {
     s.begin(1, kRowsMax, context);
     Backend& b = s.ops();
     const auto at = [](int i) { return At{Synthetic::kFirstReuse + i % 2, Rows::kDecoder}; };
+    cudaProfilerStart();
+    b.select({1, Rows::kDecoder});
+    Stages::must(b.synchronize());
+    cudaProfilerStop();
     const double attend = s.us([&](int i) { b.attend(at(i)); }, 2, false);
     report({.bench = kName,
             .name = fmt::format("attend_prefill_{}k", context / 1024),
