@@ -339,7 +339,7 @@ Status Backend::take_scratch() {
       take(most * ((c_.hidden_size + kMixSlice - 1) / kMixSlice) * (c_.hc_coefficients() + 1) * 4, &mix_));
   DI_RETURN_IF_ERROR(take(most * most_experts * 4, &gate_scores_));
   DI_RETURN_IF_ERROR(take(static_cast<size_t>(limits_.sequences_max) * c_.vocab_size * 4, &base_logits_));
-  score_columns_ = (limits_.context_max + 7) / 8 * 8;
+  score_columns_ = (limits_.context_max + 63) / 64 * 64;
   score_rows_ = static_cast<int>(std::clamp<int64_t>((int64_t{256} << 20) / (2 * score_columns_), 1, rows));
   DI_RETURN_IF_ERROR(take(score_rows_ * score_columns_ * 2, &scores_));
   DI_RETURN_IF_ERROR(take(score_rows_ * ((score_columns_ / c_.candidate_block_size + 8) / 8 * 8) * 2, &block_scores_));

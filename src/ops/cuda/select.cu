@@ -1,63 +1,22 @@
 // The indexer (spec/model.md 8): scores by tensor cores and the bf16 chain of 8.2, candidate blocks, exact top-k by
-// radix selection of 16-bit keys. Equal scores prefer the lower index.
+// radix selection of 16-bit keys. Equal scores prefer the lower index. select_wide.cu has the one for the official
+// shape.
 #include <algorithm>
 #include <bit>
 
 #include "ops/cuda/backend.h"
 #include "ops/cuda/hopper.cuh"
 #include "ops/cuda/launch.h"
+#include "ops/cuda/select.cuh"
 #include "ops/cuda/weights.cuh"
 
 namespace deepinfer::ops::cuda {
 namespace {
 
-// A bf16 score as an unsigned key that orders like it; +0 and -0 are one key. 0 stands for "not there".
-__device__ __forceinline__ uint16_t ordered_key(bf16 x) {
-  const uint16_t b = __bfloat16_as_ushort(x);
-  if ((b & 0x7fff) == 0) return 0x8000;
-  return b & 0x8000 ? static_cast<uint16_t>(~b) : static_cast<uint16_t>(b | 0x8000);
-}
-constexpr uint16_t kPinned = 0xff80;                  // +infinity
-constexpr uint16_t kLargestFinite = 0x7f7f | 0x8000;  // 8.4: block maxima are capped there
-
-struct ScoreArguments {
-  RowView v;
-  const bf16 *q, *weights;
-  const std::byte* pages;
-  const int32_t* candidates;  // null: all visible entries
-  uint16_t* keys;             // [rows of this launch][columns]
-  float* scores;              // kept scores, or null
-  int64_t page_stride, key_offset, key_scale_offset, columns, score_columns;
-  // shifts: log2 of entries
-  int first_row, page_shift, key_data_bytes, key_scale_bytes, heads, ratio, topk, candidate_blocks, candidate_size,
-      candidate_shift;
-};
-
-// Entries that a row scores: all visible ones, or those of its candidate blocks laid back to back.
-struct Scored {
-  int visible, count;
-  const int32_t* blocks;  // null: identity
-
-  __device__ Scored(const ScoreArguments& a, int row) {
-    visible = count = (a.v.positions[row] + 1) / a.ratio;
-    blocks = nullptr;
-    if (a.candidates == nullptr) return;
-    const int32_t* kept = a.candidates + static_cast<int64_t>(row) * a.candidate_blocks;
-    if (kept[0] < 0) return;
-    blocks = kept;
-    // The newest block is always kept and may be a partial one.
-    count = (a.candidate_blocks - 1) * a.candidate_size + visible - kept[a.candidate_blocks - 1] * a.candidate_size;
-    count = min(count, a.candidate_blocks * a.candidate_size);
-  }
-  __device__ int entry(int i, int shift) const {
-    return blocks == nullptr ? i : (blocks[i >> shift] << shift) + (i & ((1 << shift) - 1));
-  }
-};
-
 constexpr int kScoreWarps = 8;
 
-// For 64 dims. A warp scores 8 entries at a time against all heads. Lane (n, quad) holds dims kDim / 4 * quad .. of
-// entry n: one scale block or half of one. q is laid in the same order, so keys need no shuffle.
+// For heads of kDim channels. A warp scores 8 entries at a time against all heads. Lane (n, quad) holds dims
+// kDim / 4 * quad .. of entry n: one scale block or half of one. q is laid in the same order, so keys need no shuffle.
 template <int kDim>
 __global__ __launch_bounds__(32 * kScoreWarps) void score_kernel(const ScoreArguments a) {
   constexpr int kLaneDims = kDim / 4, kSteps = kDim / 16, kMaxHeads = 32;
@@ -123,126 +82,6 @@ __global__ __launch_bounds__(32 * kScoreWarps) void score_kernel(const ScoreArgu
       a.keys[static_cast<int64_t>(blockIdx.y) * a.columns + i] = ordered_key(total);
       if (a.scores != nullptr) a.scores[static_cast<int64_t>(row) * a.score_columns + entry] = value(total);
     }
-  }
-}
-
-// For 128 dims. A warpgroup scores 64 entries at a time: keys are the A operand, expanded in registers like FP4 weights
-// (weights.cuh), the row's heads the B operand. Column 8 i + 2 quad + e of B holds head 8 i + quad + 4 e, so that each
-// lane finds the heads of its chain (8.2) in its own accumulators.
-constexpr int kWideThreads = 256, kWideHeads = 32;
-
-struct KeyTile {
-  uint4 code[2];
-  uint32_t scale[2];
-};
-struct KeyPlace {
-  int64_t block[2];
-  int offset[2];
-};
-
-__global__ __launch_bounds__(kWideThreads, 2) void score_wide_kernel(const ScoreArguments a, const Shifts shifts) {
-  using F = Fragment<WeightFormat::kFp4>;
-  // [4 groups of heads][16 cores][8 heads][16 bytes]
-  __shared__ __align__(128) uint8_t heads[kWideHeads / 8 * 16 * 128];
-  wait_for_inputs();
-  start_next_kernel();
-  const int row = a.first_row + blockIdx.y, lane = threadIdx.x % 32, quad = lane % 4,
-            group = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 128, 0);
-  const SequenceRows s = a.v.sequences[a.v.sequence[row]];
-  const Scored scored(a, row);
-  if (a.scores == nullptr && scored.visible <= a.topk) return;  // every entry is taken
-#pragma unroll
-  for (int i = threadIdx.x; i < kWideHeads * 64; i += kWideThreads) {
-    const int column = i / 64, pair = i % 64, j = pair / 8, e = pair / 4 % 2, q = pair % 4;
-    const int head = column / 8 * 8 + column % 8 / 2 + column % 2 * 4;
-    uint32_t u = 0;
-    if (head < a.heads) {
-      const bf16* x = a.q + (static_cast<int64_t>(row) * a.heads + head) * 128;
-      const int c = packed_column(WeightFormat::kFp4, q, j, e, 0);
-      u = __bfloat16_as_ushort(x[c]) |
-          static_cast<uint32_t>(__bfloat16_as_ushort(x[packed_column(WeightFormat::kFp4, q, j, e, 1)])) << 16;
-    }
-    *reinterpret_cast<uint32_t*>(heads + column / 8 * 2048 + (2 * j + e) * 128 + column % 8 * 16 + q * 4) = u;
-  }
-  bf16 weight[kWideHeads / 4];
-#pragma unroll
-  for (int i = 0; i < kWideHeads / 4; ++i)
-    weight[i] = quad + 4 * i < a.heads ? a.weights[static_cast<int64_t>(row) * a.heads + quad + 4 * i] : rounded(0.0f);
-  async_proxy_fence();
-  __syncthreads();
-
-  const int tiles = (scored.count + 63) / 64, step = gridDim.x * (kWideThreads / 128),
-            in_tile = 16 * (threadIdx.x % 128 / 32) + lane / 4;
-  const auto look_up = [&](int tile, KeyPlace* to) {
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const int entry = scored.entry(min(64 * tile + in_tile + 8 * h, scored.count - 1), a.candidate_shift);
-      to->block[h] = a.v.blocks[s.first_block + (entry >> a.page_shift)];
-      to->offset[h] = entry & ((1 << a.page_shift) - 1);
-    }
-  };
-  const auto load = [&](const KeyPlace& from, KeyTile* to) {
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const auto* page = reinterpret_cast<const uint8_t*>(a.pages + from.block[h] * a.page_stride);
-      to->code[h] =
-          *reinterpret_cast<const uint4*>(page + a.key_offset + static_cast<int64_t>(from.offset[h]) * 64 + 16 * quad);
-      to->scale[h] =
-          *reinterpret_cast<const uint32_t*>(page + a.key_scale_offset + static_cast<int64_t>(from.offset[h]) * 4);
-    }
-  };
-  // Scores one tile; then the keys two tiles and the places four tiles ahead are on their way.
-  const auto score = [&](int tile, KeyTile* keys, KeyPlace* place) {
-    uint4 v[2][1] = {{keys->code[0]}, {keys->code[1]}};
-    uint32_t f[2], operand[8][4];
-    F::factors(keys->scale[0], keys->scale[1], quad, f);
-#pragma unroll
-    for (int j = 0; j < 8; ++j) Fp4Record::expand(v, j, f, shifts, operand[j]);
-    load(*place, keys);
-    look_up(tile + 4 * step, place);
-    float dot[kWideHeads / 2];
-    wgmma_fence();
-#pragma unroll
-    for (int j = 0; j < 8; ++j)
-      wgmma_bf16<kWideHeads>(dot, operand[j], matrix_descriptor(heads + 2 * j * 128, 128, 2048), j > 0);
-    wgmma_commit();
-    wgmma_wait<0>();
-#pragma unroll
-    for (int j = 0; j < 8; ++j)
-      asm volatile("" ::"r"(operand[j][0]), "r"(operand[j][1]), "r"(operand[j][2]), "r"(operand[j][3]));
-    // Both of a lane's entries at once: heads quad, quad + 4, ..
-    __nv_bfloat162 chain(rounded(0.0f), rounded(0.0f));
-#pragma unroll
-    for (int i = 0; i < kWideHeads / 4; ++i) {
-      const int at = i / 2 * 4 + i % 2;
-      const __nv_bfloat162 positive(rounded(fmaxf(dot[at], 0.0f)), rounded(fmaxf(dot[at + 2], 0.0f)));
-      // weights of heads that are not there are 0
-      chain = __hfma2(positive, __nv_bfloat162(weight[i], weight[i]), chain);
-    }
-    const __nv_bfloat162 c0 = __hadd2_rn(chain, __shfl_down_sync(0xffffffffu, chain, 2)),
-                         total = __hadd2_rn(c0, __shfl_down_sync(0xffffffffu, c0, 1));
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const int i = 64 * tile + in_tile + 8 * h;
-      if (quad != 0 || i >= scored.count) continue;
-      const bf16 score = h == 0 ? total.x : total.y;
-      a.keys[static_cast<int64_t>(blockIdx.y) * a.columns + i] = ordered_key(score);
-      if (a.scores != nullptr)
-        a.scores[static_cast<int64_t>(row) * a.score_columns + scored.entry(i, a.candidate_shift)] = value(score);
-    }
-    __syncwarp();
-  };
-  int tile = blockIdx.x * (kWideThreads / 128) + group;
-  if (tile >= tiles) return;
-  KeyTile keys[2];
-  KeyPlace places[2];
-  look_up(tile, &places[0]), look_up(tile + step, &places[1]);
-  load(places[0], &keys[0]), load(places[1], &keys[1]);
-  look_up(tile + 2 * step, &places[0]), look_up(tile + 3 * step, &places[1]);
-#pragma unroll 1
-  for (; tile < tiles; tile += 2 * step) {  // two at a time, so that no copy of registers waits for loads
-    score(tile, &keys[0], &places[0]);
-    if (tile + step < tiles) score(tile + step, &keys[1], &places[1]);
   }
 }
 
@@ -361,16 +200,16 @@ __device__ void select_best(const uint16_t* keys, int n, int keep, Take take) {
   }
 }
 
-__device__ void select_blocks(const ScoreArguments& a, int32_t* out, uint16_t* maxima, int64_t maxima_columns) {
+__device__ void select_blocks(const ScoreArguments& a) {
   const int row = a.first_row + blockIdx.x;
   const int visible = (a.v.positions[row] + 1) / a.ratio, blocks = (visible + a.candidate_size - 1) / a.candidate_size;
-  int32_t* kept = out + static_cast<int64_t>(row) * a.candidate_blocks;
+  int32_t* kept = a.kept + static_cast<int64_t>(row) * a.candidate_blocks;
   if (blocks <= a.candidate_blocks) {
     if (threadIdx.x == 0) kept[0] = -1;
     return;
   }
   const uint16_t* keys = a.keys + static_cast<int64_t>(blockIdx.x) * a.columns;
-  uint16_t* top = maxima + static_cast<int64_t>(blockIdx.x) * maxima_columns;
+  uint16_t* top = a.maxima + static_cast<int64_t>(blockIdx.x) * a.maxima_columns;
   for (int b = threadIdx.x; b < blocks; b += kSelectThreads) {
     uint32_t best = 0;  // of even and of odd places
     const int first = b * a.candidate_size;
@@ -393,10 +232,10 @@ __device__ void select_blocks(const ScoreArguments& a, int32_t* out, uint16_t* m
   select_best(top, blocks, a.candidate_blocks, [&](int i, int position) { kept[position] = i; });
 }
 
-__device__ void select_entries(const ScoreArguments& a, int32_t* out) {
+__device__ void select_entries(const ScoreArguments& a) {
   const int row = a.first_row + blockIdx.x;
   const Scored scored(a, row);
-  int32_t* selected = out + static_cast<int64_t>(row) * a.topk;
+  int32_t* selected = a.selected + static_cast<int64_t>(row) * a.topk;
   if (scored.count <= a.topk) {
     for (int i = threadIdx.x; i < a.topk; i += kSelectThreads)
       selected[i] = i < scored.count ? scored.entry(i, a.candidate_shift) : -1;
@@ -407,12 +246,10 @@ __device__ void select_entries(const ScoreArguments& a, int32_t* out) {
 }
 
 // Block y = 0 selects a row's entries; 1 its candidate blocks.
-__global__ __launch_bounds__(kSelectThreads) void select_kernel(const ScoreArguments a, int32_t* entries,
-                                                                int32_t* candidates, uint16_t* maxima,
-                                                                int64_t maxima_columns) {
+__global__ __launch_bounds__(kSelectThreads) void select_kernel(const ScoreArguments a) {
   wait_for_inputs();
   start_next_kernel();
-  blockIdx.y == 0 ? select_entries(a, entries) : select_blocks(a, candidates, maxima, maxima_columns);
+  blockIdx.y == 0 ? select_entries(a) : select_blocks(a);
 }
 
 __global__ void clear_scores_kernel(float* scores, int64_t n) {
@@ -444,26 +281,27 @@ void Backend::select(At where) {
   a.heads = static_cast<int>(c_.index_n_heads), a.ratio = layer.ratio, a.topk = static_cast<int>(c_.index_topk);
   a.candidate_blocks = static_cast<int>(c_.candidate_topk_blocks),
   a.candidate_size = static_cast<int>(c_.candidate_block_size);
-  const bool source_of_candidates = where.layer == c_.candidate_source_layer_id,
-             filtered = where.layer > c_.candidate_source_layer_id;
-  if (filtered) a.candidates = at<int32_t>(Role::kCandidates);
+  a.selected = at<int32_t>(Role::kSelected);
+  if (where.layer == c_.candidate_source_layer_id) a.kept = at<int32_t>(Role::kCandidates);
+  if (where.layer > c_.candidate_source_layer_id) a.candidates = at<int32_t>(Role::kCandidates);
   if (limits_.keep_scores) {
     a.scores = at<float>(Role::kIndexScores);
     clear_scores_kernel<<<256, 256, 0, stream_>>>(a.scores, static_cast<int64_t>(set.rows) * a.score_columns);
   }
-  const int64_t maxima_columns = (score_columns_ / a.candidate_size + 8) / 8 * 8;
+  a.maxima = block_scores_;
+  a.maxima_columns = (score_columns_ / a.candidate_size + 8) / 8 * 8;
   for (int first = 0; first < set.rows; first += score_rows_) {
     const int n = std::min(score_rows_, set.rows - first);
     a.first_row = first;
+    if (select_wide_fits(a)) {
+      select_wide(a, n, multiprocessors_, stream_);
+      continue;
+    }
     // As many CTAs as the GPU holds at once, spread over the rows.
     const int ctas = std::clamp(2 * multiprocessors_ / n, 1, 256);
-    if (c_.index_head_dim == 128) {
-      launch_next(score_wide_kernel, dim3(ctas, n), kWideThreads, 0, stream_, a, Shifts{});
-    } else {
-      score_kernel<64><<<dim3(ctas, n), 32 * kScoreWarps, 0, stream_>>>(a);
-    }
-    launch_next(select_kernel, dim3(n, source_of_candidates ? 2 : 1), kSelectThreads, 0, stream_, a,
-                at<int32_t>(Role::kSelected), at<int32_t>(Role::kCandidates), block_scores_, maxima_columns);
+    const auto score = c_.index_head_dim == 128 ? score_kernel<128> : score_kernel<64>;
+    score<<<dim3(ctas, n), 32 * kScoreWarps, 0, stream_>>>(a);
+    launch_next(select_kernel, dim3(n, a.kept != nullptr ? 2 : 1), kSelectThreads, 0, stream_, a);
   }
 }
 
