@@ -13,6 +13,8 @@ namespace deepinfer::engine {
 namespace {
 
 constexpr float kForgetOwn = 0.9f;    // of how often an answer's drafts came true
+constexpr int kManyAnswers = 16;      // in a step: of more, every fourth is enough to learn from
+constexpr int64_t kManyShare = 4;
 constexpr float kLeast = 0.05f;       // chance of a text draft that is thought of
 constexpr float kModelWeight = 2;     // of the governor's prior beside the answer's own rounds, in rounds
 constexpr int kFirstRounds = 4;       // of an answer, which the prior is made of
@@ -141,7 +143,8 @@ void Speculation::learn_of(const StepJob& job, size_t i, Answer& a) {
   if (tokens.empty()) return;
   if (d.text_known) {
     d.text.append(tokens);
-    if (d.history) d.history->append(d.text.text(), d.text.size() - tokens.size());
+    if (d.history && (std::ssize(job.answers) <= kManyAnswers || a.id % kManyShare == 0))
+      d.history->append(d.text.text(), d.text.size() - tokens.size());
     d.guessed = false;
   }
   const int verified = job.plan->samples[i].rows - 1, accepted = static_cast<int>(tokens.size()) - 1;
