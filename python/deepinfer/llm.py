@@ -17,9 +17,9 @@ Prompt = Union[str, Sequence[int], np.ndarray]
 # Engine arguments of DeepInfer 0.1.0 -> options of docs/configuration.md.
 _OPTIONS = {"max_model_len": "context", "max_num_seqs": "sequences", "max_num_batched_tokens": "rows"}
 # Options that may be given under their own name, with underscores.
-_OWN_OPTIONS = ("device", "backend", "threads", "context", "prefill", "sequences", "rows", "cache", "cache_mb", "keep", "ban_tokens",
-                "top_k_max", "drafts", "draft_confidence", "draft_text", "draft_history", "draft_ahead", "grammar_timeout", "grammar_threads",
-                "grammar_cache_bytes")
+_OWN_OPTIONS = ("device", "backend", "threads", "pin_threads", "host_experts", "ram", "context", "prefill", "sequences", "rows", "cache",
+                "cache_mb", "keep", "ban_tokens", "top_k_max", "drafts", "draft_confidence", "draft_text", "draft_history", "draft_ahead",
+                "grammar_timeout", "grammar_threads", "grammar_cache_bytes")
 # Arguments of 0.1.0 that mean what happens anyway: the values that are accepted, and why others are not.
 _ONE_RANK = "one process uses one device here"
 _FIXED = {

@@ -265,11 +265,22 @@ class OpenTest(unittest.TestCase):
         for more in ({"model": "/no/such/model"}, {"load_format": "other"}, {"expert_parallel_size": 2}, {"data_parallel_size": 4},
                      {"engine_type": "PROMPT"}, {"tokens_per_block": 64}, {"max_model_len": 1}, {"threads": 0}, {"backend": "fast5"},
                      {"max_model_len": 64, "context": 64}, {"gpu_memory_utilization": 0}, {"seed": -1}, {"tokenizer": "/no/such"},
-                     {"revision": "main"}, {"config": "/no/such.toml"}):
+                     {"revision": "main"}, {"config": "/no/such.toml"}, {"host_experts": -1}, {"host_experts": 4097}, {"ram": "much"},
+                     {"draft_history": "maybe"}):
             with self.assertRaises(ValueError, msg=str(more)):
                 LLM(**{"model": MODEL, **more})
         with self.assertRaisesRegex(TypeError, "max_num_seq"):
             LLM(MODEL, max_num_seq=4)
+
+    def test_every_option_of_the_documentation_is_an_argument(self):  # T2
+        named = re.findall(r"^\| `--[^|]*\| `(\w+)` \|[^|]*\|[^|]*\|[^|]*\bpython\b[^|]*\|", (ROOT / "docs/configuration.md").read_text(), re.M)
+        self.assertGreater(len(named), 20)
+        with self.assertRaises(TypeError) as refused:
+            LLM(MODEL, no_such_option=1)
+        known = re.findall(r"\w+", str(refused.exception))
+        self.assertEqual([n for n in named if n not in known and n != "model"], [])
+        with LLM(MODEL, max_model_len=128, max_num_seqs=2, threads=1, pin_threads=True, host_experts=4, ram="4GiB", draft_history=False) as llm:
+            self.assertTrue(llm.generate("Once", greedy(2))[0])
 
     def test_dummy_weights_decode_sequence_and_close(self):
         with LLM(MODEL, load_format="dummy", max_model_len=128, max_num_seqs=2, decode_sequence=False, chunked_prefill=True) as llm:
