@@ -35,15 +35,9 @@ Result<std::unique_ptr<ops::Ops>> make_cpu_ops(const std::string& backend, int t
 }
 
 // One core is left to the engine, which watches for the end of a step, and one to the rest of the program.
-Result<std::unique_ptr<ops::Ops>> open_gpu(int device, const ComputeOptions& options) {
-  const std::optional<int> count = host_experts_count(options.host_experts);
-  if (!count) {
-    return make_error(Code::kInvalidArgument,
-                      "The host's experts (--host-experts) are \"{}\"; it must be off, auto or a number up to {}.",
-                      options.host_experts, kHostExpertsMax);
-  }
-  ops::CudaOptions cuda{.host_experts = *count, .progress = options.on_copied};
-  if (*count != 0) {
+Result<std::unique_ptr<ops::Ops>> open_gpu(int device, int host_experts, const ComputeOptions& options) {
+  ops::CudaOptions cuda{.host_experts = host_experts, .progress = options.on_copied};
+  if (host_experts != 0) {
     const int threads = options.threads > 0 ? options.threads : std::max(1, available_cores() - 2);
     cuda.host = ops::make_cpu_ops(threads, options.pin_threads);
   }
@@ -56,6 +50,12 @@ Result<std::unique_ptr<ops::Ops>> make_ops(const ComputeOptions& options, std::s
   if (const std::string error = device_error(options.device); !error.empty()) {
     return make_error(Code::kInvalidArgument, "The device \"{}\" {}.", options.device, error);
   }
+  const std::optional<int> host_experts = host_experts_count(options.host_experts);
+  if (!host_experts) {
+    return make_error(Code::kInvalidArgument,
+                      "The host's experts (--host-experts) are \"{}\"; it must be off, auto or a number up to {}.",
+                      options.host_experts, kHostExpertsMax);
+  }
   const bool cuda_backend = options.backend == "cuda";
   if (gpu_index(options.device).has_value() || cuda_backend) {
     if (options.device == "cpu" || !(options.backend.empty() || cuda_backend)) {
@@ -63,14 +63,18 @@ Result<std::unique_ptr<ops::Ops>> make_ops(const ComputeOptions& options, std::s
                         "The backend {} and the device {} contradict each other; leave one out.", options.backend,
                         options.device);
     }
-    return open_gpu(gpu_index(options.device).value_or(0), options);
+    return open_gpu(gpu_index(options.device).value_or(0), *host_experts, options);
   }
   if (options.device == "auto" && options.backend.empty()) {
-    Result<std::unique_ptr<ops::Ops>> gpu = open_gpu(0, options);
+    Result<std::unique_ptr<ops::Ops>> gpu = open_gpu(0, *host_experts, options);
     if (gpu.ok()) return gpu;
     if (note != nullptr && gpu.status().code() != Code::kNotFound) {
       *note = fmt::format("Computing on the CPU: {}", gpu.status().message());
     }
+  }
+  if (note != nullptr && *host_experts > 0) {
+    *note += fmt::format("{}--host-experts {} is without effect, since no GPU computes.", note->empty() ? "" : " ",
+                         *host_experts);
   }
   return make_cpu_ops(options.backend, options.threads > 0 ? options.threads : available_cores(),
                       options.pin_threads);

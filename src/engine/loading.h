@@ -39,7 +39,8 @@ struct ComputeOptions {
 };
 
 // kInvalidArgument for names that do not exist or contradict each other; with a GPU named, what open_cuda_ops
-// (ops/cuda_backend.h) says of it. `note`, if given: set to a sentence where auto passed over a GPU.
+// (ops/cuda_backend.h) says of it. `note`, if given, must be empty: it becomes a sentence where auto passed over a GPU,
+// and one where host_experts has no effect.
 Result<std::unique_ptr<ops::Ops>> make_ops(const ComputeOptions& options, std::string* note = nullptr);
 
 // Bf16 operations a second that the device can do at most: of a CPU measured (ops/cpu/peak.h), of a GPU from its

@@ -98,6 +98,26 @@ TEST_F(LoadingTest, AGpuIsToldWhatTheHostComputes) {
   EXPECT_NE(answer("some").find("must be off, auto or a number"), std::string::npos) << answer("some");
 }
 
+TEST_F(LoadingTest, WithoutAGpuTheHostsExpertsAreSaidToBeWithoutEffect) {
+  ComputeOptions options{.device = "cpu", .threads = 1, .library_dir = dir_.string(), .host_experts = "12"};
+  std::string note;
+  EXPECT_TRUE(make_ops(options, &note).ok());
+  EXPECT_EQ(note, "--host-experts 12 is without effect, since no GPU computes.");
+  install_fake(Code::kUnavailable);
+  options.device = "auto";
+  EXPECT_TRUE(make_ops(options, &(note = "")).ok());
+  EXPECT_NE(note.find("Computing on the CPU: "), std::string::npos);
+  EXPECT_NE(note.find(". --host-experts 12 is without effect"), std::string::npos) << note;
+  for (const char* usual : {"off", "auto"}) {
+    options.device = "cpu";
+    options.host_experts = usual;
+    EXPECT_TRUE(make_ops(options, &(note = "")).ok());
+    EXPECT_EQ(note, "");
+  }
+  options.host_experts = "some";
+  EXPECT_EQ(make_ops(options).status().code(), Code::kInvalidArgument) << "on a CPU as well";
+}
+
 TEST_F(LoadingTest, AGpuByNumber) {
   install_fake(Code::kUnavailable);
   EXPECT_EQ(made("cuda:1"), "plain");
