@@ -93,13 +93,13 @@ struct SoftmaxCall {
   float* denominators = nullptr;      // [lanes]
 };
 
-// The coefficients of mHC from m = fn x (5.3), for four streams.
 // mHC's fn: column k of row r is data[r * row_ld + k / 8 * step_ld + k % 8]. width: a multiple of 8.
 struct MixFn {
   const float* data = nullptr;
   int64_t rows = 0, width = 0, row_ld = 0, step_ld = 0;
 };
 
+// The coefficients of mHC from m = fn x (5.3), for four streams.
 struct MixCall {
   double* m = nullptr;  // [24], overwritten
   const float *scale = nullptr, *base = nullptr;
