@@ -186,11 +186,20 @@ void TierStack::give_up_late(double now_s) {
   for (const auto& [ticket, put] : puts_) {
     if (now_s - put.begun_s > options_.level_timeout_s) late.push_back(ticket);
   }
+  if (late.empty()) return;
+  counted_ = true;
   std::ranges::sort(late);
+  const Status slow = make_error(Code::kDeadlineExceeded, "no answer within {} s", options_.level_timeout_s);
+  for (size_t level = 0; level < levels_.size(); ++level) {
+    std::erase_if(ours_[level], [&](const auto& open) {
+      if (!std::ranges::binary_search(late, open.second)) return false;
+      put_answered(level, puts_.at(open.second), slow);
+      return true;
+    });
+  }
   for (const Ticket ticket : late) {
     const Put& p = puts_.at(ticket);
-    if (!p.silent)
-      completions_.push_back({ticket, p.ok ? Status() : Status(Code::kDeadlineExceeded, "a tier is slow"), 0});
+    if (!p.silent) completions_.push_back({ticket, p.ok ? Status() : slow, 0});
     puts_.erase(ticket);
   }
 }
@@ -215,11 +224,13 @@ std::vector<TierLevelStats> TierStack::published() const {
 
 size_t TierStack::poll(std::span<Completion> done) {
   std::array<Completion, 64> answers;
+  bool more = false;
   for (size_t level = 0; level < levels_.size(); ++level) {
     const size_t n = levels_[level]->poll(answers);
+    more |= n == answers.size();
     for (size_t i = 0; i < n; ++i) level_answered(level, answers[i]);
   }
-  give_up_late(now());
+  if (!more) give_up_late(now());  // else what seems late may be among the answers to come
   publish();
   size_t n = 0;
   for (; n < done.size() && !completions_.empty(); completions_.pop_front())

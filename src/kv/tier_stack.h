@@ -38,8 +38,8 @@ struct TierLevelStats {
 struct TierStackOptions {
   double level_timeout_s = 2;
   int puts_max = 256;  // in flight; more are refused
-  // Called by poll() with a sentence when kFailuresTold writes of a level have failed in a row: once, until the level
-  // writes again.
+  // Called by poll() with a sentence when kFailuresTold writes of a level in a row have failed or had no answer in time:
+  // once, until the level writes again.
   std::function<void(const std::string&)> on_trouble;
 };
 

@@ -115,7 +115,6 @@ TEST(TierStack, WhatIsBroughtUpKeepsItsTenantAndTime) {
   EXPECT_EQ(above->stats().records, 0);
 }
 
-// A tier that lies, is away or never answers costs a miss of that level only.
 // A level whose writes all fail is told once, and what failed is not counted as written.
 TEST(TierStack, AWriteFailureIsToldOnce) {
   class Failing : public FakeTier {
@@ -147,6 +146,24 @@ TEST(TierStack, AWriteFailureIsToldOnce) {
   EXPECT_EQ(told.size(), 2u);
 }
 
+TEST(TierStack, WritesWithoutAnswerAreToldAsFailed) {
+  class Silent : public FakeTier {
+   public:
+    Silent() : FakeTier({}, 1) {}
+    size_t poll(std::span<Completion>) override { return 0; }
+  };
+  std::vector<std::string> told;
+  TierStack stack({std::make_shared<HostTier>(HostTierOptions{.bytes_max = 1 << 20}), std::make_shared<Silent>()},
+                  {.level_timeout_s = 0.01, .on_trouble = [&told](const std::string& s) { told.push_back(s); }});
+  User u(stack);
+  for (uint8_t i = 0; i < kFailuresTold + 2; ++i) EXPECT_TRUE(u.put(i));
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_NE(told[0].find("\"fake\" failed: no answer within 0.01 s"), std::string::npos) << told[0];
+  EXPECT_EQ(stack.level_count(1).put_failures, kFailuresTold + 2);
+  EXPECT_EQ(stack.level_count(0).put_failures, 0);
+}
+
+// A tier that lies, is away or never answers costs a miss of that level only.
 TEST(TierStack, ABadLevelHidesNothing) {
   for (const TierFaults& faults : {TierFaults{.flip = 1}, TierFaults{.cut = 1}, TierFaults{.error = 1},
                                    TierFaults{.lost_completion = 1}, TierFaults{.lost_record = 1}}) {
