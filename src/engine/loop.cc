@@ -40,6 +40,13 @@ FinishReason finish_reason(sched::EndReason end, const Answer& a) {
   return FinishReason::kFailed;
 }
 
+// Without a prefix cache nothing of a request is kept for others.
+DraftOptions draft_options(const EngineOptions& options) {
+  DraftOptions o = options.drafts;
+  o.history = o.history && options.prefix_cache;
+  return o;
+}
+
 }  // namespace
 
 sched::SchedulerConfig scheduler_config(const ExecutorInfo& info, const EngineOptions& options) {
@@ -89,7 +96,7 @@ Engine::Impl::Impl(std::unique_ptr<StepExecutor> e, std::unique_ptr<sched::Sched
       runner(*executor, *scheduler, tokenizer ? &*tokenizer : nullptr, options.cpu_times,
              [](const void* self) { return static_cast<const Impl*>(self)->now(); }, this),
       drafts_max(options.drafts.mode == DraftMode::kOff ? 0 : options.drafts.drafts_max),
-      speculation(options.drafts, executor->info(), draft_costs(*executor, options.drafts), options.overlap) {
+      speculation(draft_options(options), executor->info(), draft_costs(*executor, options.drafts), options.overlap) {
   if (tokenizer) vocabulary = recipe::OutputVocabulary(*tokenizer);
   limits.vocab_size = executor->info().vocab_size;
   limits.context_max = executor->info().context_max;
