@@ -28,15 +28,18 @@ Status FastBackend::keep_lanes() {
       if (m->data != nullptr && m->cols % 8 == 0) mixes.push_back(m);
     }
   }
-  size_t total = 0;
+  size_t total = 0, weights = 0;
   std::vector<size_t> begin;
   for (const Matrix* m : all) {
     begin.push_back(total);
     total += lanes_bytes(*m);
+    // One without such a copy counts as well: BF16, or FP4 of an odd width.
+    weights += m->data == nullptr || has_lanes(*m) ? lanes_bytes(*m) : static_cast<size_t>(m->rows * m->cols) * 2;
   }
+  if (k_.fill_lanes == nullptr) total = 0;
   const size_t matrices = total;
   for (const Matrix* m : mixes) total += static_cast<size_t>(m->rows * m->cols) * sizeof(float);
-  small_ = total <= kBytesMax;
+  small_ = weights + (total - matrices) <= kBytesMax;
   if (!small_ || total == 0) return {};
   DI_ASSIGN_OR_RETURN(lanes_, HugeMemory::allocate(total));
   auto* to = reinterpret_cast<float*>(lanes_.as<std::byte>() + matrices);
