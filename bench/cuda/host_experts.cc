@@ -16,6 +16,8 @@
 
 #include "base/thread_pool.h"
 #include "bench/bench.h"
+#include "bench/cuda/full_width.h"
+#include "bench/must.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/random_checkpoint.h"
 #include "model/kv_memory.h"
@@ -33,12 +35,6 @@ using namespace deepinfer;
 
 constexpr int kContext = 4096, kRowsMax = 256;
 
-void must(const Status& s) {
-  if (s.ok()) return;
-  std::printf("measuring failed: %s\n", s.message().c_str());
-  std::exit(1);
-}
-
 struct Arguments {
   std::string folder;
   int layers = 3, experts = 128;
@@ -46,25 +42,6 @@ struct Arguments {
   bool quick = false;
   std::vector<int> counts;
 };
-
-checkpoint::ModelConfig config_of(const Arguments& a) {
-  checkpoint::ModelConfig c;
-  c.vocab_size = 16384;
-  c.image_token_id = 5;
-  c.dspark_noise_token_id = 6;
-  c.num_hidden_layers = a.layers;
-  c.compress_ratios.assign(static_cast<size_t>(a.layers), 1);
-  c.compress_ratios[0] = 0;
-  c.kv_source_layer_ids = c.index_source_layer_ids = {1};
-  c.candidate_source_layer_id = 1;
-  c.engram_layer_ids.clear();
-  c.engram_num_embeddings.clear();
-  c.num_nextn_predict_layers = 0;
-  c.dspark_target_layer_ids.clear();
-  c.n_routed_experts = a.experts;
-  must(c.complete());
-  return c;
-}
 
 // Mean seconds of a step of `rows` rows.
 double step_s(model::Sequence& s, int rows, int steps, std::mt19937& random) {
@@ -193,7 +170,7 @@ int run(int argc, char** argv) {
   if (a.counts.empty()) a.counts = {0, a.experts / 8, a.experts / 4, a.experts / 2, ops::kAutoHostExperts};
   const double start = wall_seconds();
   if (!std::filesystem::exists(a.folder + "/config.json")) {
-    must(checkpoint::write_random_checkpoint(config_of(a), a.folder, {.seed = 5}));
+    must(checkpoint::write_random_checkpoint(full_width(a.layers, a.experts), a.folder, {.seed = 5}));
     std::printf("checkpoint written in %.1f s\n", wall_seconds() - start);
   }
   Result<checkpoint::Checkpoint> opened = checkpoint::Checkpoint::open(a.folder);

@@ -11,10 +11,9 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <vector>
 
+#include "bench/cuda/full_width.h"
 #include "checkpoint/config.h"
 #include "ops/weights.h"
 
@@ -40,22 +39,7 @@ class Synthetic {
     for (uint8_t& x : scales_) x = static_cast<uint8_t>(120 + word() % 2);
     for (float& x : floats_) x = (static_cast<float>(word()) * 0x1p-32f - 0.5f) * 0.02f;
 
-    config_.vocab_size = 16384;
-    config_.image_token_id = 5;
-    config_.dspark_noise_token_id = 6;
-    config_.num_hidden_layers = kLayers;
-    config_.compress_ratios = {0, 1, 1, 1};
-    config_.kv_source_layer_ids = config_.index_source_layer_ids = {1};
-    config_.candidate_source_layer_id = 1;
-    config_.engram_layer_ids.clear();
-    config_.engram_num_embeddings.clear();
-    config_.num_nextn_predict_layers = 0;
-    config_.dspark_target_layer_ids.clear();
-    config_.n_routed_experts = experts;
-    if (const auto status = config_.complete(); !status.ok()) {
-      std::printf("the synthetic configuration is wrong: %s\n", status.message().c_str());
-      std::exit(1);
-    }
+    config_ = full_width(kLayers, experts);
     weights_.embed = matrix(WeightFormat::kBf16, config_.vocab_size, config_.hidden_size);
     weights_.head = matrix(WeightFormat::kBf16, config_.vocab_size, config_.hidden_size);
     weights_.norm = vector(config_.hidden_size);
