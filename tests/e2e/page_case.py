@@ -1,5 +1,5 @@
-"""What tests of the page before a stand-in server share: a browser and the server for all tests, a page of its own for each.
-Needs Chromium."""
+"""What tests of the page share: a page of its own for each test, which must end without errors and without requests to
+others; and, before a stand-in server, a browser and that server for all. Needs Chromium."""
 
 import json
 import sys
@@ -10,14 +10,40 @@ from page_stub import Stub, say
 from program import SANITIZED
 
 
-class StubPageTest(unittest.TestCase):
+class PageCase(unittest.TestCase):
     maxDiff = None
 
+    def open_page(self, browser, url):
+        self.url, self.expect_console = url, []
+        self.page = browser.open(url)
+        self.addCleanup(self.page.close)
+        self.page.wait("document.querySelector('.starters') && document.querySelector('.model-name')")
+
+    def tearDown(self):
+        page = self.page
+        self.assertEqual(page.errors, [])
+        self.assertEqual([line for line in page.console if not any(e in line for e in self.expect_console)], [])
+        self.assertEqual([url for url in page.requests if not url.startswith((self.url, "blob:" + self.url))], [])
+
+    def ask(self, text="Hi"):
+        self.page.type("#composer", text)
+        self.page.press("Enter")
+
+    def answered(self, count=1):
+        self.page.wait(
+            f"document.querySelectorAll('.answer .actions').length >= {count}"
+            " && !document.querySelector('.answer.growing')",
+            "an answer",
+        )
+
+
+class StubPageTest(PageCase):
     @classmethod
     def setUpClass(cls):
         if not find_chromium() or SANITIZED:  # nothing of the program is in these tests
             print(
-                "SKIPPED, NOTHING WAS CHECKED: Chromium is not installed (tools/install-deps.sh --tests), or a build with sanitizers",
+                "SKIPPED, NOTHING WAS CHECKED: Chromium is not installed (tools/install-deps.sh --tests), or a build"
+                " with sanitizers",
                 file=sys.stderr,
             )
             raise unittest.SkipTest("no Chromium")
@@ -27,26 +53,7 @@ class StubPageTest(unittest.TestCase):
 
     def setUp(self):
         self.stub.key, self.stub.answer, self.stub.bodies = None, say("Hello there."), []
-        self.page = self.browser.open(self.stub.url)
-        self.addCleanup(self.page.close)
-        self.page.wait("document.querySelector('.starters') && document.querySelector('.model-name')")
-        self.expect_console = []
-
-    def tearDown(self):
-        page = self.page
-        self.assertEqual(page.errors, [])
-        self.assertEqual([line for line in page.console if not any(e in line for e in self.expect_console)], [])
-        self.assertEqual([url for url in page.requests if not url.startswith((self.stub.url, "blob:" + self.stub.url))], [])
-
-    def ask(self, text="Hi"):
-        self.page.type("#composer", text)
-        self.page.press("Enter")
-
-    def answered(self, count=1):
-        self.page.wait(
-            f"document.querySelectorAll('.answer .actions').length >= {count} && !document.querySelector('.answer.growing')",
-            "an answer",
-        )
+        self.open_page(self.browser, self.stub.url)
 
     def bring_in(self, file):
         self.page.eval(f"""(() => {{

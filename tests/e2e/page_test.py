@@ -12,6 +12,7 @@ import unittest
 
 import sdk_install
 from browser import TIMEOUT_S, Browser, find_chromium
+from page_case import PageCase
 from page_stub import settle
 from program import SANITIZED
 from server import Server
@@ -36,24 +37,16 @@ def tearDownModule():
     server.stop()
 
 
-class PageTest(unittest.TestCase):
-    maxDiff = None
-
+class PageTest(PageCase):
     def setUp(self):
-        self.page = browser.open(server.url)
-        self.addCleanup(self.page.close)
-        self.page.wait("document.querySelector('.starters') && document.querySelector('.model-name')")
+        self.open_page(browser, server.url)
         self.model = self.page.eval("document.querySelector('.model-name').firstChild.textContent")
-        self.expect_console = []
 
     def tearDown(self):
-        page = self.page
-        self.assertEqual(page.errors, [])
-        self.assertEqual([line for line in page.console if not any(e in line for e in self.expect_console)], [])
-        self.assertEqual([url for url in page.requests if not url.startswith((server.url, "blob:" + server.url))], [])
+        super().tearDown()
         if SHOTS:
             pathlib.Path(SHOTS).mkdir(parents=True, exist_ok=True)
-            page.screenshot(f"{SHOTS}/{self.id().rsplit('.', 1)[1]}.png")
+            self.page.screenshot(f"{SHOTS}/{self.id().rsplit('.', 1)[1]}.png")
 
     def settings(self, **values):
         labels = {"temperature": "Temperature, exact value", "top_p": "Top P, exact value"}
@@ -69,16 +62,6 @@ class PageTest(unittest.TestCase):
 
     def thinking(self, on):
         self.page.click("input[name=thinking]", at=1 if on else 2)
-
-    def ask(self, text):
-        self.page.type("#composer", text)
-        self.page.press("Enter")
-
-    def answered(self, count=1):
-        self.page.wait(
-            f"document.querySelectorAll('.answer .actions').length >= {count} && !document.querySelector('.answer.growing')",
-            "an answer",
-        )
 
     def answers(self):
         return self.page.eval(
