@@ -5,10 +5,12 @@
 //   DI_ASSIGN_OR_RETURN(std::unique_ptr<Stream> stream, engine->submit({.prompt = ids, .max_tokens = 100}));
 //   for (Event e; stream->next(&e);) std::cout << e.text;             // engine/stream.h
 //
-// Two threads of the engine's own: one runs forwards and draws, the other plans the next step and streams and commits
-// the last one meanwhile (sched/scheduler.h decides the plans). So a stop is seen one step late, at the price of a row
-// that is thrown away. All calls may come from any thread and only put a message into the mailbox. Prompts share KV
-// through the prefix cache, n answers to one prompt through forks. Determinism: docs/determinism.md.
+// Where the device leaves the host its cores, two threads of the engine's own: one runs forwards and draws, the other
+// plans the next step and streams and commits the last one meanwhile (sched/scheduler.h decides the plans). So a stop is
+// seen one step late, at the price of a row that is thrown away. Where forwards take all cores (the CPU backends), one
+// thread does one after the other: what a second one does takes a core from the forward, and handing over costs more
+// than all of that. All calls may come from any thread and only put a message into the mailbox. Prompts share KV through
+// the prefix cache, n answers to one prompt through forks. Determinism: docs/determinism.md.
 //
 // Failures. A request that cannot run is refused by submit(). If a step fails, its sequences run again one by one:
 // those that fail alone end with kFailed, the others go on. Where the device may have overwritten what a prompt's
@@ -112,12 +114,14 @@ struct EngineOptions {
   // Called on the engine's thread when the first answer to a request has ended; it must be quick.
   std::function<void(const Request&, const Usage&)> on_answered;
   DraftOptions drafts;
-  bool overlap = true;        // false: a step is planned when the one before it is committed
+  // false: a step is planned when the one before it is committed, as always on a device that takes all of the host's
+  // cores (but for DraftOptions::ahead).
+  bool overlap = true;
   bool cpu_times = false;  // StepTimes but forward in CPU time of the thread (benchmarks)
 };
 
 // Seconds since the start, summed over steps. Between two forwards lie sample and launch; the others run beside
-// forwards.
+// forwards, if the device leaves the host its cores.
 struct StepTimes {
   double plan = 0, prepare = 0, forward = 0, sample = 0, launch = 0, commit = 0, stream = 0;
 };
@@ -141,7 +145,7 @@ struct EngineStats {
   int64_t steps = 0;  // with rows
   int64_t failed_steps = 0;
   int64_t output_tokens = 0;
-  int64_t shared_draws = 0;  // made by the planning thread, in steps whose draws take long
+  int64_t shared_draws = 0;  // made by a second thread, in steps whose draws take long
   int live = 0;  // requests
 };
 

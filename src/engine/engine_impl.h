@@ -52,7 +52,8 @@ struct Engine::Impl {
   double step_clock() const;  // for StepTimes
 
   // step.cc
-  bool step();  // false: nothing to run
+  bool step();        // false: nothing to run
+  bool step_alone();  // the same, with nothing beside it
   StepJob* plan_step();
   void prepare(StepJob& job);
   void end_step(StepJob& job);
@@ -109,6 +110,7 @@ struct Engine::Impl {
   };
   sched::StepResult empty_result;
   std::vector<Answer*> device_ends;
+  const bool alone;  // steps have the host's cores for themselves: nothing is done beside them
   StepRunner runner;
   const int drafts_max;  // of a sequence and step
   Speculation speculation;

@@ -93,10 +93,12 @@ Engine::Impl::Impl(std::unique_ptr<StepExecutor> e, std::unique_ptr<sched::Sched
       executor(std::move(e)),
       scheduler(std::move(s)),
       tokenizer(std::move(t)),
-      runner(*executor, *scheduler, tokenizer ? &*tokenizer : nullptr, options.cpu_times,
+      alone(!executor->info().leaves_cores && !(options.drafts.ahead && options.overlap)),
+      runner(*executor, *scheduler, tokenizer ? &*tokenizer : nullptr, !alone, options.cpu_times,
              [](const void* self) { return static_cast<const Impl*>(self)->now(); }, this),
       drafts_max(options.drafts.mode == DraftMode::kOff ? 0 : options.drafts.drafts_max),
-      speculation(draft_options(options), executor->info(), draft_costs(*executor, options.drafts), options.overlap) {
+      speculation(draft_options(options), executor->info(), draft_costs(*executor, options.drafts),
+                  options.overlap && !alone) {
   if (tokenizer) vocabulary = recipe::OutputVocabulary(*tokenizer);
   limits.vocab_size = executor->info().vocab_size;
   limits.context_max = executor->info().context_max;

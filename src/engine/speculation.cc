@@ -40,6 +40,7 @@ Speculation::Speculation(const DraftOptions& options, const ExecutorInfo& info, 
       rows_max_(std::min(info.rows_max, info.outputs_max)),
       step_drafts_max_(options.step_drafts_max > 0 ? options.step_drafts_max : rows_max_),
       governor_(costs, {.drafts_max = drafts_max_, .rows_max = rows_max_}),
+      overlap_(overlap),
       ahead_(enabled() && options.ahead && overlap),
       waits_(fixed() && !ahead_),
       feeds_(fixed() && model_drafts_ > 0) {}
@@ -202,7 +203,7 @@ void Speculation::measure(const StepJob& job, const Now& now, bool prompts) {
                        .host_s = last_host_s_ > 0 ? now.host_s - last_host_s_ : 0,
                        .drafting = drafting,
                        .fed = step.feeds_drafter && model_drafts_ > 0,
-                       .serial = ahead_ ? placed_step : serial_});
+                       .serial = ahead_ ? placed_step : overlap_ ? serial_ : drafting_now_});
   }
   last_drawn_s_ = step.tokens.empty() ? -1 : done_s;
   last_host_s_ = now.host_s;

@@ -152,6 +152,7 @@ class Speculation {
   sched::DraftGovernor governor_;
   sched::DraftLengths lengths_;
   sched::DraftChoice choice_;
+  const bool overlap_;  // steps are planned while others run, but for those that wait
   const bool ahead_;
   int prompt_feed_ = 0;  // steps that the rings are still fed for prompts of a kind whose drafts pay
   bool drafting_now_ = false;  // drafts are in use

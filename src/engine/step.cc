@@ -12,9 +12,10 @@ Answer* Engine::Impl::find(int64_t id) const {
   return it == by_id.end() ? nullptr : it->second;
 }
 
-// One turn of the loop: plans a step while the one before it runs, then ends that one while the new one runs. Where the
+// One turn of the loop. On a device that leaves the host its cores: plans a step while the one before it runs, then ends that one while the new one runs. Where the
 // next plan hangs on what is drawn, the runner does both between two forwards.
 bool Engine::Impl::step() {
+  if (alone) return step_alone();
   if (running != nullptr && running->plan->empty()) end_step(*std::exchange(running, nullptr));
   const bool ahead = running == nullptr || (options.overlap && !speculation.waits());
   StepJob* next = ahead ? plan_step() : nullptr;
@@ -30,6 +31,23 @@ bool Engine::Impl::step() {
     runner.wait();
   }
   if (running != nullptr && !running->device_failure.ok()) fail_device();
+  return true;
+}
+
+// Forwards take all cores: one thing after the other, on this thread.
+bool Engine::Impl::step_alone() {
+  running = plan_step();
+  if (running == nullptr) return false;
+  prepare(*running);
+  runner.post({.start = running});
+  runner.wait();
+  if (!running->device_failure.ok()) {
+    fail_device();
+  } else {
+    runner.post({.finish = running});
+    runner.wait();
+    end_step(*std::exchange(running, nullptr));
+  }
   return true;
 }
 

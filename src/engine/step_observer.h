@@ -18,9 +18,9 @@
 
 namespace deepinfer::engine {
 
-// Seconds since the engine's start. The stages of a step follow each other: plan [begin, planned) while the step before
-// runs, forward until the logits are there [started, ready), sample [ready, sampled), stream until `streamed` and
-// commit while the next step runs.
+// Seconds since the engine's start. The stages of a step follow each other: plan [begin, planned), forward until the
+// logits are there [started, ready), sample [ready, sampled), stream until `streamed` and commit. Where steps overlap,
+// plan lies beside the step before, stream and commit beside the next one.
 struct StepMoments {
   double begin = 0, planned = 0, started = 0, ready = 0, sampled = 0, streamed = 0;
 };

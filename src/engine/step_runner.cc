@@ -18,6 +18,11 @@ const model::StepSequence& sequence_of(const StepJob& job, const sched::SampleRo
   return job.plan->step.sequences[job.sequence_of_row[static_cast<size_t>(row.logits_row)]];
 }
 
+// Null: there is nothing to run.
+const model::StepPlan* plan_of(const StepJob& job) {
+  return job.device_failure.ok() && !job.plan->step.sequences.empty() ? &job.plan->step : nullptr;
+}
+
 std::span<const int32_t> drafts_of(const StepJob& job, const sched::SampleRow& row) {
   return std::span<const int32_t>(job.plan->step.tokens)
       .subspan(static_cast<size_t>(sequence_of(job, row).first_token) + 1, static_cast<size_t>(row.rows) - 1);
@@ -59,20 +64,26 @@ void StepJob::begin(const sched::Plan& p) {
 }
 
 StepRunner::StepRunner(StepExecutor& executor, sched::Scheduler& scheduler, const text::Tokenizer* tokenizer,
-                       bool cpu_times, Clock now, const void* clock)
+                       bool own_thread, bool cpu_times, Clock now, const void* clock)
     : executor_(executor),
       scheduler_(scheduler),
       tokenizer_(tokenizer),
+      own_thread_(own_thread),
       cpu_times_(cpu_times),
       now_(now),
       clock_(clock),
       vocab_(static_cast<size_t>(executor.info().vocab_size)),
       sampler_(executor.info().vocab_size),
-      waiting_sampler_(executor.info().vocab_size) {
-  thread_ = std::thread([this] { loop(); });
+      second_sampler_(executor.info().vocab_size) {
+  if (own_thread_) {
+    thread_ = std::thread([this] { loop(); });
+  } else {
+    drawers_ = std::make_unique<ThreadPool>(std::min(2, available_cores()));
+  }
 }
 
 StepRunner::~StepRunner() {
+  if (!own_thread_) return;
   stopping_ = true;
   posted_.add();
   thread_.join();
@@ -87,17 +98,19 @@ double StepRunner::work_clock() const {
 
 void StepRunner::post(const Command& command) {
   command_ = command;
+  if (!own_thread_) return;
   watch_.begin(command.finish != nullptr ? ready_ : ReadyTime());
   posted_.add();
 }
 
 void StepRunner::wait() {
+  if (!own_thread_) return static_cast<void>(run(command_));
   const int posted = posted_.count();
   for (;;) {
     const int news = news_.count();
     if (done_.load(std::memory_order_acquire) == posted) break;
     if (next_shared_.load(std::memory_order_acquire) < shared_count_.load(std::memory_order_acquire)) {
-      shared_draws_ += static_cast<int64_t>(take_draws(waiting_sampler_));
+      shared_draws_.fetch_add(static_cast<int64_t>(take_draws(second_sampler_)), std::memory_order_relaxed);
     } else {
       watch_.wait(news_, news, [this] { return now_(clock_); });
     }
@@ -109,21 +122,24 @@ void StepRunner::loop() {
   for (int seen = 0;; ++seen) {
     while (posted_.count() == seen) posted_.wait(seen);
     if (stopping_) return;
-    const Command command = command_;
-    if (command.finish != nullptr) finish(*command.finish);
-    StepJob* start = command.between != nullptr ? (*command.between)() : command.start;
-    if (command.place != nullptr && command.finish != nullptr && start != nullptr)
-      (*command.place)(*command.finish, *start);
-    if (start != nullptr) prepare(*start, command.between != nullptr ? nullptr : command.finish);
+    StepJob* start = run(command_);
     // Nothing of the job but its plan is used from here on: the caller goes on with it while the forward runs.
-    const model::StepPlan* step = nullptr;
-    if (start != nullptr && start->device_failure.ok() && !start->plan->step.sequences.empty())
-      step = &start->plan->step;
+    const model::StepPlan* step = start != nullptr ? plan_of(*start) : nullptr;
     ready_ = step != nullptr ? duration_.expect(step->tokens.size(), start->at.started) : ReadyTime();
     done_.fetch_add(1, std::memory_order_release);
     news_.add();
     started_ = step != nullptr ? executor_.forward(*step) : Status();
   }
+}
+
+// All but the forward of what it gives.
+StepJob* StepRunner::run(const Command& command) {
+  if (command.finish != nullptr) finish(*command.finish);
+  StepJob* start = command.between != nullptr ? (*command.between)() : command.start;
+  if (command.place != nullptr && command.finish != nullptr && start != nullptr)
+    (*command.place)(*command.finish, *start);
+  if (start != nullptr) prepare(*start, command.between != nullptr ? nullptr : command.finish);
+  return start;
 }
 
 void StepRunner::prepare(StepJob& job, const StepJob* before) {
@@ -136,6 +152,11 @@ void StepRunner::prepare(StepJob& job, const StepJob* before) {
 
 void StepRunner::finish(StepJob& job) {
   if (!job.device_failure.ok()) return;
+  if (!own_thread_) {
+    const model::StepPlan* step = plan_of(job);
+    job.at.started = now_(clock_);
+    started_ = step != nullptr ? executor_.forward(*step) : Status();
+  }
   Status status = started_;
   std::span<const float> logits;
   if (status.ok() && !job.plan->step.sequences.empty()) {
@@ -154,7 +175,7 @@ void StepRunner::finish(StepJob& job) {
       first += static_cast<size_t>(job.plan->step.sequences[i].outputs);
     }
     if (worth_sharing(job)) {
-      draw_shared(job, logits);
+      own_thread_ ? draw_shared(job, logits) : draw_divided(job, logits);
     } else {
       draw(job, 0, job.outputs, logits);
     }
@@ -187,6 +208,19 @@ bool StepRunner::worth_sharing(const StepJob& job) const {
     ++answers;
   }
   return answers > 1 && cost >= (watch_.watching() ? kShareWatched : kShareFrom);
+}
+
+void StepRunner::draw_divided(StepJob& job, std::span<const float> logits) {
+  const std::thread::id runner = std::this_thread::get_id();
+  const auto draw_some = [&](int64_t begin, int64_t end) {
+    const bool second = std::this_thread::get_id() != runner;
+    for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
+      if (job.answers[i] == nullptr) continue;
+      draw_rows(job, i, logits, second ? second_sampler_ : sampler_);
+      if (second) shared_draws_.fetch_add(1, std::memory_order_relaxed);
+    }
+  };
+  drawers_->parallel_for(static_cast<int64_t>(job.answers.size()), std::ref(draw_some));
 }
 
 // Nothing is posted before the waiting thread has seen that this command is done, so what it finds here is of this job.

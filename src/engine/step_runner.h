@@ -1,7 +1,7 @@
-// The device's half of a step, on a thread of its own: forwards, and between two of them only what the second has to
-// wait for (internal to engine/).
+// The device's half of a step: forwards, and between two of them only what the second has to wait for. On a thread of
+// its own where the device leaves the host a core for it, else on the thread that waits (internal to engine/).
 //
-//   StepRunner runner(executor, scheduler, tokenizer, options);
+//   StepRunner runner(executor, scheduler, tokenizer, true, cpu_times, now, clock);
 //   runner.post({.finish = nullptr, .start = &first});      // returns at once
 //   runner.wait();                                          // until `finish` is done and `start` is under way
 //   ... plan `second`, prepare first's answers: while first runs ...
@@ -20,6 +20,10 @@
 // answer and its own places of the job only. To be there in time it does not sleep until it is woken, where the device
 // leaves it a core (engine/step_watch.h).
 //
+// Without a thread of its own wait() runs the command itself, and a started job's forward runs where it is finished. On
+// a device that uses all cores of the host a second thread takes from the forward what it saves between two of them,
+// and the way from one to the other besides. Long draws are then divided with a thread that sleeps otherwise.
+//
 // Failures. If a forward fails, its sequences run again one by one, in finish: those that fail alone are in
 // result.failed and their answers have the error. If a copy fails, KV memory is not what the plan says: the job's
 // `device_failure` is set and nothing of it runs.
@@ -28,12 +32,14 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "base/event_count.h"
+#include "base/thread_pool.h"
 #include "engine/answer.h"
 #include "engine/executor.h"
 #include "engine/step_observer.h"
@@ -92,17 +98,18 @@ class StepRunner {
   using Clock = double (*)(const void*);
 
   // `now` gives the engine's time of `clock`.
-  StepRunner(StepExecutor& executor, sched::Scheduler& scheduler, const text::Tokenizer* tokenizer, bool cpu_times,
-             Clock now, const void* clock);
+  StepRunner(StepExecutor& executor, sched::Scheduler& scheduler, const text::Tokenizer* tokenizer, bool own_thread,
+             bool cpu_times, Clock now, const void* clock);
   ~StepRunner();
 
   void post(const Command& command);
   void wait();
-  // Draws that the waiting thread has made; of the thread that waits.
-  int64_t shared_draws() const { return shared_draws_; }
+  // Draws that a second thread has made.
+  int64_t shared_draws() const { return shared_draws_.load(std::memory_order_relaxed); }
 
  private:
   void loop();
+  StepJob* run(const Command& command);
   void finish(StepJob& job);
   void prepare(StepJob& job, const StepJob* before);
   void isolate(StepJob& job, const Status& failure);
@@ -111,6 +118,7 @@ class StepRunner {
   void draw_rows(StepJob& job, size_t i, std::span<const float> logits, ops::Sampler& sampler);
   bool worth_sharing(const StepJob& job) const;
   void draw_shared(StepJob& job, std::span<const float> logits);
+  void draw_divided(StepJob& job, std::span<const float> logits);
   size_t take_draws(ops::Sampler& sampler);
   void draft(StepJob& job);
   void keep_rows(StepJob& job, std::span<const float> logits);
@@ -121,12 +129,13 @@ class StepRunner {
   StepExecutor& executor_;
   sched::Scheduler& scheduler_;
   const text::Tokenizer* const tokenizer_;  // null: none
+  const bool own_thread_;
   const bool cpu_times_;
   const Clock now_;
   const void* const clock_;
   const size_t vocab_;
 
-  ops::Sampler sampler_, waiting_sampler_;  // of the runner and of the thread that waits
+  ops::Sampler sampler_, second_sampler_;  // of the runner and of the thread that shares its draws
   model::StepPlan alone_;
   model::DraftPlan draft_plan_;
   std::vector<size_t> drafting_;  // samples of the round
@@ -146,7 +155,8 @@ class StepRunner {
   StepJob* shared_job_ = nullptr;
   std::span<const float> shared_logits_;
   std::atomic<size_t> shared_count_{0}, next_shared_{0}, shared_made_{0};
-  int64_t shared_draws_ = 0;
+  std::atomic<int64_t> shared_draws_{0};
+  std::unique_ptr<ThreadPool> drawers_;  // without a thread of its own: the waiting one and a second
   std::thread thread_;
 };
 

@@ -1,5 +1,6 @@
 #include "engine/stream.h"
 
+#include <limits>
 #include <utility>
 
 #include "engine/stream_state.h"
@@ -46,8 +47,7 @@ void Mailbox::ring() {
 
 // Takes no lock: this is a part of every step.
 void StreamState::added() {
-  news.fetch_add(1);
-  if (waiting.load()) news.notify_one();
+  news.add();
   if (!has_notify.load()) return;
   int idle = kIdle;
   // Else the reader is changing it, and will look at the queue when it has done so.
@@ -81,12 +81,10 @@ bool Stream::try_next(Event* event) {
 
 bool Stream::next(Event* event) {
   for (;;) {
-    const int seen = state_->news.load();
+    const int seen = state_->news.count();
     if (try_next(event)) return true;
     if (done()) return false;
-    state_->waiting = true;
-    state_->news.wait(seen);
-    state_->waiting = false;
+    state_->news.sleep(seen, std::numeric_limits<double>::infinity());
   }
 }
 

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <vector>
 
+#include "base/event_count.h"
 #include "engine/request.h"
 #include "engine/stream.h"
 
@@ -68,8 +69,9 @@ struct StreamState {
   void acquire_notifier();
   void release_notifier();
 
-  std::atomic<int> news{0};  // calls of added(); the reader sleeps on it
-  std::atomic<bool> waiting{false}, has_notify{false};
+  // Calls of added(). The reader sleeps at once: to look first would take a core from the step that it waits for.
+  EventCount news;
+  std::atomic<bool> has_notify{false};
   std::atomic<int> notifier{kIdle};
   std::function<void()> notify;
 };

@@ -35,6 +35,7 @@ class Cached : public ::testing::TestWithParam<std::tuple<const char*, bool>> {
     s.model = std::get<0>(GetParam());
     s.snapshots = std::get<1>(GetParam());
     s.sequences = 4;
+    s.beside = s.model == "tiny-trained";
     return s;
   }
   void SetUp() override {

@@ -215,6 +215,7 @@ void run_engine(uint32_t seed, int mixes, Oracle& oracle, Counts* counts) {
   setup.blocks = r.one_in(2) ? 0 : r.between(9, 20);
   setup.context = 512;
   setup.threads = r.between(1, 2);
+  setup.beside = seed % 2 == 0;
   engine::EngineOptions& o = setup.options;
   o.spill = r.one_in(2);
   o.prefix_cache = !r.one_in(3);

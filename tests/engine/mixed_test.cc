@@ -98,6 +98,7 @@ std::vector<Variant> variants() {
   v[0].count = 64;
   v[1].name = "few_blocks_spill";
   v[1].setup.blocks = 14;
+  v[1].setup.beside = true;
   v[1].count = 40;
   v[2].name = "few_blocks_recompute";
   v[2].setup.blocks = 14;
@@ -119,6 +120,7 @@ std::vector<Variant> variants() {
     d.setup.model = model;
     d.setup.blocks = 16;
     d.setup.options.drafts = drafts;
+    d.setup.beside = drafts.drafts_max == 1;
     d.count = count;
     v.push_back(d);
   };

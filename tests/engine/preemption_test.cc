@@ -56,9 +56,11 @@ const testing::AloneAnswer& alone(int i) {
   return answer->second;
 }
 
-void run(bool spill) {
-  const auto drill = std::make_shared<Drill>(spill || all_tests() ? 1 : 6);
+void run(bool spill, bool beside) {
+  const int every = all_tests() ? 1 : spill ? 1 + beside : 6;
+  const auto drill = std::make_shared<Drill>(every);
   testing::EngineSetup setup;
+  setup.beside = beside;
   setup.blocks = 128;  // only the drill preempts
   setup.options.spill = spill;
   setup.options.preempt_drill = [drill](int64_t id, int32_t outputs) { return (*drill)(id, outputs); };
@@ -76,14 +78,18 @@ void run(bool spill) {
   EXPECT_TRUE(engine->check_accounting().ok()) << engine->check_accounting().message();
   const engine::EngineStats stats = engine->stats();
   EXPECT_EQ(preempted, drill->count());
-  EXPECT_GE(preempted, all_tests() ? kRequests * kOutput : kOutput / (spill ? 1 : 6));
+  EXPECT_GE(preempted, all_tests() ? kRequests * kOutput : kOutput / every);
   EXPECT_EQ(stats.scheduler.spilled, spill ? preempted : 0);
 }
 
-TEST(Preemption, SpilledAtEveryOutputPosition) { run(true); }
+TEST(Preemption, SpilledAtEveryOutputPosition) {
+  run(true, false);
+  run(true, true);
+}
 TEST(Preemption, ComputedAgainAtOutputPositions) {
   if (testing::kSanitized) GTEST_SKIP() << "sanitizer build";
-  run(false);
+  run(false, false);
+  run(false, true);
 }
 
 }  // namespace

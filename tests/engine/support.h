@@ -14,7 +14,7 @@
 #include "engine/model_executor.h"
 #include "engine/single_sequence.h"
 #include "ops/cpu/cpu_ops.h"
-#include "tests/engine/unsteady_executor.h"
+#include "tests/engine/beside_executor.h"
 #include "tests/model/support.h"
 
 namespace deepinfer::testing {
@@ -27,7 +27,7 @@ struct EngineSetup {
   bool plain = false;  // the plain backend instead of the fast one
   int sequences = 16, blocks = 0, rows = 256, threads = 2;
   bool snapshots = true;
-  bool unsteady = false;  // UnsteadyExecutor in between
+  bool beside = false, unsteady = false;  // BesideExecutor in between
   engine::EngineOptions options;
 };
 
@@ -50,7 +50,8 @@ inline std::unique_ptr<engine::Engine> make_engine(const EngineSetup& setup) {
                                                  .snapshots = setup.snapshots});
   EXPECT_TRUE(executor.ok()) << executor.status().message();
   std::unique_ptr<engine::StepExecutor> device = std::move(executor).value();
-  if (setup.unsteady) device = std::make_unique<UnsteadyExecutor>(std::move(device));
+  if (setup.beside || setup.unsteady)
+    device = std::make_unique<BesideExecutor>(std::move(device), setup.unsteady);
   auto made = engine::Engine::create(std::move(device), std::move(tokenizer), options);
   EXPECT_TRUE(made.ok()) << made.status().message();
   return std::move(made).value();

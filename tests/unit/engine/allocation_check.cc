@@ -1,5 +1,5 @@
-// A decode step allocates nothing, takes no lock and writes nothing, on both of the engine's threads, whatever the
-// sampling and however its readers wait.
+// A decode step allocates nothing, takes no lock and writes nothing, on one or both of the engine's threads, whatever
+// the sampling and however its readers wait.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <pthread.h>
@@ -53,11 +53,12 @@ struct CountEngineThread : StepObserver {
 };
 
 // Answers of every kind of sampling; `wait`: readers sleep for each event, else they are told of them.
-void run(bool wait) {
+void run(bool wait, bool leaves_cores) {
   std::atomic<bool> on{false};
   std::atomic<int> steps{0};
   auto executor = std::make_unique<FakeExecutor>(8, 512);
   FakeExecutor* device = executor.get();
+  device->sizes().leaves_cores = leaves_cores;
   device->on_forward = [&](const model::StepPlan&) {
     t_counted = false;
     const int step = ++steps;
@@ -114,8 +115,10 @@ void run(bool wait) {
 }
 
 TEST(DecodeStep, AllocatesLocksAndWritesNothing) {
-  run(true);
-  run(false);
+  for (const bool leaves_cores : {false, true}) {
+    run(true, leaves_cores);
+    run(false, leaves_cores);
+  }
 }
 
 // The counters do count.

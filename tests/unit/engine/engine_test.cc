@@ -39,6 +39,14 @@ Got read(Stream& stream, int sample = 0) {
   return g;
 }
 
+bool leaves_cores = false;  // of every device below: steps beside each other, or one after the other
+
+class EngineSteps : public testing::TestWithParam<bool> {
+ protected:
+  void SetUp() override { leaves_cores = GetParam(); }
+};
+INSTANTIATE_TEST_SUITE_P(AloneAndOverlapping, EngineSteps, testing::Bool());
+
 struct Fixture {
   FakeExecutor* device = nullptr;  // the engine's
   std::unique_ptr<Engine> engine;
@@ -46,6 +54,7 @@ struct Fixture {
   explicit Fixture(EngineOptions options = {}, int sequences = 8) {
     auto executor = std::make_unique<FakeExecutor>(sequences);
     device = executor.get();
+    device->sizes().leaves_cores = leaves_cores;
     options.end_tokens = {kEnd};
     options.prefix_cache = false;  // the fake has no KV
     options.spill = false;
@@ -69,7 +78,7 @@ Request greedy(std::vector<int32_t> prompt, int max_tokens) {
   return r;
 }
 
-TEST(Engine, EndsAtMaxTokensContextAndStopTokens) {
+TEST_P(EngineSteps, EndsAtMaxTokensContextAndStopTokens) {
   Fixture f;
   const Got all = f.run(greedy({3, 4, 5}, 20));
   EXPECT_EQ(all.reason, FinishReason::kMaxTokens);
@@ -92,7 +101,7 @@ TEST(Engine, EndsAtMaxTokensContextAndStopTokens) {
   EXPECT_EQ(full.tokens.size(), 12u);
 }
 
-TEST(Engine, SeedsAndSamples) {
+TEST_P(EngineSteps, SeedsAndSamples) {
   Fixture f;
   Request r = greedy({3, 4, 5}, 16);
   r.sampling.temperature = 1.5;
@@ -115,7 +124,7 @@ TEST(Engine, SeedsAndSamples) {
   EXPECT_EQ(g.run(r).tokens, a);
 }
 
-TEST(Engine, MinTokensAllowedForcedAndBias) {
+TEST_P(EngineSteps, MinTokensAllowedForcedAndBias) {
   Fixture f;
   f.device->on_row = [](int64_t, int, int32_t, std::span<float> x) { x[kEnd] = 100; };
   Request r = greedy({3}, 10);
@@ -146,7 +155,7 @@ TEST(Engine, MinTokensAllowedForcedAndBias) {
   EXPECT_EQ(f.run(greedy({3}, 4)).reason, FinishReason::kMaxTokens);
 }
 
-TEST(Engine, Logprobs) {
+TEST_P(EngineSteps, Logprobs) {
   Fixture f;
   std::vector<std::vector<float>> rows;
   f.device->on_row = [&](int64_t, int, int32_t, std::span<float> x) { rows.emplace_back(x.begin(), x.end()); };
@@ -189,7 +198,7 @@ TEST(Engine, Logprobs) {
 }
 
 // A step fails whenever the culprit is in it: only the culprit ends, the others get the tokens that they get alone.
-TEST(Engine, AFailedStepEndsTheCulpritOnly) {
+TEST_P(EngineSteps, AFailedStepEndsTheCulpritOnly) {
   for (const bool late : {false, true}) {
     Fixture quiet, f;
     std::vector<std::vector<int32_t>> want;
@@ -221,7 +230,7 @@ TEST(Engine, AFailedStepEndsTheCulpritOnly) {
 }
 
 // A device that answers no more (a GPU that is lost): every request gets its sentence, none waits, later ones neither.
-TEST(Engine, ALostDeviceFailsEveryRequestWithItsSentence) {
+TEST_P(EngineSteps, ALostDeviceFailsEveryRequestWithItsSentence) {
   for (const bool late : {false, true}) {
     Fixture f;
     std::atomic<int> steps = 0;
@@ -245,7 +254,7 @@ TEST(Engine, ALostDeviceFailsEveryRequestWithItsSentence) {
   }
 }
 
-TEST(Engine, DamagedLogitsEndOneAnswer) {
+TEST_P(EngineSteps, DamagedLogitsEndOneAnswer) {
   Fixture f;
   f.device->on_row = [](int64_t id, int position, int32_t, std::span<float> x) {
     if (id == 1 && position == 5) std::ranges::fill(x, std::numeric_limits<float>::quiet_NaN());
@@ -260,7 +269,7 @@ TEST(Engine, DamagedLogitsEndOneAnswer) {
 }
 
 // fixtures/bugs 22: readers that vanish in the middle.
-TEST(Engine, CancelAndDroppedStreams) {
+TEST_P(EngineSteps, CancelAndDroppedStreams) {
   Fixture f;
   for (int i = 0; i < 30; ++i) {
     Request r = greedy({i, 2, 3}, 400);
@@ -280,7 +289,7 @@ TEST(Engine, CancelAndDroppedStreams) {
   EXPECT_EQ(f.engine->submit(greedy({5}, 5)).status().code(), Code::kUnavailable);
 }
 
-TEST(Engine, ASlowReaderPausesOnlyItself) {
+TEST_P(EngineSteps, ASlowReaderPausesOnlyItself) {
   EngineOptions options;
   options.queue_events = 8;
   Fixture f(options);
@@ -295,7 +304,7 @@ TEST(Engine, ASlowReaderPausesOnlyItself) {
   EXPECT_EQ(g.tokens, quick.run(greedy({3, 4}, 200)).tokens);
 }
 
-TEST(Engine, TimeoutsAndTheEndOfTheEngine) {
+TEST_P(EngineSteps, TimeoutsAndTheEndOfTheEngine) {
   Fixture f;
   f.device->on_forward = [](const model::StepPlan&) {
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
@@ -313,7 +322,7 @@ TEST(Engine, TimeoutsAndTheEndOfTheEngine) {
   EXPECT_EQ(read(*left).reason, FinishReason::kCancelled);
 }
 
-TEST(Engine, TimeMayBeOverBeforeARequestRuns) {
+TEST_P(EngineSteps, TimeMayBeOverBeforeARequestRuns) {
   EngineOptions options;
   options.queue_events = 8;
   Fixture f(options, 1);
@@ -328,7 +337,7 @@ TEST(Engine, TimeMayBeOverBeforeARequestRuns) {
   EXPECT_EQ(read(*unread).tokens.size(), 200u);
 }
 
-TEST(Engine, RefusesMoreThanMayWait) {
+TEST_P(EngineSteps, RefusesMoreThanMayWait) {
   EngineOptions options;
   options.waiting_max = 2;
   Fixture f(options, 1);
@@ -345,7 +354,7 @@ TEST(Engine, RefusesMoreThanMayWait) {
   EXPECT_TRUE(f.engine->submit(greedy({3}, 5)).ok());
 }
 
-TEST(Engine, NotifiesItsReader) {
+TEST_P(EngineSteps, NotifiesItsReader) {
   Fixture f;
   std::atomic<int> calls{0};
   auto stream = f.engine->submit(greedy({3}, 5)).value();
@@ -361,7 +370,7 @@ TEST(Engine, NotifiesItsReader) {
 }
 
 // A reader that leaves with its last event is not called any more, although the engine is about to.
-TEST(Engine, DoesNotNotifyAReaderThatHasLeft) {
+TEST_P(EngineSteps, DoesNotNotifyAReaderThatHasLeft) {
   Fixture f;
   for (int i = 0; i < 100; ++i) {
     auto alive = std::make_unique<std::atomic<bool>>(true);
@@ -377,7 +386,7 @@ TEST(Engine, DoesNotNotifyAReaderThatHasLeft) {
 }
 
 // fixtures/bugs 12 and every other parameter out of range: refused by name, and the engine goes on.
-TEST(Engine, ProcessedLogprobsAreOfWhatIsDrawnFrom) {
+TEST_P(EngineSteps, ProcessedLogprobsAreOfWhatIsDrawnFrom) {
   Fixture f;
   Request r = greedy({3, 4, 5}, 6);
   r.sampling = {.temperature = 0.7, .top_p = 0.9, .top_k = 9};
@@ -428,7 +437,7 @@ TEST(Engine, ProcessedLogprobsAreOfWhatIsDrawnFrom) {
   EXPECT_FALSE(f.engine->submit(r).ok());
 }
 
-TEST(Engine, BannedTokensAndTopKOfTheEngine) {
+TEST_P(EngineSteps, BannedTokensAndTopKOfTheEngine) {
   Fixture open;
   Request r = greedy({3, 4, 5}, 12);
   const std::vector<int32_t> all = open.run(r).tokens;
@@ -444,7 +453,7 @@ TEST(Engine, BannedTokensAndTopKOfTheEngine) {
   EXPECT_FALSE(Engine::create(std::make_unique<FakeExecutor>(), std::nullopt, {.banned_tokens = {64}}).ok());
 }
 
-TEST(Engine, AnObserverSeesEveryStepOnce) {
+TEST_P(EngineSteps, AnObserverSeesEveryStepOnce) {
   struct Steps : StepObserver {
     void on_step(const StepRecord& r) override {
       std::vector<double> times = {r.at.begin, r.at.planned, r.at.started, r.at.ready, r.at.sampled, r.at.streamed};
@@ -480,7 +489,7 @@ TEST(Engine, AnObserverSeesEveryStepOnce) {
   EXPECT_EQ(steps->rows, 3u + 8 + 1 + 3);
 }
 
-TEST(Engine, NamesParametersThatAreOutOfRange) {
+TEST_P(EngineSteps, NamesParametersThatAreOutOfRange) {
   Fixture f;
   const auto refused = [&](std::string_view name, auto change) {
     Request r = greedy({3, 4}, 5);

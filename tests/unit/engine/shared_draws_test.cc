@@ -1,5 +1,4 @@
-// Steps whose draws take long: the thread that waits for them makes a part of them. Nothing of that can be seen in any
-// answer.
+// Steps whose draws take long: a second thread makes a part of them. Nothing of that can be seen in any answer.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -46,14 +45,17 @@ Request make_request(int i) {
   return r;
 }
 
-// With steps long enough that the waiting thread watches for their end, or as short as they are.
-std::unique_ptr<Engine> make_engine(bool watched) {
+// kAlone: of a device that needs all cores. kWatched: with steps long enough that the waiting thread watches for their
+// end.
+enum class Steps : uint8_t { kAlone, kShort, kWatched };
+
+std::unique_ptr<Engine> make_engine(Steps steps) {
   auto device = std::make_unique<FakeExecutor>(kAnswers, kVocab);
   device->on_row = [](int64_t, int position, int32_t, std::span<float> logits) {
     if (position == kLackingAt) logits[kLacking] = -std::numeric_limits<float>::infinity();
   };
-  if (watched) {
-    device->sizes().leaves_cores = true;
+  device->sizes().leaves_cores = steps != Steps::kAlone;
+  if (steps == Steps::kWatched) {
     device->on_forward = [](const model::StepPlan&) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
       return Status();
@@ -78,7 +80,7 @@ Answered read(Stream& stream) {
   return a;
 }
 
-class SharedDraws : public testing::TestWithParam<bool> {};
+class SharedDraws : public testing::TestWithParam<Steps> {};
 
 TEST_P(SharedDraws, EqualThoseOfOneThread) {
   const auto engine = make_engine(GetParam());
@@ -100,7 +102,7 @@ TEST_P(SharedDraws, EqualThoseOfOneThread) {
   EXPECT_TRUE(engine->check_accounting().ok());
 }
 
-INSTANTIATE_TEST_SUITE_P(ShortAndWatchedSteps, SharedDraws, testing::Bool());
+INSTANTIATE_TEST_SUITE_P(AllSteps, SharedDraws, testing::Values(Steps::kAlone, Steps::kShort, Steps::kWatched));
 
 }  // namespace
 }  // namespace deepinfer::engine

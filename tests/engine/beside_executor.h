@@ -1,7 +1,8 @@
-// A device that takes its time at the points where threads hand over to each other, now and then: whatever the engine's
-// threads do meanwhile, they do in another order than beside a steady one.
+// A device that says that it leaves the host its cores: the engine then works with two threads. An unsteady one takes its
+// time where they hand over to each other, now and then: whatever they do meanwhile, they do in another order than
+// beside a steady one.
 //
-//   auto engine = Engine::create(std::make_unique<UnsteadyExecutor>(std::move(executor)), tokenizer, options);
+//   auto engine = Engine::create(std::make_unique<BesideExecutor>(std::move(executor), true), tokenizer, options);
 #pragma once
 
 #include <chrono>
@@ -14,7 +15,7 @@
 
 namespace deepinfer::testing {
 
-class UnsteadyExecutor : public engine::StepExecutor {
+class BesideExecutor : public engine::StepExecutor {
  private:
   template <class F>
   auto between(F&& call) {
@@ -25,15 +26,19 @@ class UnsteadyExecutor : public engine::StepExecutor {
   }
 
   void pause() {
+    if (!unsteady_) return;
     const unsigned dice = random_() % 16;
     if (dice == 0) std::this_thread::sleep_for(std::chrono::microseconds(random_() % 1000));
     if (dice < 4) std::this_thread::yield();
   }
 
  public:
-  explicit UnsteadyExecutor(std::unique_ptr<engine::StepExecutor> executor) : executor_(std::move(executor)) {}
+  BesideExecutor(std::unique_ptr<engine::StepExecutor> executor, bool unsteady)
+      : executor_(std::move(executor)), info_(executor_->info()), unsteady_(unsteady) {
+    info_.leaves_cores = true;
+  }
 
-  const engine::ExecutorInfo& info() const override { return executor_->info(); }
+  const engine::ExecutorInfo& info() const override { return info_; }
   Status copy(std::span<const sched::MemoryOp> ops, kv::HostStore& host) override {
     return between([&] { return executor_->copy(ops, host); });
   }
@@ -50,6 +55,8 @@ class UnsteadyExecutor : public engine::StepExecutor {
 
  private:
   const std::unique_ptr<engine::StepExecutor> executor_;
+  engine::ExecutorInfo info_;
+  const bool unsteady_;
   std::mt19937 random_{5};
 };
 
