@@ -1,4 +1,5 @@
 // deepinfer inspect DIR: what a checkpoint holds, and where its parts would live on this machine.
+#include <cmath>
 #include <cstdio>
 #include <memory>
 #include <optional>
@@ -318,13 +319,10 @@ void print_json(const Inspection& in) {
 }
 
 // Weights get what run and serve would leave them, but for KV and work, which depend on the options there.
-Result<Forecast> forecast(const ckpt::Checkpoint& checkpoint, const InspectFlags& flags, const Inspection& in) {
+Result<Forecast> forecast(const ckpt::Checkpoint& checkpoint, const Inspection& in) {
   constexpr double kSeconds = 2;
   Forecast f;
   f.budget = in.budget.ram_bytes;
-  if (!flags.ram.empty()) {
-    DI_ASSIGN_OR_RETURN(f.budget, parse_bytes(flags.ram));
-  }
   DI_ASSIGN_OR_RETURN(f.rates, ckpt::measure_disk(checkpoint, kSeconds));
   DI_ASSIGN_OR_RETURN(f.rates.memory_bytes_per_s, ckpt::measure_memory(in.machine.cores));
   ckpt::StorePlan plan;
@@ -345,8 +343,14 @@ int inspect(const InspectFlags& flags) {
   Inspection in{&checkpoint.value(), ckpt::model_sizes(checkpoint.value().config()),
                 ckpt::probe_machine(flags.directory)};
   in.budget = ckpt::budget_of(in.machine);
+  if (std::isnan(flags.gpu_gb) || std::isnan(flags.ram_gb)) return fail("--gpu-gb and --ram-gb must be numbers.");
   if (flags.gpu_gb >= 0) in.budget.gpu_bytes = static_cast<uint64_t>(flags.gpu_gb * 1e9);
   if (flags.ram_gb >= 0) in.budget.ram_bytes = static_cast<uint64_t>(flags.ram_gb * 1e9);
+  if (!flags.ram.empty()) {
+    const Result<uint64_t> ram = parse_bytes(flags.ram);
+    if (!ram.ok()) return fail(ram.status().message());
+    in.budget.ram_bytes = ram.value();
+  }
   for (const std::string& place : flags.place) {
     const Status s = parse_place(place, &in.budget);
     if (!s.ok()) return fail(s.message());
@@ -354,7 +358,7 @@ int inspect(const InspectFlags& flags) {
   in.plan = ckpt::plan_placement(checkpoint.value().config(), in.budget);
   in.warnings = checkpoint.value().warnings();
   if (flags.predict) {
-    Result<Forecast> f = forecast(checkpoint.value(), flags, in);
+    Result<Forecast> f = forecast(checkpoint.value(), in);
     if (!f.ok()) return fail(f.status().message());
     in.forecast = std::move(f).value();
   }
@@ -389,13 +393,13 @@ void setup_inspect(CLI::App& app, Run* run) {
   app.add_option("--gpu-gb", flags->gpu_gb, "GPU memory that weights may take, instead of what is found here")
       ->check(CLI::Range(0.0, 1e6))
       ->take_last();
-  app.add_option("--ram-gb", flags->ram_gb, "RAM that weights may take, instead of what is found here")
-      ->check(CLI::Range(0.0, 1e6))
-      ->take_last();
+  CLI::Option* ram_gb =
+      app.add_option("--ram-gb", flags->ram_gb, "RAM that weights may take, instead of what is found here")
+          ->check(CLI::Range(0.0, 1e6))
+          ->take_last();
+  app.add_option("--ram", flags->ram, "The same with a unit, as in 24GiB")->excludes(ram_gb)->take_last();
   app.add_flag("--predict", flags->predict,
                "Measure memory and disk for a few seconds and say how fast the model will decode");
-  app.add_option("--ram", flags->ram, "With --predict: memory for weights, as in 24GiB, instead of what is free here")
-      ->take_last();
   app.add_option("--place", flags->place,
                  "GROUP=gpu|ram|ssd: put a group there whatever the sizes say; may be repeated");
   *run = [flags] { return inspect(*flags); };
