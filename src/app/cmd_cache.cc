@@ -38,6 +38,14 @@ bool is_remote(const std::string& store) {
          store.starts_with("rados:");
 }
 
+// A shared folder that is there, or another store.
+Result<std::unique_ptr<kv::RemoteStore>> open_remote(const std::string& store) {
+  struct stat st = {};
+  if (store.starts_with("dir:") && (::stat(store.c_str() + 4, &st) != 0 || !S_ISDIR(st.st_mode)))
+    return make_error(Code::kNotFound, "There is no folder {}.", store.substr(4));
+  return kv::open_remote_store(store);
+}
+
 Result<std::unique_ptr<kv::PeerTier>> open_peers(const CacheFlags& flags) {
   DI_ASSIGN_OR_RETURN(kv::PeerTierOptions options, kv::PeerTier::parse(flags.store));
   DI_ASSIGN_OR_RETURN(options.token, read_kv_token(flags.token_file));
@@ -60,6 +68,9 @@ int stat_peers(const CacheFlags& flags) {
 
 // A folder of --kv-ssd that is there; nothing is made by looking at it.
 Result<std::unique_ptr<kv::SsdTier>> open_ssd(const std::string& dir) {
+  if (is_remote(dir) || is_peers(dir))
+    return make_error(Code::kInvalidArgument,
+                      "{} is a remote store; only folders of --kv-ssd can be listed and verified.", dir);
   struct stat st = {};
   if (::stat((dir + "/lock").c_str(), &st) != 0)
     return make_error(Code::kNotFound,
@@ -86,7 +97,7 @@ int list(const CacheFlags& flags) {
 int stat(const CacheFlags& flags) {
   if (is_peers(flags.store)) return stat_peers(flags);
   if (is_remote(flags.store)) {
-    const auto store = kv::open_remote_store(flags.store);
+    const auto store = open_remote(flags.store);
     if (!store.ok()) return fail(store.status().message());
     const Status status = store.value()->ping();
     if (!status.ok()) return fail(status.message());
@@ -122,7 +133,7 @@ int purge(const CacheFlags& flags) {
   }
   if (is_remote(flags.store)) {
     if (flags.expired && flags.store.starts_with("redis")) return fail("Redis forgets what has expired by itself.");
-    const auto store = kv::open_remote_store(flags.store);
+    const auto store = open_remote(flags.store);
     if (!store.ok()) return fail(store.status().message());
     if (flags.expired) {
       const Result<int64_t> swept = store.value()->sweep();

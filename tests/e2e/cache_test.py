@@ -1,4 +1,6 @@
-"""Computed prompts on SSD and in a shared folder: the same answers cold, warm, after restarts and with damaged files."""
+"""Computed prompts on SSD and in a shared folder: the same answers cold, warm, after restarts and with damaged
+files."""
+
 import json
 import os
 import pathlib
@@ -122,6 +124,10 @@ class CacheTest(unittest.TestCase):
         for store, code in (("/nowhere", 2), ("rados:pool", 2), ("redis://127.0.0.1:1", 2)):
             self.run_program("cache", "stat", store, code=code)
         self.run_program("cache", "purge", "/nowhere", code=2)
+        for command in (("stat",), ("purge", "--expired"), ("purge", "--all")):
+            text = self.run_program("cache", command[0], "dir:" + self.shared, *command[1:], code=2)
+            self.assertIn(f"There is no folder {self.shared}", text)
+            self.assertFalse(os.path.exists(self.shared))
         output = os.path.join(self.home.name, "out.jsonl")
         for args in (("--kv-remote", "redis://127.0.0.1:1"), ("--kv-remote", "what"), ("--kv-ssd", "/proc/kv"),
                      ("--kv-ssd-gb", "0")):
