@@ -258,8 +258,9 @@ void setup_decode(CLI::App& app, Run* run) {
       ->transform(CLI::IsMember(kFinishes));
   app.add_option("--id", flags->id, "Id of the response")->capture_default_str();
   app.add_option("--model", flags->model, "Model name in the response")->capture_default_str();
-  app.add_option("--prompt-tokens", flags->prompt_tokens, "Prompt tokens in the usage")->check(CLI::NonNegativeNumber);
-  app.add_option("--cached-tokens", flags->cached_tokens, "Of them, from the cache")->check(CLI::NonNegativeNumber);
+  const CLI::Range tokens(0, 1 << 30);
+  app.add_option("--prompt-tokens", flags->prompt_tokens, "Prompt tokens in the usage")->check(tokens);
+  app.add_option("--cached-tokens", flags->cached_tokens, "Of them, from the cache")->check(tokens);
   *run = [flags] { return run_decode(*flags); };
 }
 

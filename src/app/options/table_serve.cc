@@ -1,6 +1,34 @@
+#include <algorithm>
+
 #include "app/options/tables.h"
+#include "text/utf8.h"
 
 namespace deepinfer::app {
+namespace {
+
+bool is_control(char c) { return static_cast<unsigned char>(c) < ' ' || c == 0x7f; }
+bool is_separator(char c) { return is_control(c) || c == ' ' || c == '/'; }
+
+std::string check_model_name(const std::string& name) {
+  const bool good = !name.empty() && std::ranges::none_of(name, is_control) && text::is_valid_utf8(name);
+  return good ? "" : "must be a name in UTF-8 without control characters";
+}
+
+// Browsers send an origin in exactly this form, and "null" from pages without one.
+std::string check_origin(const std::string& origin) {
+  const size_t colon = origin.find("://");
+  const bool named = colon != 0 && colon != std::string::npos && colon + 3 < origin.size() &&
+                     std::ranges::none_of(origin.substr(colon + 3), is_separator);
+  if (named || origin == "*" || origin == "null") return "";
+  return "must be * or an origin like https://example.com:8443, without a path";
+}
+
+std::string check_host(const std::string& host) {
+  const bool good = !host.empty() && std::ranges::none_of(host, is_separator);
+  return good ? "" : "must be a host like images.internal or images.internal:8080";
+}
+
+}  // namespace
 
 std::span<const OptionSpec> serve_options() {
   static constexpr OptionSpec kTable[] = {
@@ -27,13 +55,15 @@ std::span<const OptionSpec> serve_options() {
        .name = "model-name",
        .fallback = "deepseek-v4.1-flash",
        .commands = "serve",
-       .help = "Name of the model in requests and in /v1/models"},
+       .help = "Name of the model in requests and in /v1/models",
+       .check = &check_model_name},
       {.section = "serve",
        .name = "model-alias",
        .kind = OptionKind::kTexts,
        .without = "none",
        .commands = "serve",
-       .help = "Further names that requests may use"},
+       .help = "Further names that requests may use",
+       .check = &check_model_name},
       {.section = "serve",
        .name = "any-model",
        .kind = OptionKind::kOnOff,
@@ -69,7 +99,8 @@ std::span<const OptionSpec> serve_options() {
        .kind = OptionKind::kTexts,
        .without = "none",
        .commands = "serve",
-       .help = "Origin of pages that may use the API, such as https://example.com; *: all"},
+       .help = "Origin of pages that may use the API, such as https://example.com; *: all",
+       .check = &check_origin},
       {.section = "serve",
        .name = "tls-certificate",
        .without = "no TLS",
@@ -130,7 +161,8 @@ std::span<const OptionSpec> serve_options() {
        .kind = OptionKind::kTexts,
        .without = "none",
        .commands = "serve",
-       .help = "HOST or HOST:PORT of an image store of your own: it may have a private address and any port"},
+       .help = "HOST or HOST:PORT of an image store of your own: it may have a private address and any port",
+       .check = &check_host},
       {.section = "serve",
        .name = "image-timeout",
        .kind = OptionKind::kNumber,

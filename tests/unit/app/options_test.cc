@@ -154,6 +154,17 @@ TEST_F(OptionsTest, RefusesBadValuesByTheirPlace) {
   EXPECT_NE(flag("effort", "101").find("1 to 100"), std::string::npos);
   EXPECT_NE(refusal({.command = "run", .environment = {"DEEPINFER_THREADS=no"}}).find("DEEPINFER_THREADS must be"),
             std::string::npos);
+  const auto serve = [](std::string name, std::string value) {
+    return refusal({.command = "serve", .flags = {{std::move(name), {std::move(value)}}}});
+  };
+  for (const char* bad : {"", "example.com", "://x", "https://", "https://example.com/", "https://a b"})
+    EXPECT_NE(serve("cors-origin", bad), "") << bad;
+  for (const char* good : {"*", "null", "https://example.com", "http://[::1]:8080"})
+    EXPECT_EQ(serve("cors-origin", good), "") << good;
+  for (const char* bad : {"", "http://images.internal", "a b"}) EXPECT_NE(serve("image-allow-host", bad), "") << bad;
+  EXPECT_EQ(serve("image-allow-host", "images.internal:8080"), "");
+  for (const char* bad : {"", "\xff", "a\nb"}) EXPECT_NE(serve("model-name", bad), "") << bad;
+  EXPECT_EQ(serve("model-alias", "deepseek-ai/DeepSeek V4.1"), "");
   // What is there for another command is checked, too.
   EXPECT_NE(refusal({.command = "run", .environment = {"DEEPINFER_ROWS=0"}}), "");
   EXPECT_NE(refusal({.command = "run", .config_path = file("[engine]\nrows = \"5\"\n")}).find("must be a whole number"),
