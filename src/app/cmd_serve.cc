@@ -20,6 +20,7 @@
 #include "checkpoint/checkpoint.h"
 #include "ops/ops.h"
 #include "kv/tier_stack.h"
+#include "serve/keys.h"
 #include "serve/server.h"
 #include "serve/service.h"
 
@@ -82,7 +83,11 @@ void print_start(const ServeFlags& flags, const std::string& model, const serve:
   if (flags.config.keys_file.empty()) {
     fmt::print(stderr, "No API key is needed, so the service answers to this machine only. ");
   } else {
-    fmt::print(stderr, "Requests need an API key of {}. ", flags.config.keys_file);
+    const std::string& file = flags.config.keys_file;
+    fmt::print(stderr, "Requests need an API key of {}. ", file);
+    const auto keys = serve::read_keys(file);
+    if (keys.ok() && keys.value().empty())
+      fmt::print(stderr, "It has none yet: deepinfer keys add NAME --keys {}, then SIGHUP. ", file);
   }
   fmt::print(stderr, "Ctrl-C ends the service.\n");
 }

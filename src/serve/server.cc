@@ -42,9 +42,12 @@ std::string peer_name(const Socket& socket) {
   return tcp.address().to_string();
 }
 
-Status check_key_file(const std::string& path) {
+// Of what is not there the TLS library says so itself.
+Status check_tls_file(const std::string& path, bool secret) {
   struct stat info = {};
-  if (::stat(path.c_str(), &info) == 0 && (info.st_mode & 0077) != 0) {
+  if (::stat(path.c_str(), &info) != 0) return Status();
+  if (!S_ISREG(info.st_mode)) return make_error(Code::kInvalidArgument, "{} is not a regular file.", path);
+  if (secret && (info.st_mode & 0077) != 0) {
     return make_error(Code::kInvalidArgument, "{} can be read by other users; run: chmod 600 {}", path, path);
   }
   return Status();
@@ -120,7 +123,8 @@ struct Server::Impl {
 
 Status Server::Impl::open_tls() {
   if (config.tls.certificate.empty()) return Status();
-  DI_RETURN_IF_ERROR(check_key_file(config.tls.key));
+  DI_RETURN_IF_ERROR(check_tls_file(config.tls.certificate, false));
+  DI_RETURN_IF_ERROR(check_tls_file(config.tls.key, true));
   tls = std::make_unique<asio::ssl::context>(asio::ssl::context::tls_server);
   error_code ec;
   tls->set_options(
