@@ -1,8 +1,8 @@
-"""Damaged requests over sockets: heads, bodies and chunks of the recorded cases with bytes changed, cut, doubled and moved, in pieces,
-several on one connection. Each is answered with a proper status or the connection ends; nothing is a fault of the server's, and it
-answers as before afterwards. A request without a byte for a minute is reported with the server's state at that time and with what came
-later, which tells a hang from a machine that gave the server no time. Seconds by default; DEEPINFER_TEST_ALL=1 goes on for ten minutes
-(FUZZ_SECONDS changes the time, FUZZ_SEED the seed).
+"""Damaged requests over sockets: heads, bodies and chunks of the recorded cases with bytes changed, cut, doubled and
+moved, in pieces, several on one connection. Each is answered with a proper status or the connection ends; nothing is a
+fault of the server's, and it answers as before afterwards. A request without a byte for a minute is reported with the
+server's state at that time and with what came later, which tells a hang from a machine that gave the server no time.
+Seconds by default; DEEPINFER_TEST_ALL=1 goes on for ten minutes (FUZZ_SECONDS changes the time, FUZZ_SEED the seed).
 """
 import errno
 import json
@@ -24,9 +24,12 @@ ALL = bool(os.environ.get("DEEPINFER_TEST_ALL"))
 SECONDS = float(os.environ.get("FUZZ_SECONDS", 600 if ALL else 4))
 SEED = int(os.environ.get("FUZZ_SEED", 1))
 CLIENTS = 4
+LEAST = 50  # requests of each client, however late it begins
 SILENT_S, LATER_S = 60, 300
-TOKENS = [b"\r\n", b"\n", b"\0", b"\xff", b" ", b":", b"0", b"-1", b"9" * 30, b"{", b"[" * 300, b"\"", b"\\u", b"\\ud800", b"null", b"1e999", b"%00", b"../",
-          b"Content-Length: 5\r\n", b"Transfer-Encoding: chunked\r\n", b"Expect: 100-continue\r\n", b"Connection: close\r\n", b"X: " + b"y" * 5000 + b"\r\n"]
+TOKENS = [
+    b"\r\n", b"\n", b"\0", b"\xff", b" ", b":", b"0", b"-1", b"9" * 30, b"{", b"[" * 300, b"\"", b"\\u", b"\\ud800",
+    b"null", b"1e999", b"%00", b"../", b"Content-Length: 5\r\n", b"Transfer-Encoding: chunked\r\n",
+    b"Expect: 100-continue\r\n", b"Connection: close\r\n", b"X: " + b"y" * 5000 + b"\r\n"]
 
 
 def recorded():
@@ -39,7 +42,8 @@ def recorded():
                 continue
             body = re.sub(r'("max(?:_output)?_tokens": )\d+', r"\g<1>2", body).encode()
             method = request.get("method", "POST" if body else "GET")
-            head = f"{method} {request['path']} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+            head = (f"{method} {request['path']} HTTP/1.1\r\nHost: localhost\r\nContent-Type: "
+                    f"application/json\r\nContent-Length: {len(body)}\r\n\r\n")
             out.append(head.encode() + body)
     return out
 
@@ -77,13 +81,17 @@ class Fuzzer(threading.Thread):
                 more = s.recv(1 << 16)
             except TimeoutError:
                 if silent:
-                    self.faults.append((self.text, f"no byte for {SILENT_S} s, nor for {LATER_S} s more\n{silent}".encode()))
+                    self.faults.append(
+                        (self.text, f"no byte for {SILENT_S} s, nor for {LATER_S} s more\n{silent}".encode()))
                     return b""
                 silent, since = self.server.state(), time.monotonic()
                 s.settimeout(LATER_S)
                 continue
             if silent:
-                self.faults.append((self.text, f"no byte for {SILENT_S} s, then {len(more)} after {time.monotonic() - since:.0f} s more\n{silent}".encode()))
+                self.faults.append(
+                    (self.text,
+                     f"no byte for {SILENT_S} s, then {len(more)} after {time.monotonic() - since:.0f} s more\n{silent}"
+                     .encode()))
                 return b""
             if not more:
                 return reply
@@ -104,7 +112,7 @@ class Fuzzer(threading.Thread):
                     time.sleep(0.1)  # for an answer: one who stops sending counts as gone
                 s.shutdown(socket.SHUT_WR)  # what is missing will not come
                 reply = self.read(s)
-            except OSError as error:  # the server has ended the connection, of which a shutdown() hears as "not connected"
+            except OSError as error:  # the server has ended the connection; a shutdown() hears "not connected"
                 if error.errno not in (errno.ECONNRESET, errno.EPIPE, errno.ENOTCONN):
                     raise
                 reply = b""
@@ -116,7 +124,7 @@ class Fuzzer(threading.Thread):
             self.faults.append((text, reply[:500]))
 
     def run(self):
-        while time.monotonic() < self.until and not self.faults:
+        while (time.monotonic() < self.until or self.sent < LEAST) and not self.faults:
             try:
                 self.one()
             except OSError as error:  # nobody there
@@ -127,8 +135,10 @@ class ServeFuzzTest(unittest.TestCase):
     def test_damaged_requests(self):
         requests = recorded()
         self.assertGreater(len(requests), 30)
-        with tempfile.TemporaryDirectory() as folder, Server("--state-dir", folder + "/state", "--body-timeout", "2", "--header-timeout", "2", "--no-image-fetch") as server:
-            ask = lambda: server.post("/v1/completions", {"model": "deepseek-v4.1-flash", "prompt": "Once upon a time", "max_tokens": 8, "temperature": 0})[1]["choices"]
+        with tempfile.TemporaryDirectory() as folder, Server("--state-dir", folder + "/state", "--body-timeout", "2",
+                                                             "--header-timeout", "2", "--no-image-fetch") as server:
+            once = {"model": "deepseek-v4.1-flash", "prompt": "Once upon a time", "max_tokens": 8, "temperature": 0}
+            ask = lambda: server.post("/v1/completions", once)[1]["choices"]
             before = ask()
             fuzzers = [Fuzzer(server, requests, SEED * 1000 + i, time.monotonic() + SECONDS) for i in range(CLIENTS)]
             for fuzzer in fuzzers:
@@ -137,7 +147,9 @@ class ServeFuzzTest(unittest.TestCase):
                 fuzzer.join()
             answers = {}
             for fuzzer in fuzzers:
-                self.assertFalse(fuzzer.faults, f"seed {SEED}\n" + "\n".join(f"{text!r}\n{what.decode(errors='replace')}" for text, what in fuzzer.faults))
+                self.assertFalse(
+                    fuzzer.faults, f"seed {SEED}\n" +
+                    "\n".join(f"{text!r}\n{what.decode(errors='replace')}" for text, what in fuzzer.faults))
                 for code, count in fuzzer.answers.items():
                     answers[code] = answers.get(code, 0) + count
             print(f"{sum(f.sent for f in fuzzers)} requests: {dict(sorted(answers.items()))}")
