@@ -17,9 +17,13 @@ ROOT = pathlib.Path(__file__).resolve().parent
 
 class CMakeBuild(build_ext):
     def build_extension(self, extension):
-        tree = pathlib.Path(os.environ.get("DEEPINFER_BUILD_DIR") or ROOT / "build" / f"pip-{sys.implementation.cache_tag}")
-        subprocess.run(["cmake", "-S", str(ROOT), "-B", str(tree), "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release", "-DDEEPINFER_TESTS=OFF",
-                        "-DDEEPINFER_BENCH=OFF", f"-DPython_EXECUTABLE={sys.executable}"], check=True)
+        tree = pathlib.Path(
+            os.environ.get("DEEPINFER_BUILD_DIR") or ROOT / "build" / f"pip-{sys.implementation.cache_tag}")
+        subprocess.run([
+            "cmake", "-S",
+            str(ROOT), "-B",
+            str(tree), "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release", "-DDEEPINFER_TESTS=OFF", "-DDEEPINFER_BENCH=OFF",
+            f"-DPython_EXECUTABLE={sys.executable}"], check=True)
         subprocess.run(["cmake", "--build", str(tree), "--target", "deepinfer_python"], check=True)
         target = pathlib.Path(self.get_ext_fullpath(extension.name))
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -13,7 +13,8 @@ prompts = ["The capital of France is", "Once upon a time", "One, two, three,"]
 for prompt, answer in zip(prompts, llm.generate(prompts, SamplingParams(temperature=0.6, max_tokens=32, seq_seed=7))):
     print(f"{prompt}{answer}  [{answer.finish_reason}, {answer.usage['completion_tokens']} tokens]")
 
-reply = llm.chat([{"role": "user", "content": "Say hello."}], SamplingParams(temperature=0, max_tokens=64), thinking=False)[0]
+reply = llm.chat([{"role": "user", "content": "Say hello."}], SamplingParams(temperature=0, max_tokens=64),
+                 thinking=False)[0]
 print("Say hello. ->", reply)
 
 llm.close()

@@ -61,7 +61,8 @@ def main():
         print("no benchmarks yet")
         return
     for p in sorted({preset(n) for n in chosen}):
-        build = subprocess.run([ROOT / "tools/build.sh", p] + [f"bench_{n}" for n in chosen if preset(n) == p], capture_output=True, text=True)
+        build = subprocess.run([ROOT / "tools/build.sh", p] + [f"bench_{n}" for n in chosen if preset(n) == p],
+                               capture_output=True, text=True)
         if build.returncode:
             sys.exit(build.stdout + build.stderr)
     cases = json.loads((ROOT / "bench/cases.json").read_text())
@@ -76,10 +77,13 @@ def main():
             if r["case"] not in wanted:
                 errors.append(f"bench {n}: case '{r['case']}' is not in bench/cases.json")
             if r["ratio"] is not None and r["ratio"] > 1.05 and str(r["ceiling_is"]).startswith("physical"):
-                errors.append(f"bench {n}: case '{r['case']}' is {r['ratio']} of its physical ceiling: the benchmark is wrong")
+                errors.append(
+                    f"bench {n}: case '{r['case']}' is {r['ratio']} of its physical ceiling: the benchmark is wrong")
         for case, c in wanted.items():
             if case not in printed:
-                results.append(dict(dict.fromkeys(FIELDS), bench=n, case=case, goal=c.get("goal"), unit=c.get("unit"), met=False, machine="missing"))
+                results.append(
+                    dict(dict.fromkeys(FIELDS), bench=n, case=case, goal=c.get("goal"), unit=c.get("unit"), met=False,
+                         machine="missing"))
         rows += results
         if args.json:
             for r in results:
@@ -97,7 +101,13 @@ def show(rows):
     table = [["bench", "case", "value", "unit", "ratio", "of", "goal", ""]]
     for r in rows:
         mark = "missing" if r["machine"] == "missing" else "MISS" if r["met"] is False else ""
-        table.append([r["bench"], r["case"], num(r["value"]), num(r["unit"]), num(r["ratio"]), num(r["ceiling_is"]), num(r["goal"]), mark])
+        table.append([
+            r["bench"], r["case"],
+            num(r["value"]),
+            num(r["unit"]),
+            num(r["ratio"]),
+            num(r["ceiling_is"]),
+            num(r["goal"]), mark])
     widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
     for row in table:
         print("  ".join(cell.ljust(w) for cell, w in zip(row, widths)).rstrip())

@@ -8,14 +8,15 @@ import re
 import sys
 
 # Lowest first. A room may include rooms that stand before it, minus the exceptions below.
-ORDER = ["base", "observe", "numeric", "text", "recipe", "grammar", "checkpoint", "ops", "parallel", "model", "kv", "sched",
-         "engine", "cluster", "tenancy", "serve", "simulate", "app"]
+ORDER = [
+    "base", "observe", "numeric", "text", "recipe", "grammar", "checkpoint", "ops", "parallel", "model", "kv", "sched",
+    "engine", "cluster", "tenancy", "serve", "simulate", "app"]
 FORBIDDEN = {
-    "kv": {"model", "ops", "checkpoint", "numeric", "text", "recipe", "grammar"},  # kvstore and the simulator link kv alone
+    "kv": {"model", "ops", "checkpoint", "numeric", "text", "recipe",
+           "grammar"},  # kvstore and the simulator link kv alone
     "grammar": {"recipe"},
     "tenancy": {"engine", "model", "ops"},
-    "simulate": {"model", "ops", "engine", "serve"},
-}
+    "simulate": {"model", "ops", "engine", "serve"}, }
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.M)
 
 

@@ -9,10 +9,11 @@ import pathlib
 import re
 import sys
 
-TYPES = {".html": "text/html; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8",
-         ".svg": "image/svg+xml", ".png": "image/png", ".ico": "image/x-icon", ".json": "application/json",
-         ".woff2": "font/woff2", ".txt": "text/plain; charset=utf-8", ".webmanifest": "application/manifest+json",
-         ".map": "application/json"}
+TYPES = {
+    ".html": "text/html; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml", ".png": "image/png", ".ico": "image/x-icon", ".json": "application/json",
+    ".woff2": "font/woff2", ".txt": "text/plain; charset=utf-8", ".webmanifest": "application/manifest+json",
+    ".map": "application/json"}
 MACRO = """#define DI_EMBED(name, path)                                                                          \\
   extern "C" const char name##_begin[];                                                               \\
   extern "C" const char name##_end[];                                                                 \\
@@ -44,9 +45,11 @@ def main():
         rows.append(f'    {{"{name}", "{kind}", "\\"{etag}\\"", {views[0]}, {views[1]}, {immutable}}},')
     table = "const PageFile kFiles[] = {\n" + "\n".join(rows) + "\n};\n" if rows else ""
     body = "return kFiles;" if rows else "return {};"
-    target.write_text('#include "serve/page.h"\n\n' + MACRO + "\n".join(externs) + "\n\nnamespace deepinfer::serve {\nnamespace {\n\n" +
-                      table + "\n}  // namespace\n\nstd::span<const PageFile> page_files() { " + body +
-                      " }\n\n}  // namespace deepinfer::serve\n", encoding="utf-8")
+    target.write_text(
+        '#include "serve/page.h"\n\n' + MACRO + "\n".join(externs) +
+        "\n\nnamespace deepinfer::serve {\nnamespace {\n\n" + table +
+        "\n}  // namespace\n\nstd::span<const PageFile> page_files() { " + body +
+        " }\n\n}  // namespace deepinfer::serve\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

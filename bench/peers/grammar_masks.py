@@ -1,8 +1,9 @@
 """Peers of bench_grammar: compiles a case and fills a mask before each token of its texts, with llguidance or xgrammar.
 
-One JSON object a line in: {"engine", "tokenizer", "end", "case": a case of structured/README.md, "texts": [[token ids], ...]};
-one out: {"status": "ok" | "refused", "compile_us", "mask_us": [...], "accepted": [...], "overhead_us"}. Times are CPU time of the
-thread; what a call through the binding costs by itself is measured at the start and returned, not yet subtracted.
+One JSON object a line in: {"engine", "tokenizer", "end", "case": a case of structured/README.md, "texts": [[token ids],
+...]}; one out: {"status": "ok" | "refused", "compile_us", "mask_us": [...], "accepted": [...], "overhead_us"}. Times
+are CPU time of the thread; what a call through the binding costs by itself is measured at the start and returned, not
+yet subtracted.
 """
 import json
 import statistics
@@ -99,7 +100,8 @@ def run(engine, case, texts):
     except Exception:  # how both report what they do not take
         compiled = None
     compile_us = (clock() - begin) / 1e3
-    out = {"status": "refused", "overhead_us": engine.overhead_us, "compile_us": compile_us, "mask_us": [], "accepted": []}
+    out = {
+        "status": "refused", "overhead_us": engine.overhead_us, "compile_us": compile_us, "mask_us": [], "accepted": []}
     if compiled is None:
         return out
     out["status"] = "ok"

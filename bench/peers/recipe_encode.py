@@ -1,8 +1,9 @@
 """deepseek-recipe as a peer of bench_recipe: reads one job a line, answers each with the times of its rounds,
 of the wall clock and of the CPU.
 
-A job is {"request": FILE with a Chat Completions body, "tokenizer": tokenizer.json, "rounds": N}. A round is what a server
-does with the bytes of a request: parse, convert, render, tokenize. The ids come back once. Ends with its standard input.
+A job is {"request": FILE with a Chat Completions body, "tokenizer": tokenizer.json, "rounds": N}. A round is what a
+server does with the bytes of a request: parse, convert, render, tokenize. The ids come back once. Ends with its
+standard input.
 """
 import json
 import sys

@@ -7,8 +7,8 @@ import json
 import sys
 import time
 
-from deepseek_recipe import (ChatCompletionRequest, ConversionOptions, InferenceChunk, InferenceFinishReason, PromptUsage,
-                             StreamProcessor)
+from deepseek_recipe import (ChatCompletionRequest, ConversionOptions, InferenceChunk, InferenceFinishReason,
+                             PromptUsage, StreamProcessor)
 
 TOOLS = [{"type": "function", "function": {"name": "read_gauge", "parameters": {"type": "object"}}}]
 
@@ -16,8 +16,9 @@ TOOLS = [{"type": "function", "function": {"name": "read_gauge", "parameters": {
 def run(job):
     with open(job["file"], encoding="utf-8") as f:
         text = f.read()
-    request = ChatCompletionRequest({"model": "DeepSeek-V4.1-Flash", "messages": [{"role": "user", "content": "q"}], "stream": True,
-                                     "tools": TOOLS, "thinking": {"type": "enabled" if job["thinking"] else "disabled"}})
+    request = ChatCompletionRequest({
+        "model": "DeepSeek-V4.1-Flash", "messages": [{"role": "user", "content": "q"}], "stream": True, "tools": TOOLS,
+        "thinking": {"type": "enabled" if job["thinking"] else "disabled"}})
     converted = request.convert(ConversionOptions())
     options = converted.parsing_options
     processor = StreamProcessor(ChatCompletionRequest.chunk_generator(converted, "id", "model"), options)

@@ -17,9 +17,10 @@ Prompt = Union[str, Sequence[int], np.ndarray]
 # Engine arguments of DeepInfer 0.1.0 -> options of docs/configuration.md.
 _OPTIONS = {"max_model_len": "context", "max_num_seqs": "sequences", "max_num_batched_tokens": "rows"}
 # Options that may be given under their own name, with underscores.
-_OWN_OPTIONS = ("device", "backend", "threads", "pin_threads", "host_experts", "ram", "context", "prefill", "sequences", "rows", "cache",
-                "cache_mb", "keep", "ban_tokens", "top_k_max", "drafts", "draft_confidence", "draft_text", "draft_history", "draft_ahead",
-                "grammar_timeout", "grammar_threads", "grammar_cache_bytes")
+_OWN_OPTIONS = ("device", "backend", "threads", "pin_threads", "host_experts", "ram", "context", "prefill", "sequences",
+                "rows", "cache", "cache_mb", "keep", "ban_tokens", "top_k_max", "drafts", "draft_confidence",
+                "draft_text", "draft_history", "draft_ahead", "grammar_timeout", "grammar_threads",
+                "grammar_cache_bytes")
 # Arguments of 0.1.0 that mean what happens anyway: the values that are accepted, and why others are not.
 _ONE_RANK = "one process uses one device here"
 _FIXED = {
@@ -30,8 +31,8 @@ _FIXED = {
     "engine_type": (("NORMAL",), "prompts and answers run in one engine here"),
     "offline_inference": ((True,), "this class is offline inference"),
 }
-_WITHOUT_EFFECT = ("served_model_name", "trust_remote_code", "tokenizer_revision", "disable_log_stats", "stop_preempted_request",
-                   "chunked_prefill", "ignore_len", "lookahead_tokens")
+_WITHOUT_EFFECT = ("served_model_name", "trust_remote_code", "tokenizer_revision", "disable_log_stats",
+                   "stop_preempted_request", "chunked_prefill", "ignore_len", "lookahead_tokens")
 
 
 class Tokenizer:
@@ -63,15 +64,17 @@ class LLM:
     """
 
     def __init__(self, model: str = "", tokenizer: Optional[str] = None, trust_remote_code: bool = False,
-                 expert_parallel_size: int = 1, revision: Optional[str] = None, tokenizer_revision: Optional[str] = None,
-                 seed: int = 0, gpu_memory_utilization: float = 0.90, decode_sequence: bool = True, *,
-                 load_format: str = "auto", config: str = "", **engine_args: Any) -> None:
+                 expert_parallel_size: int = 1, revision: Optional[str] = None,
+                 tokenizer_revision: Optional[str] = None, seed: int = 0, gpu_memory_utilization: float = 0.90,
+                 decode_sequence: bool = True, *, load_format: str = "auto", config: str = "",
+                 **engine_args: Any) -> None:
         if load_format not in ("auto", "dummy"):
             raise ValueError(f"load_format must be auto or dummy, not {load_format!r}.")
         if not 0 < gpu_memory_utilization <= 1:
             raise ValueError(f"gpu_memory_utilization must be above 0 and at most 1, not {gpu_memory_utilization}.")
         if gpu_memory_utilization != 0.90:
-            warnings.warn("gpu_memory_utilization has no effect: memory follows from context and sequences.", stacklevel=2)
+            warnings.warn("gpu_memory_utilization has no effect: memory follows from context and sequences.",
+                          stacklevel=2)
         if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 1 << 64:
             raise ValueError("seed must be a whole number from 0 to 18446744073709551615.")
         flags = _flags({"expert_parallel_size": expert_parallel_size, **engine_args})
@@ -80,8 +83,9 @@ class LLM:
             if os.path.isdir(name):
                 raise ValueError("revision is only possible with the name of a pulled model, not with a folder.")
             name += "@" + revision
-        more = {"tokenizer": os.fspath(tokenizer) if tokenizer else "", "dummy_weights": load_format == "dummy", "seed": seed,
-                "library_dir": os.path.dirname(os.path.abspath(__file__))}
+        more = {
+            "tokenizer": os.fspath(tokenizer) if tokenizer else "", "dummy_weights": load_format == "dummy",
+            "seed": seed, "library_dir": os.path.dirname(os.path.abspath(__file__))}
         self.decode_sequence = decode_sequence
         self._model = _core.Model(name, flags, os.fspath(config), more)
         self._info = self._model.info()
@@ -107,16 +111,19 @@ class LLM:
         raw = self._model.generate(inputs, [p.to_dict() for p in parameters], bool(use_tqdm), bool(logits))
         return self._results(raw, parameters, decode_sequence)
 
-    def chat(self, messages: Sequence[Any], sampling_params: Union[SamplingParams, Sequence[SamplingParams], None] = None,
-             use_tqdm: bool = True, *, thinking: bool = True, effort: Optional[str] = None, tools: Optional[list] = None,
+    def chat(self, messages: Sequence[Any],
+             sampling_params: Union[SamplingParams, Sequence[SamplingParams], None] = None,
+             use_tqdm: bool = True, *, thinking: bool = True, effort: Optional[str] = None,
+             tools: Optional[list] = None,
              decode_sequence: Optional[bool] = None) -> Union[list[Answer], list[TokenOutputs]]:
         """Answers conversations: a list of {"role", "content"} messages, or a list of such lists.
 
-        Messages and tools are those of Chat Completions. The answer is the text proper; `reasoning` and `tool_calls` stand
-        beside it.
+        Messages and tools are those of Chat Completions. The answer is the text proper; `reasoning` and `tool_calls`
+        stand beside it.
         """
         conversations = [messages] if messages and isinstance(messages[0], dict) else list(messages)
-        body: dict[str, Any] = {"model": "deepseek-v4.1-flash", "thinking": {"type": "enabled" if thinking else "disabled"}}
+        mode = {"type": "enabled" if thinking else "disabled"}
+        body: dict[str, Any] = {"model": "deepseek-v4.1-flash", "thinking": mode}
         if effort is not None:
             body["reasoning_effort"] = effort
         if tools:
@@ -194,7 +201,8 @@ def _parameter_list(parameters: Any, prompts: int) -> list:
         return [parameters]
     parameters = list(parameters)
     if len(parameters) != prompts:
-        raise ValueError(f"There are {len(parameters)} sets of parameters for {prompts} prompts; give one, or one a prompt.")
+        raise ValueError(
+            f"There are {len(parameters)} sets of parameters for {prompts} prompts; give one, or one a prompt.")
     if not all(isinstance(p, SamplingParams) for p in parameters):
         raise ValueError("sampling_params must be a SamplingParams, or a list of them.")
     return parameters

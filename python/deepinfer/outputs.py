@@ -13,14 +13,12 @@ class Answer(str):
     token_ids            numpy int32: all drawn tokens, the one that ended the answer included
     finish_reason        stop, stop_text, length, context_full, kv_full, timeout, prompt_length_exceeded, error
     stop_text            the stop text that ended it
-    logprobs             numpy float64, a token each; None if not asked for. top_logprobs: [(id, logprob, bytes), ..] each
-    logits               numpy float32 [tokens, vocabulary] with generate(logits=True)
-    prompt_token_ids     numpy int32;  prompt_logprobs, prompt_top_logprobs: a prompt token each, None for the first
-    usage                prompt_tokens, completion_tokens, total_tokens, cached_tokens, replayed_tokens, preemptions
-    timings              first_token_s, total_s
-    error                None, or the sentence that says why there is no answer
-    answers              all n answers of the prompt, this one first
-    reasoning, tool_calls  of a chat
+    logprobs             numpy float64, a token each; None if not asked for. top_logprobs: [(id, logprob, bytes), ..]
+    each logits               numpy float32 [tokens, vocabulary] with generate(logits=True) prompt_token_ids     numpy
+    int32;  prompt_logprobs, prompt_top_logprobs: a prompt token each, None for the first usage
+    prompt_tokens, completion_tokens, total_tokens, cached_tokens, replayed_tokens, preemptions timings
+    first_token_s, total_s error                None, or the sentence that says why there is no answer answers
+    all n answers of the prompt, this one first reasoning, tool_calls  of a chat
     """
 
     token_ids: np.ndarray
@@ -79,7 +77,8 @@ class TokenOutputs(list):
 def make_answer(prompt: dict, i: int, context: int) -> Answer:
     raw = prompt["answers"][i]
     answer = Answer(raw["text"])
-    for name in ("token_ids", "finish_reason", "stop_text", "logprobs", "top_logprobs", "logits", "usage", "timings", "error"):
+    for name in ("token_ids", "finish_reason", "stop_text", "logprobs", "top_logprobs", "logits", "usage", "timings",
+                 "error"):
         setattr(answer, name, raw[name])
     for name in ("prompt_token_ids", "prompt_logprobs", "prompt_top_logprobs"):
         setattr(answer, name, prompt[name])

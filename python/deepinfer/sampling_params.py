@@ -22,7 +22,8 @@ class SamplingParams:
     top_logprobs: int = 0  # so many of the likeliest tokens a position, 0 to 1000
     first_n_token_no_eos: int = 0  # no end of sentence among the first n tokens
     eos_id: int = 0  # not used: it comes from the model
-    so_args: Optional[dict] = None  # {"schema_type": "json" | "regex" | "ebnf", "schema": .., "trigger_token_ids"?, "bound_token_id"?}
+    # {"schema_type": "json" | "regex" | "ebnf", "schema": .., "trigger_token_ids"?, "bound_token_id"?}
+    so_args: Optional[dict] = None
     golden_token_ids: Optional[Sequence[int]] = None  # taken instead of what is drawn; -1 leaves the model's choice
     seq_seed: Optional[int] = None  # the same seed, the same answer; None: each prompt has its own, from LLM(seed=..)
 

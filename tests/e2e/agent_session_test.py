@@ -1,5 +1,6 @@
-"""A coding agent's session of 30 tool turns (8 without DEEPINFER_TEST_ALL=1) by the official Python clients against `deepinfer serve`:
-streamed, the whole history sent each time, the turns before it found in the cache. Skipped where the clients cannot be had."""
+"""A coding agent's session of 30 tool turns (8 without DEEPINFER_TEST_ALL=1) by the official Python clients against
+`deepinfer serve`: streamed, the whole history sent each time, the turns before it found in the cache. Skipped where the
+clients cannot be had."""
 
 import json
 import os
@@ -73,7 +74,8 @@ def agent_tools():
 
 
 class AgentTest(unittest.TestCase):
-    """The model is told which tool to call (it is too small to plan); all else is as an agent does it: streamed, with the whole history each time."""
+    """The model is told which tool to call (it is too small to plan); all else is as an agent does it: streamed, with
+    the whole history each time."""
 
     def check(self, prompts, cached, ids):
         self.assertEqual(len(ids), TURNS)

@@ -52,11 +52,12 @@ class BadInputTest(unittest.TestCase):
         text = json.dumps(header).encode()
         path.write_bytes(struct.pack("<Q", len(text)) + text + raw[8 + size:])
 
-    def run_program(self, *args, model=None, stdin=subprocess.DEVNULL, preexec=None, stdout=subprocess.PIPE, data=None, env=None):
+    def run_program(self, *args, model=None, stdin=subprocess.DEVNULL, preexec=None, stdout=subprocess.PIPE, data=None,
+                    env=None):
         environment = {"PATH": os.environ["PATH"], "HOME": self.home.name, **(env or {})}
         command = [PROGRAM, "run", *([str(self.dir if model is None else model)] if model != "" else []), *args]
-        return subprocess.run(command, env=environment, stdin=None if data is not None else stdin, input=data, stdout=stdout,
-                              stderr=subprocess.PIPE, timeout=240, preexec_fn=preexec)
+        return subprocess.run(command, env=environment, stdin=None if data is not None else stdin, input=data,
+                              stdout=stdout, stderr=subprocess.PIPE, timeout=240, preexec_fn=preexec)
 
     def refused(self, *words, args=("--prompt", "Hi"), **more):
         result = self.run_program(*args, **more)
@@ -77,7 +78,8 @@ class BadInputTest(unittest.TestCase):
         self.refused("neither a folder", "deepinfer pull some-org/some-model", model="some-org/some-model")
         self.refused("config.json", model=self.home.name)
         self.refused(model=self.dir / "config.json")
-        self.refused("/no/such/place", args=("--prompt", "Hi"), model="", env={"DEEPINFER_HF_MODEL_DIR": "/no/such/place"})
+        self.refused("/no/such/place", args=("--prompt", "Hi"), model="",
+                     env={"DEEPINFER_HF_MODEL_DIR": "/no/such/place"})
 
     def test_pulled_model_is_found_by_name(self):
         cache = pathlib.Path(self.home.name) / ".cache/huggingface/hub/models--some-org--some-model"
@@ -90,7 +92,8 @@ class BadInputTest(unittest.TestCase):
         self.assertEqual(result.returncode, 0, result.stderr)
 
     def test_file_cut_in_half(self):
-        for name in (*SHARDS, "config.json", "tokenizer.json", "model.safetensors.index.json", "generation_config.json", "engram_token_classes.json"):
+        for name in (*SHARDS, "config.json", "tokenizer.json", "model.safetensors.index.json", "generation_config.json",
+                     "engram_token_classes.json"):
             path = self.own(name)
             content = path.read_bytes()
             path.write_bytes(content[:len(content) // 2])
@@ -145,7 +148,8 @@ class BadInputTest(unittest.TestCase):
 
     def test_tensor_with_a_wrong_shape(self):
         def transpose(header):
-            name = next(n for n, t in sorted(header.items()) if n != "__metadata__" and len(t["shape"]) == 2 and t["shape"][0] != t["shape"][1])
+            name = next(n for n, t in sorted(header.items())
+                        if n != "__metadata__" and len(t["shape"]) == 2 and t["shape"][0] != t["shape"][1])
             header[name]["shape"].reverse()
             self.name = name
         self.edit_header(SHARDS[0], transpose)
@@ -220,12 +224,13 @@ class BadInputTest(unittest.TestCase):
 
     @unittest.skipIf(SANITIZED, "needs a build without sanitizers")
     def test_out_of_memory_is_said_before_anything_is_allocated(self):
-        """Under every address-space limit the program works or says in one sentence why not, and near the need it names it."""
+        """Under every address-space limit the program works or says in one sentence why not, and near the need it names
+        it."""
         messages = []
         for mib in range(24, 84, 2):
             limit = mib << 20
-            result = self.run_program("--prompt", "Hi", "--context", "65536", "--threads", "1", "--max-tokens", "2", "-q",
-                                      preexec=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)))
+            result = self.run_program("--prompt", "Hi", "--context", "65536", "--threads", "1", "--max-tokens", "2",
+                                      "-q", preexec=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)))
             errors = result.stderr.decode()
             if result.returncode == 127 or "error while loading shared libraries" in errors:
                 continue  # not even the program itself fits
@@ -233,11 +238,15 @@ class BadInputTest(unittest.TestCase):
             if result.returncode == 2:
                 self.assertRegex(errors, r"^deepinfer: [^\n]+\n$")
                 messages.append(errors)
-        self.assertTrue(any(re.search(r"needs? [\d.]+ [MG]B of memory .* but only [\d.]+ [MG]B are left .*--context", m) for m in messages), messages)
+        self.assertTrue(
+            any(
+                re.search(r"needs? [\d.]+ [MG]B of memory .* but only [\d.]+ [MG]B are left .*--context", m)
+                for m in messages), messages)
 
     def test_full_disk_and_reader_that_left(self):
         with open("/dev/full", "wb") as full:
-            self.refused("Cannot write the answer: No space left on device", args=("--prompt", "Hi", "--no-thinking", "-q", "--max-tokens", "9"), stdout=full)
+            self.refused("Cannot write the answer: No space left on device",
+                         args=("--prompt", "Hi", "--no-thinking", "-q", "--max-tokens", "9"), stdout=full)
         read_end, write_end = os.pipe()
         os.close(read_end)
         result = self.run_program("--prompt", "Hi", "--no-thinking", "-q", stdout=write_end)
@@ -245,8 +254,10 @@ class BadInputTest(unittest.TestCase):
         self.assertEqual((result.returncode, result.stderr), (-signal.SIGPIPE, b""))
 
     def test_flags(self):
-        for bad in (("--temperature", "3"), ("--temperature", "x"), ("--top-p", "0"), ("--seed", "-x"), ("--seed", "-5"), ("--seed", "18446744073709551616"), ("--temperature", "nan"), ("--top-p", "nan"), ("--max-tokens", "0"), ("--effort", "101"),
-                    ("--backend", "quick"), ("--prefill", "half"), ("--threads", "0"), ("--nonsense",)):
+        for bad in (("--temperature", "3"), ("--temperature", "x"), ("--top-p", "0"), ("--seed", "-x"),
+                    ("--seed", "-5"), ("--seed", "18446744073709551616"), ("--temperature", "nan"), ("--top-p", "nan"),
+                    ("--max-tokens", "0"), ("--effort", "101"), ("--backend", "quick"), ("--prefill", "half"),
+                    ("--threads", "0"), ("--nonsense", )):
             result = self.run_program("--prompt", "Hi", *bad)
             self.assertEqual(result.returncode, 2, bad)
             self.assertIn(bad[0], result.stderr.decode())
@@ -262,7 +273,8 @@ class CommandsTest(unittest.TestCase):
     """What all subcommands share."""
 
     def refused(self, *args, words=(), **more):
-        result = subprocess.run([PROGRAM, *args], stderr=subprocess.PIPE, timeout=240, **{"stdout": subprocess.PIPE, "stdin": subprocess.DEVNULL, **more})
+        result = subprocess.run([PROGRAM, *args], stderr=subprocess.PIPE, timeout=240,
+                                **{"stdout": subprocess.PIPE, "stdin": subprocess.DEVNULL, **more})
         errors = result.stderr.decode()
         self.assertEqual(result.returncode, 2, errors)
         self.assertRegex(errors, r"^deepinfer: [^\n]+\n$")
@@ -273,21 +285,25 @@ class CommandsTest(unittest.TestCase):
         self.refused("frobnicate", words=('no command "frobnicate"',))
         self.refused(words=("subcommand is required",))
         self.refused("serv", words=('no command "serv"', "Did you mean serve?"))
-        self.refused("generate", "in", "-o", "out", "--sequence", "4", words=("no option --sequence.", "Did you mean --sequences?"))
-        self.refused("generate", "in", "-o", "out", "--contxt=4", words=("no option --contxt.", "Did you mean --context?"))
+        self.refused("generate", "in", "-o", "out", "--sequence", "4",
+                     words=("no option --sequence.", "Did you mean --sequences?"))
+        self.refused("generate", "in", "-o", "out", "--contxt=4",
+                     words=("no option --contxt.", "Did you mean --context?"))
         for command in ("run", "inspect", "encode", "decode", "generate", "pull"):
             self.refused(command, "--nonsense", words=(f"deepinfer {command} --help",))
 
     def test_full_disk(self):
         request = b'{"model": "deepseek-v4.1-flash", "messages": [{"role": "user", "content": "Hi"}]}'
-        for args in (("inspect", BUNDLED), ("inspect", "--json", BUNDLED), ("--help",), ("encode", "-"), ("decode", "-")):
+        for args in (("inspect", BUNDLED), ("inspect", "--json", BUNDLED), ("--help", ), ("encode", "-"), ("decode",
+                                                                                                           "-")):
             with open("/dev/full", "wb") as full, tempfile.TemporaryFile() as body:
                 body.write(request)
                 body.seek(0)
                 self.refused(*args, stdout=full, stdin=body, words=("No space left on device",))
 
     def test_endless_standard_input(self):
-        for args in (("encode", "-"), ("decode", "-"), ("grammar", "match", "--kind", "regex", "--source", "a*"), ("run",)):
+        for args in (("encode", "-"), ("decode", "-"), ("grammar", "match", "--kind", "regex", "--source", "a*"),
+                     ("run", )):
             with open("/dev/zero", "rb") as zero:
                 self.refused(*args, stdin=zero, words=("Standard input has more than",))
 

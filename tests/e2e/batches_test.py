@@ -1,5 +1,6 @@
-"""/v1/files and /v1/batches by the official Python client against `deepinfer serve` with the bundled model: upload, poll, download,
-cancel, bad lines and files, a restart in the middle. The client is installed below build/; skipped where it cannot be had."""
+"""/v1/files and /v1/batches by the official Python client against `deepinfer serve` with the bundled model: upload,
+poll, download, cancel, bad lines and files, a restart in the middle. The client is installed below build/; skipped
+where it cannot be had."""
 
 import contextlib
 import json
@@ -94,11 +95,11 @@ class FilesTest(BatchCase):
         with self.assertRaisesRegex(openai.BadRequestError, "purpose"):
             self.client.files.create(file=("x.jsonl", b"{}"), purpose="fine-tune")
         self.assertEqual(self.server.post("/v1/files", {"purpose": "batch"})[0], 400)
-        for body in (b"", b"--x", b"--x\r\n\r\n", b"--x\r\n\r\nno name\r\n--x--", b'--x\r\nContent-Disposition: form-data; name="file'):
+        for body in (b"", b"--x", b"--x\r\n\r\n", b"--x\r\n\r\nno name\r\n--x--",
+                     b'--x\r\nContent-Disposition: form-data; name="file'):
             with self.subTest(body):
-                answer = self.client._client.post(
-                    self.server.url + "/v1/files", content=body, headers={"content-type": "multipart/form-data; boundary=x"}
-                )
+                answer = self.client._client.post(self.server.url + "/v1/files", content=body,
+                                                  headers={"content-type": "multipart/form-data; boundary=x"})
                 self.assertEqual((answer.status_code, answer.json()["error"]["type"]), (400, "invalid_request_error"))
 
 

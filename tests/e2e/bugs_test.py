@@ -1,4 +1,5 @@
-"""Troubles that users of other servers met, over HTTP with the bundled model (tests/unit and tests/api hold more of them)."""
+"""Troubles that users of other servers met, over HTTP with the bundled model (tests/unit and tests/api hold more of
+them)."""
 import http.client
 import json
 import os
@@ -23,7 +24,8 @@ class BugsTest(unittest.TestCase):
         cls.server.__exit__()
 
     def chat(self, messages, **more):
-        status, body = self.server.post("/v1/chat/completions", {"model": MODEL, "messages": messages, "temperature": 0, **OFF, **more})
+        status, body = self.server.post("/v1/chat/completions",
+                                        {"model": MODEL, "messages": messages, "temperature": 0, **OFF, **more})
         self.assertEqual(status, 200, body)
         return body
 
@@ -33,7 +35,9 @@ class BugsTest(unittest.TestCase):
         first = self.chat(turns, max_tokens=40)["choices"][0]["message"]["content"]
         turns += [{"role": "assistant", "content": first}, {"role": "user", "content": "And then?"}]
         connection = http.client.HTTPConnection(self.server.url.split("//")[1], timeout=240)
-        body = {"model": MODEL, "messages": turns, "stream": True, "max_tokens": 4000, "ignore_eos": True, "temperature": 0, **OFF}
+        body = {
+            "model": MODEL, "messages": turns, "stream": True, "max_tokens": 4000, "ignore_eos": True, "temperature": 0,
+            **OFF}
         connection.request("POST", "/v1/chat/completions", json.dumps(body))
         self.assertTrue(connection.getresponse().fp.readline())
         connection.close()
@@ -49,8 +53,11 @@ class BugsTest(unittest.TestCase):
         rules = "".join(f"Rule {i}: be careful with number {i}. " for i in range(2000))
 
         def ask(checksum):
-            system = [{"type": "text", "text": f"x-anthropic-billing-header: cc_version=2.0; cch={checksum};"}, {"type": "text", "text": rules}]
-            body = {"model": MODEL, "max_tokens": 1, "system": system, "messages": [{"role": "user", "content": "Hello"}], **OFF}
+            system = [{"type": "text", "text": f"x-anthropic-billing-header: cc_version=2.0; cch={checksum};"},
+                      {"type": "text", "text": rules}]
+            body = {
+                "model": MODEL, "max_tokens": 1, "system": system, "messages": [{"role": "user", "content": "Hello"}],
+                **OFF}
             connection = http.client.HTTPConnection(self.server.url.split("//")[1], timeout=240)
             connection.request("POST", "/v1/messages", json.dumps(body))
             response = connection.getresponse()

@@ -1,4 +1,5 @@
-"""A Ceph cluster on loopback for tests: one monitor, one manager, OSDs on plain files. Needs ceph-mon, ceph-osd, ceph-mgr.
+"""A Ceph cluster on loopback for tests: one monitor, one manager, OSDs on plain files. Needs ceph-mon, ceph-osd,
+ceph-mgr.
 
     with CephCluster(12) as ceph:
         ceph.ceph("osd", "tree");  ceph.config        # path of its ceph.conf

@@ -1,4 +1,5 @@
-"""deepinfer run in a terminal of its own (a pseudo-terminal): the chat, its commands, Ctrl-C, history, and where it cannot write."""
+"""deepinfer run in a terminal of its own (a pseudo-terminal): the chat, its commands, Ctrl-C, history, and where it
+cannot write."""
 import errno
 import json
 import os
@@ -87,7 +88,9 @@ class ChatTest(unittest.TestCase):
         self.home.cleanup()
 
     def start(self, *args, **more):
-        env = {"PATH": os.environ["PATH"], "HOME": self.home.name, "XDG_STATE_HOME": str(self.state), "TERM": "xterm", **more}
+        env = {
+            "PATH": os.environ["PATH"], "HOME": self.home.name, "XDG_STATE_HOME": str(self.state), "TERM": "xterm",
+            **more}
         t = Terminal(["--seed", "3", "--max-tokens", "24", *args], env)
         self.terminals.append(t)
         t.expect(rb"/help for commands")

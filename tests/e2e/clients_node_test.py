@@ -1,4 +1,5 @@
-"""The official Node clients against `deepinfer serve` with the bundled model; skipped where npm or its registry cannot be had."""
+"""The official Node clients against `deepinfer serve` with the bundled model; skipped where npm or its registry cannot
+be had."""
 
 import pathlib
 import subprocess

@@ -1,5 +1,6 @@
-"""The official Python clients against `deepinfer serve` with the bundled model: chat, streams, a full tool loop, structured output,
-state, token counts, typed errors. The clients are installed below build/; skipped where they cannot be had."""
+"""The official Python clients against `deepinfer serve` with the bundled model: chat, streams, a full tool loop,
+structured output, state, token counts, typed errors. The clients are installed below build/; skipped where they cannot
+be had."""
 
 import asyncio
 import json
@@ -315,7 +316,8 @@ class ResponsesTest(unittest.TestCase):
         asked = {"model": MODEL, "input": "And how do I make tea?", "previous_response_id": first.id}
         counted = client.responses.input_tokens.count(**asked)
         self.assertEqual(counted.object, "response.input_tokens")
-        self.assertEqual(client.responses.create(**asked, max_output_tokens=16).usage.input_tokens, counted.input_tokens)
+        self.assertEqual(
+            client.responses.create(**asked, max_output_tokens=16).usage.input_tokens, counted.input_tokens)
         self.assertGreater(counted.input_tokens, first.usage.input_tokens)
 
     def test_state(self):
@@ -356,33 +358,44 @@ class ResponsesTest(unittest.TestCase):
         self.assertEqual(sent.output_text, stored.output_text)
 
     def test_reasoning_travels_sealed(self):
-        tool = {"type": "function", "name": "get_weather", "description": "Get the current weather for a city.", "parameters": CITY}
-        more = {"tools": [tool], "reasoning": {"effort": "high"}, "store": False, "include": ["reasoning.encrypted_content"]}
+        tool = {
+            "type": "function", "name": "get_weather", "description": "Get the current weather for a city.",
+            "parameters": CITY}
+        more = {
+            "tools": [tool], "reasoning": {"effort": "high"}, "store": False,
+            "include": ["reasoning.encrypted_content"]}
         first = self.respond(QUESTION, **more)
         thought = next(item for item in first.output if item.type == "reasoning")
         call = next(item for item in first.output if item.type == "function_call")
         words = thought.content[0].text
         self.assertGreater(len(words), 10)
         self.assertNotIn(words, thought.encrypted_content)
-        streamed = [event.response for event in self.respond(QUESTION, stream=True, **more) if event.type == "response.completed"]
+        streamed = [
+            event.response
+            for event in self.respond(QUESTION, stream=True, **more)
+            if event.type == "response.completed"]
         self.assertTrue(next(item for item in streamed[0].output if item.type == "reasoning").encrypted_content)
 
         def go_on(blob=None, at=client, **item):
-            sealed = {"type": "reasoning", "id": thought.id, "summary": [], **({"encrypted_content": blob} if blob else {}), **item}
+            sealed = {
+                "type": "reasoning", "id": thought.id, "summary": [], **({"encrypted_content": blob} if blob else {}),
+                **item}
             answer = {"type": "function_call_output", "call_id": call.call_id, "output": RESULT}
             turn = [*user(QUESTION), sealed, call.model_dump(exclude_none=True), answer]
             return at.responses.create(model=MODEL, input=turn, temperature=0, **more)
 
         in_words = go_on(content=[{"type": "reasoning_text", "text": words}])
         sealed, without = go_on(thought.encrypted_content), go_on()
-        self.assertEqual((sealed.output_text, sealed.usage.input_tokens), (in_words.output_text, in_words.usage.input_tokens))
+        self.assertEqual((sealed.output_text, sealed.usage.input_tokens),
+                         (in_words.output_text, in_words.usage.input_tokens))
         self.assertGreater(sealed.usage.input_tokens, without.usage.input_tokens)  # the model reads it again
         self.assertIn("18", sealed.output_text)
         blob = thought.encrypted_content
         for changed in (blob[:-4] + ("AAAA" if blob[-4:] != "AAAA" else "BBBB"), blob[1:], blob[:40], "x", blob + blob):
             with self.assertRaises(openai.BadRequestError) as caught:
                 go_on(changed)
-            self.assertEqual((caught.exception.code, caught.exception.param), ("invalid_encrypted_content", "input[1].encrypted_content"))
+            self.assertEqual((caught.exception.code, caught.exception.param),
+                             ("invalid_encrypted_content", "input[1].encrypted_content"))
         self.check_keys_of_reasoning(go_on, blob, more)
 
     def check_keys_of_reasoning(self, go_on, blob, more):

@@ -7,8 +7,10 @@ import tempfile
 import unittest
 
 PROGRAM = os.path.abspath(sys.argv.pop(1)) if len(sys.argv) > 1 else "build/release/src/app/deepinfer"
-CALL = ('thought</think>\n\nLook:\n\n<｜DSML｜ calls>\n<｜DSML｜ invoke name="f">\n<｜DSML｜ parameter name="a" string="true">x "y"'
-        "</｜DSML｜ parameter>\n</｜DSML｜ invoke>\n</｜DSML｜ calls>")
+CALL = (
+    'thought</think>\n\nLook:\n\n<｜DSML｜ calls>\n<｜DSML｜ invoke name="f">\n<｜DSML｜ parameter name="a" string="true">x '
+    '"y"'
+    "</｜DSML｜ parameter>\n</｜DSML｜ invoke>\n</｜DSML｜ calls>")
 
 
 def decode(text, *args):
@@ -38,7 +40,8 @@ class DecodeTest(unittest.TestCase):
     def test_ids_know_markup_by_id(self):
         with open("models/tiny/tokenizer.json", encoding="utf-8") as f:
             ids = {t["content"]: t["id"] for t in json.load(f)["added_tokens"]}
-        message = self.printed(f"[{ids['<｜User｜>']}, {ids['</think>']}\n{ids['｜DSML｜']} {ids['<｜end▁of▁sentence｜>']}]", "--ids", "--tools")
+        message = self.printed(f"[{ids['<｜User｜>']}, {ids['</think>']}\n{ids['｜DSML｜']} {ids['<｜end▁of▁sentence｜>']}]",
+                               "--ids", "--tools")
         self.assertEqual((message["reasoning"], message["content"]), ("<｜User｜>", "｜DSML｜"))
 
     def test_every_api_streams_and_ends(self):
@@ -52,7 +55,10 @@ class DecodeTest(unittest.TestCase):
 
     def test_request_sets_the_parser(self):
         with tempfile.NamedTemporaryFile("w", encoding="utf-8") as f:
-            json.dump({"model": "m", "messages": [{"role": "user", "content": "q"}], "thinking": {"type": "disabled"}, "stop": ["k:"]}, f)
+            json.dump(
+                {
+                    "model": "m", "messages": [{"role": "user", "content": "q"}], "thinking": {"type": "disabled"},
+                    "stop": ["k:"]}, f)
             f.flush()
             body = self.printed("Look:", "--api", "chat", "--request", f.name)
             self.assertEqual(body["choices"][0]["message"], {"role": "assistant", "content": "Loo"})

@@ -21,8 +21,9 @@ def sample(text, name, labels=""):
 
 class DraftsTest(unittest.TestCase):
     def test_metrics_tell_the_places_of_the_drafts(self):
-        request = {"model": "deepseek-v4.1-flash", "messages": [{"role": "user", "content": PROMPT}], "temperature": 0, "max_tokens": 48,
-                   "thinking": {"type": "disabled"}}
+        request = {
+            "model": "deepseek-v4.1-flash", "messages": [{"role": "user", "content": PROMPT}], "temperature": 0,
+            "max_tokens": 48, "thinking": {"type": "disabled"}}
         answers, metrics = {}, {}
         for drafts in ("0", "3"):
             with Serving("--drafts", drafts, "--draft-confidence", "off") as server:
@@ -48,10 +49,15 @@ class DraftsTest(unittest.TestCase):
         self.assertGreater(sample(text, "draft_seconds_total"), 0)
 
     def test_run_tells_them(self):
-        done = subprocess.run([PROGRAM, "run", str(ROOT / "models/tiny"), "--stats", "--draft-confidence", "off", "--temperature", "0",
-                               "--max-tokens", "32", "--prompt", PROMPT], capture_output=True, text=True, timeout=250)
+        done = subprocess.run([
+            PROGRAM, "run",
+            str(ROOT / "models/tiny"), "--stats", "--draft-confidence", "off", "--temperature", "0", "--max-tokens",
+            "32", "--prompt", PROMPT], capture_output=True, text=True, timeout=250)
         self.assertEqual(done.returncode, 0, done.stderr)
-        told = re.search(r"(\d\.\d\d) tokens a step; guesses: (\d+) made, (\d+) not worth a row, (\d+) checked, (\d+) right; 1: \d+%", done.stderr)
+        told = re.search(
+            r"(\d\.\d\d) tokens a step; guesses: (\d+) made, (\d+) not worth a row, (\d+) checked, (\d+) right; 1: "
+            r"\d+%",
+            done.stderr)
         self.assertIsNotNone(told, done.stderr)
         self.assertGreater(float(told[1]), 1)
         made, saved, checked, right = (int(told[i]) for i in (2, 3, 4, 5))
@@ -65,7 +71,10 @@ class DraftsTest(unittest.TestCase):
             with open(data, "w") as file:
                 for i in range(24):
                     message = {"role": "user", "content": f"Tell me about the number {i}."}
-                    file.write(json.dumps({"messages": [message], "thinking": {"type": "disabled"}, "max_tokens": 40, "seed": i}) + "\n")
+                    file.write(
+                        json.dumps({
+                            "messages": [message], "thinking": {"type": "disabled"}, "max_tokens": 40, "seed": i}) +
+                        "\n")
             command = [PROGRAM, "calibrate", str(ROOT / "models/tiny"), data, "-o", output]
             done = subprocess.run(command, capture_output=True, text=True, timeout=250)
             self.assertEqual(done.returncode, 0, done.stderr)

@@ -24,9 +24,12 @@ class EncodeTest(unittest.TestCase):
 
     def test_each_api_gives_the_prompt(self):
         self.assertTrue(self.printed(CHAT).startswith(PROMPT + "\n"))
-        responses = {"model": "m", "instructions": "Be brief.", "input": "What is <｜User｜>?", "reasoning": {"effort": "none"}}
+        responses = {
+            "model": "m", "instructions": "Be brief.", "input": "What is <｜User｜>?", "reasoning": {"effort": "none"}}
         self.assertEqual(json.loads(self.printed(responses, "--api", "responses", "--json"))["prompt"], PROMPT)
-        messages = {"model": "m", "max_tokens": 9, "system": "Be brief.", "thinking": {"type": "disabled"}, "messages": CHAT["messages"][1:]}
+        messages = {
+            "model": "m", "max_tokens": 9, "system": "Be brief.", "thinking": {"type": "disabled"},
+            "messages": CHAT["messages"][1:]}
         self.assertEqual(json.loads(self.printed(messages, "--api", "messages", "--json"))["prompt"], PROMPT)
         fim = json.loads(self.printed({"model": "m", "prompt": "a", "suffix": "b"}, "--api", "completions", "--json"))
         self.assertEqual(fim["prompt"], "<｜begin▁of▁sentence｜><｜fim▁begin｜>a<｜fim▁hole｜>b<｜fim▁end｜>")
@@ -65,7 +68,8 @@ class EncodeTest(unittest.TestCase):
 
     def test_files_that_are_not_there(self):
         for args in (["/nonexistent/request.json"], ["-", "--model", "/nonexistent"]):
-            r = subprocess.run([PROGRAM, "encode", *args], input=json.dumps(CHAT).encode(), capture_output=True, timeout=240)
+            r = subprocess.run([PROGRAM, "encode", *args], input=json.dumps(CHAT).encode(), capture_output=True,
+                               timeout=240)
             self.assertEqual(r.returncode, 2)
             self.assertIn("nonexistent", r.stderr.decode())
 

@@ -48,14 +48,18 @@ class GenerateTest(unittest.TestCase):
         case = GREEDY[4]
         self.write([
             chat("Say hello.", id="a"),
-            {"custom_id": "b", "method": "POST", "url": "/v1/chat/completions",
-             "body": {"model": "any", **chat("Say hello.", n=2, temperature=0, logprobs=True, top_logprobs=2)}},
+            {
+                "custom_id": "b", "method": "POST", "url": "/v1/chat/completions",
+                "body": {"model": "any", **chat("Say hello.", n=2, temperature=0, logprobs=True, top_logprobs=2)}},
             b"",
             {"id": 7, "token_ids": case["prompt_ids"], "max_tokens": 8, "temperature": 0, "full_prefill": True},
-            {"prompt": "Once upon a time", "max_tokens": 8, "seed": 3, "top_k": 5, "min_p": 0.01, "repetition_penalty": 1.1},
+            {
+                "prompt": "Once upon a time", "max_tokens": 8, "seed": 3, "top_k": 5, "min_p": 0.01,
+                "repetition_penalty": 1.1},
             {"custom_id": "c", "url": "/v1/completions", "body": {"prompt": "One, two,", "max_tokens": 5}},
-            {"id": "j", **chat("A number as JSON.", response_format={"type": "json_object"}, temperature=0, max_tokens=60)},
-        ])
+            {
+                "id": "j",
+                **chat("A number as JSON.", response_format={"type": "json_object"}, temperature=0, max_tokens=60)}, ])
         stderr = self.run_program()
         self.assertIn("6 answers, 0 errors", stderr)
         lines = self.answers()
@@ -92,13 +96,23 @@ class GenerateTest(unittest.TestCase):
 
     def test_bad_lines_do_not_stop_the_others(self):
         good = chat("Say hello.")
-        bad = [b"{", b"[1]", b'"x"', b"\xff\xfe", {"id": 1}, {"prompt": "x", "messages": []}, {"prompt": 5},
-               {"custom_id": "q", "url": "/v1/embeddings", "body": {}}, {"custom_id": "q", "body": {}},
-               {"token_ids": []}, {"token_ids": [5, 2.5]}, {"token_ids": [-1], "max_tokens": 2},
-               chat("x", allowed_token_ids=[]), {"token_ids": [9999999], "max_tokens": 2}, {"token_ids": [5] * 2000, "max_tokens": 2},
-               chat("x", temperature=-1), chat("x", top_k=-7), chat("x", n=1000), chat("x", max_tokens=-1),
-               chat("x", logit_bias={"9999999": -100}), chat("x", logit_bias={"-1": 5}), chat("x", logit_bias={"7": 1e9}),
-               chat("x", logit_bias={"x": 1}), chat("x", stream=True), chat("x", min_p="much"), chat("long " * 3000)]
+        bad = [
+            b"{", b"[1]", b'"x"', b"\xff\xfe", {"id": 1}, {"prompt": "x", "messages": []}, {"prompt": 5},
+            {"custom_id": "q", "url": "/v1/embeddings", "body": {}}, {"custom_id": "q", "body": {}}, {"token_ids": []},
+            {"token_ids": [5, 2.5]}, {"token_ids": [-1], "max_tokens": 2},
+            chat("x", allowed_token_ids=[]), {"token_ids": [9999999],
+                                              "max_tokens": 2}, {"token_ids": [5] * 2000, "max_tokens": 2},
+            chat("x", temperature=-1),
+            chat("x", top_k=-7),
+            chat("x", n=1000),
+            chat("x", max_tokens=-1),
+            chat("x", logit_bias={"9999999": -100}),
+            chat("x", logit_bias={"-1": 5}),
+            chat("x", logit_bias={"7": 1e9}),
+            chat("x", logit_bias={"x": 1}),
+            chat("x", stream=True),
+            chat("x", min_p="much"),
+            chat("long " * 3000)]
         self.write([good, *bad, good])
         stderr = self.run_program(code=1)
         self.assertIn(f"2 answers, {len(bad)} errors", stderr)
@@ -110,23 +124,32 @@ class GenerateTest(unittest.TestCase):
         self.assertIn("token_ids[1] is 2.5", lines[11]["error"]["message"])
         self.assertIn("allowed_token_ids is empty", lines[13]["error"]["message"])
         self.assertIn("token_ids[0] is 9999999; token ids", lines[14]["error"]["message"])
-        for answer, name in zip(lines[16:24], ["temperature", "top_k", "n", "max_tokens", "logit_bias", "logit_bias", "logit_bias", "logit_bias"]):
+        for answer, name in zip(lines[16:24], [
+                "temperature", "top_k", "n", "max_tokens", "logit_bias", "logit_bias", "logit_bias", "logit_bias"]):
             self.assertIn(name, answer["error"]["message"])
         for answer in (lines[0], lines[-1]):
             self.assertIsNone(answer["error"])
-            self.assertEqual(answer["response"]["choices"][0]["finish_reason"], lines[0]["response"]["choices"][0]["finish_reason"])
+            self.assertEqual(answer["response"]["choices"][0]["finish_reason"],
+                             lines[0]["response"]["choices"][0]["finish_reason"])
 
     def test_constraints_tools_and_other_apis(self):
-        schema = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 9}}, "required": ["n"], "additionalProperties": False}
+        schema = {
+            "type": "object", "properties": {"n": {"type": "integer", "minimum": 0, "maximum": 9}}, "required": ["n"],
+            "additionalProperties": False}
         formed = {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}, "seed": 1}
-        tool = {"type": "function", "function": {"name": "look", "strict": True, "parameters": {
-            "type": "object", "properties": {"at": {"type": "string", "enum": ["sky", "sea"]}}, "required": ["at"], "additionalProperties": False}}}
+        tool = {
+            "type": "function", "function": {
+                "name": "look", "strict": True, "parameters": {
+                    "type": "object", "properties": {"at": {"type": "string", "enum": ["sky", "sea"]}},
+                    "required": ["at"], "additionalProperties": False}}}
         user = [{"role": "user", "content": "A number, please."}]
         self.write([
             chat("A number, please.", **{**formed, "max_tokens": 60}),
             {"messages": user, "thinking": {"type": "enabled"}, "max_tokens": 300, **formed},
             chat("Look around.", tools=[tool], tool_choice="required", max_tokens=100, seed=2),
-            {"custom_id": "r", "method": "POST", "url": "/v1/responses", "body": {"input": "Say hello.", "max_output_tokens": 20}},
+            {
+                "custom_id": "r", "method": "POST", "url": "/v1/responses",
+                "body": {"input": "Say hello.", "max_output_tokens": 20}},
             {"custom_id": "m", "method": "POST", "url": "/v1/messages", "body": {"messages": user, "max_tokens": 20}},
         ])
         self.run_program("--seed", "3")
@@ -140,7 +163,8 @@ class GenerateTest(unittest.TestCase):
         call, = called["response"]["choices"][0]["message"]["tool_calls"]
         self.assertEqual(call["function"]["name"], "look")
         self.assertIn(json.loads(call["function"]["arguments"])["at"], ("sky", "sea"))
-        self.assertEqual((response["response"]["status_code"], response["response"]["body"]["object"]), (200, "response"))
+        self.assertEqual((response["response"]["status_code"], response["response"]["body"]["object"]),
+                         (200, "response"))
         self.assertEqual((message["response"]["status_code"], message["response"]["body"]["type"]), (200, "message"))
 
     def test_progress_on_a_terminal(self):
@@ -190,7 +214,8 @@ class GenerateTest(unittest.TestCase):
         os.remove(self.output)
         kills = 0
         for order in ("input", "done") * 3:
-            process = subprocess.Popen(self.command("--resume", "--order", order), env=self.env, stderr=subprocess.DEVNULL)
+            process = subprocess.Popen(self.command("--resume", "--order", order), env=self.env,
+                                       stderr=subprocess.DEVNULL)
             before = self.size()
             deadline = time.monotonic() + 60
             while process.poll() is None and self.size() <= before and time.monotonic() < deadline:

@@ -110,7 +110,8 @@ class Hub:
                     return self.reply(401, {}, b"Invalid username or password.")
                 if path.startswith("/api/models/%s/revision/" % hub.repo):
                     fault = hub._fault("list")
-                    return self.reply(fault, {}) if fault else self.reply(200, {"Content-Type": "application/json"}, hub.listing())
+                    return self.reply(fault, {}) if fault else self.reply(200, {"Content-Type": "application/json"},
+                                                                          hub.listing())
                 match = re.fullmatch("/%s/resolve/%s/(.*)" % (re.escape(hub.repo), COMMIT), path)
                 content = re.fullmatch("/content/(.*)", path)
                 name = (match or content).group(1) if match or content else None
@@ -121,7 +122,8 @@ class Hub:
                     return self.reply(fault, {})
                 headers = {"X-Repo-Commit": COMMIT}
                 if match and name in hub.lfs:
-                    headers.update({"X-Linked-Etag": '"%s"' % hub.digest(name), "X-Linked-Size": str(len(hub.files[name]))})
+                    headers.update({
+                        "X-Linked-Etag": '"%s"' % hub.digest(name), "X-Linked-Size": str(len(hub.files[name]))})
                     base = hub.cdn.url if hub.cdn else ""
                     return self.reply(302, {**headers, "Location": base + "/content/" + urllib.parse.quote(name)})
                 headers["ETag"] = '"%s"' % hub.digest(name)

@@ -113,14 +113,17 @@ class Store:
 
 def chat(*urls):
     parts = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
-    return {"model": "deepseek-v4.1-flash", "messages": [{"role": "user", "content": [{"type": "text", "text": "What is this?"}, *parts]}]}
+    return {
+        "model": "deepseek-v4.1-flash",
+        "messages": [{"role": "user", "content": [{"type": "text", "text": "What is this?"}, *parts]}]}
 
 
 class ImagesTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.store, cls.other = Store(), Store()
-        cls.server = Server("--image-allow-host", cls.store.address, "--image-timeout", str(PATIENCE_S), "--image-mb", "1")
+        cls.server = Server("--image-allow-host", cls.store.address, "--image-timeout", str(PATIENCE_S), "--image-mb",
+                            "1")
 
     @classmethod
     def tearDownClass(cls):
@@ -172,16 +175,22 @@ class ImagesTest(unittest.TestCase):
         good, bad = data_url((FILES / "rgb.png").read_bytes()), data_url(b"hello")
         for url, words in ((good, NO_EYES), (bad, "unsupported image")):
             source = {"type": "base64", "media_type": "image/png", "data": url.split(",")[1]}
-            messages = {"model": "m", "max_tokens": 5, "messages": [{"role": "user", "content": [{"type": "image", "source": source}]}]}
-            responses = {"model": "deepseek-v4.1-flash", "input": [{"role": "user", "content": [{"type": "input_image", "image_url": url}]}]}
+            messages = {
+                "model": "m", "max_tokens": 5,
+                "messages": [{"role": "user", "content": [{"type": "image", "source": source}]}]}
+            responses = {
+                "model": "deepseek-v4.1-flash",
+                "input": [{"role": "user", "content": [{"type": "input_image", "image_url": url}]}]}
             messages["model"] = "deepseek-v4.1-flash"
-            for path, body in (("/v1/messages", messages), ("/v1/messages/count_tokens", messages), ("/v1/responses", responses), ("/v1/tokenize", chat(url))):
+            for path, body in (("/v1/messages", messages), ("/v1/messages/count_tokens", messages),
+                               ("/v1/responses", responses), ("/v1/tokenize", chat(url))):
                 status, answer = self.server.post(path, body)
                 self.assertEqual(status, 400, path)
                 self.assertIn(words, answer["error"]["message"], path)
 
     def test_the_first_bad_image_is_named(self):
-        status, error = self.ask(self.store.url(), self.store.url("text"), self.store.url("status/404"), self.store.url())
+        status, error = self.ask(self.store.url(), self.store.url("text"), self.store.url("status/404"),
+                                 self.store.url())
         self.assertEqual((status, error["param"]), (400, "messages[0].content[2]"), error)
         status, error = self.ask(*[self.store.url()] * 40)
         self.assertEqual(status, 400)
@@ -206,7 +215,8 @@ class ImagesTest(unittest.TestCase):
         for thread in slow:
             thread.start()
         self.wait_for(lambda: {"/silent", "/drip"} <= {path for path, _ in list(Images.seen)})
-        status, _ = self.server.post("/v1/completions", {"model": "deepseek-v4.1-flash", "prompt": "Once", "max_tokens": 1})
+        status, _ = self.server.post("/v1/completions",
+                                     {"model": "deepseek-v4.1-flash", "prompt": "Once", "max_tokens": 1})
         self.assertEqual(status, 200)
         self.check(data_url((FILES / "rgb.png").read_bytes()), "invalid_request_error", NO_EYES)
         self.assertTrue(all(thread.is_alive() for thread in slow))
@@ -224,7 +234,8 @@ class ImagesTest(unittest.TestCase):
     # Bug case 26.
     def test_addresses_inside_are_refused_before_any_connection(self):
         before = len(Images.seen)
-        for url in ("http://169.254.10.10/x", "http://169.254.169.254/latest/meta-data/", "http://localhost/x", "http://10.0.0.1/", "http://[::1]/"):
+        for url in ("http://169.254.10.10/x", "http://169.254.169.254/latest/meta-data/", "http://localhost/x",
+                    "http://10.0.0.1/", "http://[::1]/"):
             self.check(url, "invalid_image_url", "not on the public internet")
         for url in ("http://127.0.0.1:9/", self.other.url()):
             self.check(url, "invalid_image_url", "ports 80 and 443")
@@ -234,7 +245,8 @@ class ImagesTest(unittest.TestCase):
         self.assertEqual(len(Images.seen), before)
 
     def test_each_redirect_is_checked(self):
-        for inside in ("http://169.254.10.10/x", "http://127.0.0.1/x", "http://localhost/x", "http://[::ffff:127.0.0.1]/"):
+        for inside in ("http://169.254.10.10/x", "http://127.0.0.1/x", "http://localhost/x",
+                       "http://[::ffff:127.0.0.1]/"):
             self.check(self.store.url("to/" + inside), "invalid_image_url", "not on the public internet")
         before = len(Images.seen)
         self.check(self.store.url("to/" + self.other.url()), "invalid_image_url", "ports 80 and 443")
@@ -250,11 +262,13 @@ class ImagesTest(unittest.TestCase):
             self.assertEqual(len(Images.seen), before)
 
     def test_a_client_that_leaves_ends_the_fetch(self):
-        with Server("--image-allow-host", self.store.address, "--image-timeout", "3600", "--drain-timeout", "3600") as server:
+        with Server("--image-allow-host", self.store.address, "--image-timeout", "3600", "--drain-timeout",
+                    "3600") as server:
             sockets, before = [], len(Images.seen)
             for _ in range(20):
                 connection = http.client.HTTPConnection(server.url.split("//")[1])
-                connection.request("POST", "/v1/chat/completions", json.dumps(chat(self.store.url("endless"), self.store.url("silent"))))
+                connection.request("POST", "/v1/chat/completions",
+                                   json.dumps(chat(self.store.url("endless"), self.store.url("silent"))))
                 sockets.append(connection)
             self.wait_for(lambda: {"/silent", "/endless"} <= {path for path, _ in Images.seen[before:]})
             for connection in sockets:

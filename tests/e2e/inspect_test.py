@@ -43,7 +43,8 @@ class InspectTest(unittest.TestCase):
         r = inspect("--json", TINY)
         self.assertEqual(r.returncode, 0, r.stderr)
         report = json.loads(r.stdout)
-        self.assertEqual([l["role"] for l in report["layers"]], ["window", "full", "reuse", "full", "full", "reuse", "reindex", "reuse"])
+        self.assertEqual([l["role"] for l in report["layers"]],
+                         ["window", "full", "reuse", "full", "full", "reuse", "reindex", "reuse"])
         self.assertEqual(report["kv_bytes_per_token"], 140)
         self.assertEqual(sum(g["bytes"] for g in report["groups"]), report["bytes"])
         for g in report["groups"]:
@@ -63,7 +64,8 @@ class InspectTest(unittest.TestCase):
             self.assertIn(line, out)
 
     def test_placement_can_be_overridden(self):
-        report = json.loads(inspect("--json", "--gpu-gb", "0.01", "--ram-gb", "0.012", "--place", "engram_tables=ssd", TINY).stdout)
+        report = json.loads(
+            inspect("--json", "--gpu-gb", "0.01", "--ram-gb", "0.012", "--place", "engram_tables=ssd", TINY).stdout)
         where = {g["group"]: g["placement"] for g in report["groups"]}
         self.assertEqual(where["attention"]["ram_bytes"], 0)
         self.assertEqual(where["engram_tables"]["ssd_bytes"], sum(where["engram_tables"].values()))
@@ -82,6 +84,9 @@ class InspectTest(unittest.TestCase):
         whole = json.loads(inspect("--json", "--predict", "--ram", "1GiB", TINY).stdout)["forecast"]
         self.assertEqual(whole["ssd_bytes_per_token"], 0)
         self.assertIn("tokens/s", inspect("--predict", "--ram", "22MB", TINY).stdout)
+        planned = json.loads(inspect("--json", "--ram", "22MB", TINY).stdout)
+        self.assertEqual(planned["machine"]["ram_budget_bytes"], 22_000_000)
+        self.assertGreater(sum(group["placement"]["ssd_bytes"] for group in planned["groups"]), 0)
         for ram, says in (("1MB", "too few"), ("lots", "no size")):
             r = inspect("--predict", "--ram", ram, TINY)
             self.assertEqual(r.returncode, 2)
@@ -105,8 +110,10 @@ class InspectTest(unittest.TestCase):
 
     def test_other_architectures(self):
         config = json.loads((TINY / "config.json").read_text())
-        for model_type, architecture in (("deepseek_v4", "DeepseekV4ForCausalLM"), ("deepseek_v3", "DeepseekV3ForCausalLM"), ("llama", "LlamaForCausalLM")):
-            self.replace("config.json", json.dumps({**config, "model_type": model_type, "architectures": [architecture]}).encode())
+        for model_type, architecture in (("deepseek_v4", "DeepseekV4ForCausalLM"),
+                                         ("deepseek_v3", "DeepseekV3ForCausalLM"), ("llama", "LlamaForCausalLM")):
+            self.replace("config.json",
+                         json.dumps({**config, "model_type": model_type, "architectures": [architecture]}).encode())
             self.refused(architecture)
             self.refused("DeepInfer runs DeepSeek-V4.1-Flash")
 

@@ -70,8 +70,10 @@ class KvstoreTest(unittest.TestCase):
         """Answers, and how many prompt tokens of all requests came from a cache."""
         output = pathlib.Path(self.home.name, "out.jsonl")
         output.unlink(missing_ok=True)
-        process = subprocess.Popen([PROGRAM, "generate", self.input, "-o", str(output), "--sequences", "1", "--quiet", *args],
-                                   env=self.env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        process = subprocess.Popen([
+            PROGRAM, "generate", self.input, "-o",
+            str(output), "--sequences", "1", "--quiet", *args], env=self.env, stdout=subprocess.PIPE,
+                                   stderr=subprocess.STDOUT, text=True)
         if meanwhile:  # once the first answer is there
             for _ in range(3000):
                 if process.poll() is not None or (output.exists() and output.stat().st_size > 0):
@@ -86,8 +88,8 @@ class KvstoreTest(unittest.TestCase):
         return answers, sum(l["response"]["usage"]["prompt_tokens_details"]["cached_tokens"] for l in lines)
 
     def generate_until(self, enough, want, *args):
-        """Cached prompt tokens, once there are enough: a machine that stalls may put a block off, or find that computing one is
-        faster than waiting for it. The answers are the same each time."""
+        """Cached prompt tokens, once there are enough: a machine that stalls may put a block off, or find that
+        computing one is faster than waiting for it. The answers are the same each time."""
         for _ in range(8):
             answers, cached = self.generate(*args)
             self.assertEqual(answers, want)

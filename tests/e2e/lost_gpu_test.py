@@ -44,9 +44,12 @@ class LostGpuTest(unittest.TestCase):
 
     def test_run_ends_with_the_sentence(self):
         env = {**os.environ, "FAKE_CUDA_ROW_SETS": "3"}
-        command = [server.PROGRAM, "run", str(ROOT / "models/tiny"), "--raw", "--prompt", "Once upon a time", "--max-tokens", "400",
-                   "--device", "cuda:2", "--drafts", "0"]
-        done = server.subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, stdin=server.subprocess.DEVNULL)
+        command = [
+            server.PROGRAM, "run",
+            str(ROOT / "models/tiny"), "--raw", "--prompt", "Once upon a time", "--max-tokens", "400", "--device",
+            "cuda:2", "--drafts", "0"]
+        done = server.subprocess.run(command, env=env, capture_output=True, text=True, timeout=120,
+                                     stdin=server.subprocess.DEVNULL)
         self.assertNotEqual(done.returncode, 0)
         self.assertIn(SENTENCE, done.stderr)
 

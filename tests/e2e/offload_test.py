@@ -1,5 +1,5 @@
-"""deepinfer run with weights on the SSD, from outside: killed at work, files cut at work, and (DEEPINFER_TEST_ALL=1) a checkpoint of
-3.6 GB in a memory control group that holds less than half of it."""
+"""deepinfer run with weights on the SSD, from outside: killed at work, files cut at work, and (DEEPINFER_TEST_ALL=1) a
+checkpoint of 3.6 GB in a memory control group that holds less than half of it."""
 import json
 import os
 import pathlib
@@ -20,7 +20,10 @@ ASK = ("--prompt", "Tell me a long story.", "--no-thinking", "--context", "2048"
 
 
 def snapshot(folder):
-    return {str(p): (p.stat().st_size, p.stat().st_mtime_ns) for p in sorted(pathlib.Path(folder).rglob("*")) if p.is_file()}
+    return {
+        str(p): (p.stat().st_size, p.stat().st_mtime_ns)
+        for p in sorted(pathlib.Path(folder).rglob("*"))
+        if p.is_file()}
 
 
 class MemoryGroup:
@@ -70,7 +73,8 @@ class Offload(unittest.TestCase):
         out, err = process.communicate(timeout=280)
         return process.returncode, out, err.decode()
 
-    # With as little memory as will do, and its first words are there. What the program itself takes differs from run to run.
+    # With as little memory as will do, and its first words are there. What the program itself takes differs from run to
+    # run.
     def start_with_little(self, model, *args):
         megabytes = 1
         for _ in range(20):

@@ -1,5 +1,5 @@
-"""The page can be used by keyboard alone, by screen readers, on small screens and in the user's own theme, before a stand-in
-server. Needs Chromium."""
+"""The page can be used by keyboard alone, by screen readers, on small screens and in the user's own theme, before a
+stand-in server. Needs Chromium."""
 
 import os
 import unittest
@@ -79,19 +79,35 @@ class PageAccessTest(StubPageTest):
     def check_contrast(self, where):
         """WCAG AA: 4.5 for text, 3 for large text, over the nearest painted background."""
         low = self.page.eval("""(async () => {
-            for (let still = 0; still < 3; still = document.getAnimations().some((a) => a.playState === 'running') ? 0 : still + 1) await new Promise(requestAnimationFrame);
+            const moves = () => document.getAnimations().some((a) => a.playState === 'running');
+            for (let still = 0; still < 3; still = moves() ? 0 : still + 1) await new Promise(requestAnimationFrame);
             const canvas = document.createElement('canvas').getContext('2d', {willReadFrequently: true});
-            const rgba = (c) => { canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = c; canvas.fillRect(0, 0, 1, 1); return [...canvas.getImageData(0, 0, 1, 1).data]; };
-            const over = (top, under) => top.slice(0, 3).map((v, i) => v * top[3] / 255 + under[i] * (1 - top[3] / 255));
-            const lum = (c) => c.map((v) => (v /= 255) <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4).reduce((a, v, i) => a + v * [0.2126, 0.7152, 0.0722][i], 0);
-            const ground = (e) => { const chain = []; for (; e; e = e.parentElement) chain.push(rgba(getComputedStyle(e).backgroundColor)); return chain.reverse().reduce((under, c) => over(c, under), [255, 255, 255]); };
+            const rgba = (c) => {
+                canvas.clearRect(0, 0, 1, 1);
+                canvas.fillStyle = c;
+                canvas.fillRect(0, 0, 1, 1);
+                return [...canvas.getImageData(0, 0, 1, 1).data];
+            };
+            const mix = (v, under, alpha) => v * alpha + under * (1 - alpha);
+            const over = (top, under) => top.slice(0, 3).map((v, i) => mix(v, under[i], top[3] / 255));
+            const linear = (v) => (v /= 255) <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
+            const lum = (c) => c.reduce((sum, v, i) => sum + linear(v) * [0.2126, 0.7152, 0.0722][i], 0);
+            const ground = (e) => {
+                const chain = [];
+                for (; e; e = e.parentElement) chain.push(rgba(getComputedStyle(e).backgroundColor));
+                return chain.reverse().reduce((under, c) => over(c, under), [255, 255, 255]);
+            };
             const bad = [];
             for (const e of document.querySelectorAll('body *')) {
-                if (![...e.childNodes].some((n) => n.nodeType === 3 && n.data.trim()) || !e.checkVisibility({opacityProperty: true, visibilityProperty: true}) || e.closest('.offscreen, :disabled, .skip')) continue;
+                if (![...e.childNodes].some((n) => n.nodeType === 3 && n.data.trim())) continue;
+                if (!e.checkVisibility({opacityProperty: true, visibilityProperty: true})) continue;
+                if (e.closest('.offscreen, :disabled, .skip')) continue;
                 const style = getComputedStyle(e), under = ground(e), text = over(rgba(style.color), under);
                 const [a, b] = [lum(text), lum(under)].sort((x, y) => y - x), ratio = (a + 0.05) / (b + 0.05);
-                const large = parseFloat(style.fontSize) >= 24 || (parseFloat(style.fontSize) >= 18.66 && parseInt(style.fontWeight) >= 600);
-                if (ratio < (large ? 3 : 4.5)) bad.push([e.className || e.tagName, e.innerText.slice(0, 30), Math.round(ratio * 100) / 100]);
+                const size = parseFloat(style.fontSize);
+                const large = size >= 24 || (size >= 18.66 && parseInt(style.fontWeight) >= 600);
+                if (ratio >= (large ? 3 : 4.5)) continue;
+                bad.push([e.className || e.tagName, e.innerText.slice(0, 30), Math.round(ratio * 100) / 100]);
             }
             return bad;
         })()""")
@@ -106,23 +122,16 @@ class PageAccessTest(StubPageTest):
             self.check_contrast(f"welcome, {scheme}")
             self.stub.answer = lambda h, _: h.stream(
                 chunk({"reasoning_content": "Thinking"}),
-                chunk(
-                    {
-                        "content": '# Title\n\nText with `code`, [link](https://example.com)\n\n```py\nx = f(1)  # y\ns = "t"\n```\n\n> quote'
-                    }
-                ),
-                chunk(
-                    {
-                        "tool_calls": [
-                            {
-                                "index": 0,
-                                "id": "c1",
-                                "type": "function",
-                                "function": {"name": "get_weather", "arguments": '{"city": 1}'},
-                            }
-                        ]
-                    }
-                ),
+                chunk({
+                    "content": '# Title\n\nText with `code`, [link](https://example.com)\n\n```py\nx = f(1)  # y\ns = '
+                               '"t"\n```\n\n> quote'
+                }),
+                chunk({
+                    "tool_calls": [{
+                        "index": 0,
+                        "id": "c1",
+                        "type": "function",
+                        "function": {"name": "get_weather", "arguments": '{"city": 1}'}, }]}),
                 chunk({"content": ""}, "tool_calls", USAGE),
                 "[DONE]",
             )

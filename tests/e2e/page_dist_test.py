@@ -1,5 +1,5 @@
-"""The committed files of the page are what its sources give, and what they may be. The build needs npm and its registry: it runs
-with DEEPINFER_TEST_ALL=1 and is skipped where they cannot be had."""
+"""The committed files of the page are what its sources give, and what they may be. The build needs npm and its
+registry: it runs with DEEPINFER_TEST_ALL=1 and is skipped where they cannot be had."""
 
 import os
 import pathlib

@@ -1,5 +1,5 @@
-"""The page before a service that misbehaves: Markdown and attacks in model text, errors as sentences, keys, broken streams,
-import and export. Needs Chromium."""
+"""The page before a service that misbehaves: Markdown and attacks in model text, errors as sentences, keys, broken
+streams, import and export. Needs Chromium."""
 
 import json
 import os
@@ -44,7 +44,8 @@ class PagePartsTest(StubPageTest):
             let held = null;
             const frame = window.requestAnimationFrame.bind(window), timer = window.setTimeout.bind(window);
             window.requestAnimationFrame = (f) => (held ? held.push(f) : frame(f));
-            window.setTimeout = (f, ms, ...more) => (held && ms >= 30 && ms <= 120 ? held.push(f) : timer(f, ms, ...more));
+            window.setTimeout = (f, ms, ...more) => (
+                held && ms >= 30 && ms <= 120 ? held.push(f) : timer(f, ms, ...more));
             window.hold = () => { held = []; };
             window.release = () => { const all = held; held = null; all.forEach((f) => f(performance.now())); };
             hold();
@@ -54,7 +55,8 @@ class PagePartsTest(StubPageTest):
         page.wait("document.querySelector('#composer')")
         page.type("#composer", "How do I make tea?")
         page.press("Enter")
-        page.wait("document.querySelector('.answer .actions') && !document.querySelector('.answer.growing')", "an answer")
+        page.wait("document.querySelector('.answer .actions') && !document.querySelector('.answer.growing')",
+                  "an answer")
         page.press("e", "Ctrl", "Shift")
         page.wait("document.querySelector('dialog[open]')")
         page.press("Escape")
@@ -84,7 +86,8 @@ class PagePartsTest(StubPageTest):
         self.page.wait(f"document.querySelectorAll('.answer .markdown').length === {len(cases)}")
         shown = self.page.eval("""[...document.querySelectorAll('.answer .markdown')].map((m) => ({
             html: m.innerHTML,
-            code: [...m.querySelectorAll('figure.code')].map((f) => [f.querySelector('figcaption span').textContent, f.querySelector('pre').textContent])}))""")
+            code: [...m.querySelectorAll('figure.code')].map(
+                (f) => [f.querySelector('figcaption span').textContent, f.querySelector('pre').textContent])}))""")
         for case, got in zip(cases, shown):
             with self.subTest(case["name"]):
                 if "html" in case:
@@ -131,9 +134,16 @@ class PagePartsTest(StubPageTest):
         self.answered()
         found = self.page.eval("""({
             hacked: window.hacked ?? null,
-            strange: [...document.querySelectorAll('.message *')].filter((e) => !/^(a|article|blockquote|br|button|code|col|dd|del|details|div|dl|dt|em|figcaption|figure|h[1-6]|hr|i|input|li|ol|p|path|pre|section|span|strong|summary|svg|table|tbody|td|th|thead|tr|ul)$/i.test(e.tagName)).map((e) => e.outerHTML),
-            handlers: [...document.querySelectorAll('*')].flatMap((e) => [...e.attributes].filter((a) => /^on|style|formaction|srcdoc/i.test(a.name) && a.name !== 'style').map((a) => e.outerHTML)),
-            links: [...document.querySelectorAll('a:not(.skip)')].map((a) => a.getAttribute('href')).filter((h) => !/^https?:\\/\\//.test(h))})""")
+            strange: [...document.querySelectorAll('.message *')]
+                .filter((e) => !(' a article blockquote br button code col dd del details div dl dt em figcaption ' +
+                    'figure h1 h2 h3 h4 h5 h6 hr i input li ol p path pre section span strong summary svg table ' +
+                    'tbody td th thead tr ul ').includes(' ' + e.tagName.toLowerCase() + ' '))
+                .map((e) => e.outerHTML),
+            handlers: [...document.querySelectorAll('*')].flatMap((e) => [...e.attributes]
+                .filter((a) => /^on|style|formaction|srcdoc/i.test(a.name) && a.name !== 'style')
+                .map((a) => e.outerHTML)),
+            links: [...document.querySelectorAll('a:not(.skip)')]
+                .map((a) => a.getAttribute('href')).filter((h) => !/^https?:\\/\\//.test(h))})""")
         self.assertEqual(found, {"hacked": None, "strange": [], "handlers": [], "links": []})
 
     def test_long_and_hostile_markdown_is_drawn(self):
@@ -210,7 +220,8 @@ class PagePartsTest(StubPageTest):
         settle(self.page)
         self.page.reload()
         self.page.wait("document.querySelector('dialog[open]')")
-        self.page.eval("document.querySelector('dialog').close()")  # as browsers do on Escape where nobody has touched the page
+        self.page.eval(
+            "document.querySelector('dialog').close()")  # as browsers do on Escape where nobody has touched the page
         self.page.wait("!document.querySelector('dialog')")
         self.ask()
         self.page.wait("document.querySelector('dialog[open] input[type=password]')")
@@ -228,9 +239,8 @@ class PagePartsTest(StubPageTest):
     def test_request_has_what_is_set_and_nothing_else(self):
         self.ask()
         self.answered()
-        self.assertEqual(
-            self.stub.bodies[-1], {"model": "stub-model", "messages": [{"role": "user", "content": "Hi"}], "stream": True}
-        )
+        self.assertEqual(self.stub.bodies[-1],
+                         {"model": "stub-model", "messages": [{"role": "user", "content": "Hi"}], "stream": True})
         self.page.fill('[aria-label="Temperature, exact value"]', "0.5")
         self.page.fill('[aria-label="Top P, exact value"]', "0.9")
         self.page.fill("textarea[aria-label='System prompt']", "Be brief.")
@@ -282,7 +292,8 @@ class PagePartsTest(StubPageTest):
     def test_a_number_being_typed_outlives_what_else_is_drawn(self):
         for at, selector in enumerate(('[aria-label="Temperature, exact value"]', ".pair input")):
             self.page.type(selector, "1")
-            self.page.eval(f"document.querySelectorAll('input[name=thinking]')[{at + 1}].click()")  # draws the fields, keeps the focus
+            self.page.eval(f"document.querySelectorAll('input[name=thinking]')[{at + 1}].click()"
+                           )  # draws the fields, keeps the focus
             self.page.press("Enter")
         self.ask()
         self.answered()

@@ -1,4 +1,5 @@
-"""Makes the README's picture of the page: python3 tests/e2e/page_screenshot.py PROGRAM docs/images/page.png. Needs Chromium."""
+"""Makes the README's picture of the page: python3 tests/e2e/page_screenshot.py PROGRAM docs/images/page.png. Needs
+Chromium."""
 
 import sys
 import time

@@ -1,4 +1,5 @@
-"""The page's built files with a service behind them that does what a test wants: wrong keys, errors, streams that break."""
+"""The page's built files with a service behind them that does what a test wants: wrong keys, errors, streams that
+break."""
 
 import http.server
 import json
@@ -13,7 +14,8 @@ TYPES = {
     ".svg": "image/svg+xml",
     ".txt": "text/plain",
 }
-POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+POLICY = ("default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri "
+          "'none'; form-action 'none'; frame-ancestors 'none'")
 
 
 class Stub:

@@ -1,5 +1,6 @@
-"""The page in Chromium before the real service and the bundled model: type, stream, stop, edit, branch, answer again, reload, tools,
-schemas, tokens and counters. What the page shows is compared with what the API says. DEEPINFER_TEST_ALL=1 adds the longer ones."""
+"""The page in Chromium before the real service and the bundled model: type, stream, stop, edit, branch, answer again,
+reload, tools, schemas, tokens and counters. What the page shows is compared with what the API says.
+DEEPINFER_TEST_ALL=1 adds the longer ones."""
 
 import json
 import os
@@ -25,7 +26,8 @@ def setUpModule():
     global browser, server
     if not find_chromium() or SANITIZED:
         print(
-            "SKIPPED, NOTHING WAS CHECKED: Chromium is not installed (tools/install-deps.sh --tests), or a build with sanitizers",
+            "SKIPPED, NOTHING WAS CHECKED: Chromium is not installed (tools/install-deps.sh --tests), or a build with "
+            "sanitizers",
             file=sys.stderr,
         )
         raise unittest.SkipTest("no Chromium")
@@ -55,7 +57,8 @@ class PageTest(PageCase):
 
     def number(self, name, value):
         self.page.eval(
-            f"[...document.querySelectorAll('.pair label')].find((l) => l.textContent === '{name}').querySelector('input').id = 'the-number'"
+            f"[...document.querySelectorAll('.pair label')].find((l) => l.textContent === "
+            f"'{name}').querySelector('input').id = 'the-number'"
         )
         self.page.fill("#the-number", str(value))
         self.page.eval("document.querySelector('#the-number').removeAttribute('id')")
@@ -76,7 +79,10 @@ class PageTest(PageCase):
         self.start_calmly()
         self.number("Max tokens", 250)
         self.page.eval("""(() => { window.lengths = [];
-            new MutationObserver(() => { const a = document.querySelector('.answer'); if (a) lengths.push(a.innerText.length); }).observe(document.body, {subtree: true, childList: true, characterData: true}); })()""")
+            new MutationObserver(() => {
+                const a = document.querySelector('.answer');
+                if (a) lengths.push(a.innerText.length);
+            }).observe(document.body, {subtree: true, childList: true, characterData: true}); })()""")
         self.ask("Write a story for children about a little train.")
         self.answered()
         status, body = server.post(
@@ -133,7 +139,8 @@ class PageTest(PageCase):
         first = self.answers()
         self.page.click('.answer [aria-label="Answer again"]')
         self.page.wait(
-            "document.querySelector('.answer .branches')?.textContent.includes('2/2') && !document.querySelector('.growing')"
+            "document.querySelector('.answer .branches')?.textContent.includes('2/2') && "
+            "!document.querySelector('.growing')"
         )
         self.assertEqual(self.answers(), first)  # greedy: the same answer on another branch
         self.page.hover(".user .bubble")
@@ -178,7 +185,8 @@ class PageTest(PageCase):
         self.assertEqual(status, 200)
         entries = body["choices"][0]["logprobs"]["content"]
         shown = self.page.eval(
-            "[...document.querySelectorAll('.answer .token')].map((t) => [t.textContent, t.dataset.id ? Number(t.dataset.id) : null])"
+            "[...document.querySelectorAll('.answer .token')].map((t) => [t.textContent, t.dataset.id ? "
+            "Number(t.dataset.id) : null])"
         )
         self.assertEqual([text for text, _ in shown], [e["token"] for e in entries])
         status, told = server.post(
@@ -230,17 +238,24 @@ class PageTest(PageCase):
         self.start_calmly()
         self.page.click("#tab-live")
         long = [{"role": "user", "content": "Tell me about the number 7. " * 60}]
-        self.assertEqual(server.post("/v1/chat/completions", {"model": "deepseek-v4.1-flash", "messages": long, "max_tokens": 2})[0], 200)
+        self.assertEqual(
+            server.post("/v1/chat/completions", {"model": "deepseek-v4.1-flash", "messages": long, "max_tokens": 2})[0],
+            200)
 
         def told():
-            samples = re.findall(r'^deepinfer_kv_tier_(reads|hits)_total{tenant="(.*)",tier="(.*)",traffic="(.*)"} (\S+)', server.get("/metrics")[1], re.M)
+            samples = re.findall(
+                r'^deepinfer_kv_tier_(reads|hits)_total{tenant="(.*)",tier="(.*)",traffic="(.*)"} (\S+)',
+                server.get("/metrics")[1], re.M)
             rows = {}
             for name, tenant, tier, traffic, value in samples:
                 rows.setdefault((tier, traffic, tenant), {})[name] = f"{int(float(value)):,}"
-            return {(tier, traffic): f"{r['hits']} / {r['reads']}" for (tier, traffic, _), r in rows.items() if r["reads"] != "0"}
+            return {(tier, traffic): f"{r['hits']} / {r['reads']}"
+                    for (tier, traffic, _), r in rows.items()
+                    if r["reads"] != "0"}
 
         def shown():
-            cells = self.page.eval("[...document.querySelectorAll('[data-tier]')].map((r) => [...r.children].map((c) => c.textContent))")
+            cells = self.page.eval(
+                "[...document.querySelectorAll('[data-tier]')].map((r) => [...r.children].map((c) => c.textContent))")
             return {(c[0], c[-4]): c[-3] for c in cells if not c[-3].endswith("/ 0")}
 
         end = time.monotonic() + TIMEOUT_S
@@ -252,8 +267,9 @@ class PageTest(PageCase):
     def test_guesses_are_those_of_metrics(self):
         self.start_calmly()
         self.page.click("#tab-live")
-        body = {"model": "deepseek-v4.1-flash", "messages": [{"role": "user", "content": "Tell me a story."}], "max_tokens": 40,
-                "temperature": 0}
+        body = {
+            "model": "deepseek-v4.1-flash", "messages": [{"role": "user", "content": "Tell me a story."}],
+            "max_tokens": 40, "temperature": 0}
         self.assertEqual(server.post("/v1/chat/completions", body)[0], 200)
 
         def told():
@@ -268,8 +284,10 @@ class PageTest(PageCase):
             return rows, value("draft_tokens_total"), value("draft_rows_saved_total")
 
         def shown():
-            rows = self.page.eval("[...document.querySelectorAll('[data-draft]')].map((r) => [...r.children].map((c) => c.textContent))")
-            return rows, *(self.page.eval(f"document.querySelector('[data-metric={name}]')?.textContent") for name in ("guessed", "saved"))
+            rows = self.page.eval(
+                "[...document.querySelectorAll('[data-draft]')].map((r) => [...r.children].map((c) => c.textContent))")
+            return rows, *(self.page.eval(f"document.querySelector('[data-metric={name}]')?.textContent")
+                           for name in ("guessed", "saved"))
 
         end = time.monotonic() + TIMEOUT_S
         while told() != shown() and time.monotonic() < end:
@@ -285,10 +303,12 @@ class PageTest(PageCase):
         self.page.wait("document.querySelector('[aria-label=\"JSON schema\"]')")
         self.page.fill(
             '[aria-label="JSON schema"]',
-            '{"type": "object", "properties": {"a": {"type": "strange"}}, "required": ["a"], "additionalProperties": false}',
+            '{"type": "object", "properties": {"a": {"type": "strange"}}, "required": ["a"], "additionalProperties": '
+            'false}',
         )
         self.page.eval(
-            "[...document.querySelectorAll('.pane button')].find((b) => b.textContent === 'Check with the server').click()"
+            "[...document.querySelectorAll('.pane button')].find((b) => b.textContent === 'Check with the "
+            "server').click()"
         )
         self.page.wait("document.querySelector('.verdict.bad')?.textContent.length > 10")
         self.assertIn("strange", self.page.text(".verdict"))
@@ -296,7 +316,8 @@ class PageTest(PageCase):
         self.page.wait("document.querySelector('.verdict.bad')?.textContent.startsWith('JSON, line 1')")
         self.page.eval("[...document.querySelectorAll('.pane button')].find((b) => b.textContent === 'person').click()")
         self.page.eval(
-            "[...document.querySelectorAll('.pane button')].find((b) => b.textContent === 'Check with the server').click()"
+            "[...document.querySelectorAll('.pane button')].find((b) => b.textContent === 'Check with the "
+            "server').click()"
         )
         self.page.wait("document.querySelector('.verdict.good')")
         self.ask(

@@ -16,7 +16,9 @@ from hub_stub import COMMIT, Hub, git_blob_id
 from program import PROGRAM
 
 BLOB = random.Random(4).randbytes(5 * (1 << 20) + 777)
-FILES = {"config.json": b'{"a": 1}', "model-00001-of-00001.safetensors": BLOB, "sub/folder/note.txt": b"hello", "empty.txt": b""}
+FILES = {
+    "config.json": b'{"a": 1}', "model-00001-of-00001.safetensors": BLOB, "sub/folder/note.txt": b"hello",
+    "empty.txt": b""}
 BIG = "model-00001-of-00001.safetensors"
 
 
@@ -32,12 +34,15 @@ class PullTest(unittest.TestCase):
         self.home.cleanup()
 
     def environment(self, **more):
-        env = {"PATH": os.environ["PATH"], "HOME": self.home.name, "HF_HOME": str(self.cache.parent), "HF_ENDPOINT": self.hub.url}
+        env = {
+            "PATH": os.environ["PATH"], "HOME": self.home.name, "HF_HOME": str(self.cache.parent),
+            "HF_ENDPOINT": self.hub.url}
         return {**env, **more}
 
     def pull(self, *args, model="org/model", preexec=None, **env):
-        return subprocess.run([PROGRAM, "pull", model, "--range-mib", "1", "--retries", "2", *args], env=self.environment(**env),
-                              capture_output=True, text=True, timeout=240, preexec_fn=preexec)
+        return subprocess.run([PROGRAM, "pull", model, "--range-mib", "1", "--retries", "2", *args],
+                              env=self.environment(**env), capture_output=True, text=True, timeout=240,
+                              preexec_fn=preexec)
 
     def check_complete(self, result):
         self.assertEqual(result.returncode, 0, result.stderr)
@@ -55,7 +60,8 @@ class PullTest(unittest.TestCase):
         self.assertEqual(result.returncode, 2, result.stderr)
         for word in words:
             self.assertIn(word, result.stderr)
-        self.assertEqual([line[:11] for line in result.stderr.splitlines() if line[:11] == "deepinfer: "], ["deepinfer: "])
+        self.assertEqual([line[:11] for line in result.stderr.splitlines() if line[:11] == "deepinfer: "],
+                         ["deepinfer: "])
         self.assertFalse((self.repo / "refs" / "main").exists())
 
     def test_layout_and_second_pull_fetches_nothing(self):
@@ -222,12 +228,14 @@ class PullTest(unittest.TestCase):
         self.assertEqual(self.hub.log, [])
 
     def test_bad_names(self):
-        for bad in ("a/b/c", "../x", "org/", "/name", "org/na me", "org/model@", "org/model@../x", "org/model@a b", "org/--x"):
+        for bad in ("a/b/c", "../x", "org/", "/name", "org/na me", "org/model@", "org/model@../x", "org/model@a b",
+                    "org/--x"):
             self.check_refused(self.pull(model=bad), "deepinfer: \"")
         self.assertEqual(self.hub.log, [])
 
     def test_hub_out_of_reach_and_not_a_hub(self):
-        self.check_refused(self.pull("--retries", "50", HF_ENDPOINT="http://127.0.0.1:1"), "127.0.0.1:1", "Cannot reach")
+        self.check_refused(self.pull("--retries", "50", HF_ENDPOINT="http://127.0.0.1:1"), "127.0.0.1:1",
+                           "Cannot reach")
         self.check_refused(self.pull(HF_ENDPOINT="ftp://example.com"), "http://")
         self.check_refused(self.pull(HF_HUB_OFFLINE="1"), "HF_HUB_OFFLINE")
         self.hub.listing = lambda: b"<html>"

@@ -1,5 +1,5 @@
-"""Blocks in Ceph RADOS, ten data and two coding parts on twelve OSDs of plain files: the same answers with two OSDs lost,
-and misses without errors or hangs with three. With DEEPINFER_TEST_ALL only: it takes minutes."""
+"""Blocks in Ceph RADOS, ten data and two coding parts on twelve OSDs of plain files: the same answers with two OSDs
+lost, and misses without errors or hangs with three. With DEEPINFER_TEST_ALL only: it takes minutes."""
 import json
 import os
 import pathlib
@@ -46,13 +46,16 @@ class RadosTest(unittest.TestCase):
         return url
 
     def test_beside_rados_bench(self):
-        """A figure, no condition. On a cluster of its own: what a full load leaves behind would slow the other test's reads."""
+        """A figure, no condition. On a cluster of its own: what a full load leaves behind would slow the other test's
+        reads."""
         build = pathlib.Path(PROGRAM).parents[2]
         bench = build / "bench" / "bench_kv"
         if not bench.exists():
             self.skipTest("bench_kv is not built")
         with CephCluster(12) as ceph:
-            env = {**os.environ, "DEEPINFER_BENCH_RADOS": self.make_pool(ceph), "LD_LIBRARY_PATH": str(build / "src" / "app")}
+            env = {
+                **os.environ, "DEEPINFER_BENCH_RADOS": self.make_pool(ceph),
+                "LD_LIBRARY_PATH": str(build / "src" / "app")}
             done = subprocess.run([bench, "rados"], env=env, capture_output=True, text=True, timeout=300)
         print(done.stdout + done.stderr, end="")
         self.assertEqual(done.returncode, 0)
@@ -68,8 +71,8 @@ class RadosTest(unittest.TestCase):
         cold, _ = self.generate("--no-cache")
         with CephCluster(12) as ceph:
             url = f"rados://kv?config={ceph.config}"
-            self.assertIn("init-rados", self.run_program("generate", self.input, "-o", self.input + ".o", "--kv-remote", url,
-                                                         code=2))
+            self.assertIn("init-rados",
+                          self.run_program("generate", self.input, "-o", self.input + ".o", "--kv-remote", url, code=2))
             for _ in range(2):  # once more changes nothing
                 self.make_pool(ceph)
             profile = ceph.ceph("osd", "pool", "get", "kv", "erasure_code_profile")

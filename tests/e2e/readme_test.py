@@ -1,5 +1,5 @@
-"""The first calls of README.md run as they stand there, against a live server. The clients are installed below build/; skipped where they
-cannot be had."""
+"""The first calls of README.md run as they stand there, against a live server. The clients are installed below build/;
+skipped where they cannot be had."""
 
 import json
 import os

@@ -25,8 +25,8 @@ class RunTest(unittest.TestCase):
 
     def run_program(self, *args, program=PROGRAM, data=None, env=None):
         environment = {"PATH": os.environ["PATH"], "HOME": self.home.name, **(env or {})}
-        result = subprocess.run([program, "run", *args], env=environment, input=data, stdin=None if data else subprocess.DEVNULL,
-                                capture_output=True, timeout=240)
+        result = subprocess.run([program, "run", *args], env=environment, input=data,
+                                stdin=None if data else subprocess.DEVNULL, capture_output=True, timeout=240)
         self.assertEqual(result.returncode, 0, result.stderr.decode())
         return result
 
@@ -48,7 +48,8 @@ class RunTest(unittest.TestCase):
         answer = self.json("--no-thinking", "--prompt", "Tell me a short story about a brave mouse.", *EXACT)
         self.assertEqual((answer["content"], answer["finish_reason"]), (story["text"], "length"))
         capital = next(c for c in GREEDY if "capital of France" in c["prompt"])
-        answer = self.json("--thinking", "off", "--system", "You are a helpful assistant.", "--prompt", "What is the capital of France?", *EXACT)
+        answer = self.json("--thinking", "off", "--system", "You are a helpful assistant.", "--prompt",
+                           "What is the capital of France?", *EXACT)
         self.assertEqual(answer["content"] + EOS, capital["text"])
         dog = next(c for c in GREEDY if "name for my dog" in c["prompt"])
         answer = self.json("--prompt", "Can you help me choose a name for my dog?", *EXACT)
@@ -115,7 +116,9 @@ class RunTest(unittest.TestCase):
             (model / "generation_config.json").unlink()
             (model / "generation_config.json").write_text(text)
             self.assertEqual(self.text(str(model), *args, "--seed", "9"), greedy, text)
-            self.assertNotEqual(self.text("--model", str(model), *args, "--seed", "9", "--temperature", "1.5", "--top-k", "-1"), greedy, text)
+            self.assertNotEqual(
+                self.text("--model", str(model), *args, "--seed", "9", "--temperature", "1.5", "--top-k", "-1"), greedy,
+                text)
 
     def test_stop_and_length(self):
         args = ("--raw", "--prompt", "Once upon a time", "--temperature", "0")
@@ -140,7 +143,8 @@ class RunTest(unittest.TestCase):
 
     def test_figures_go_to_standard_error(self):
         result = self.run_program("--prompt", "Hi", "--no-thinking", "--max-tokens", "5")
-        self.assertRegex(result.stderr.decode(), r"\d+ prompt tokens at [\d.]+ tokens/s, 5 answer tokens at [\d.]+ tokens/s")
+        self.assertRegex(result.stderr.decode(),
+                         r"\d+ prompt tokens at [\d.]+ tokens/s, 5 answer tokens at [\d.]+ tokens/s")
         self.assertNotIn(b"tokens/s", result.stdout)
         self.assertEqual(self.run_program("-q", "--prompt", "Hi", "--max-tokens", "5").stderr, b"")
 
@@ -153,12 +157,15 @@ class RunTest(unittest.TestCase):
         answer = self.json("--prompt", "Hi", "--max-tokens", "2", program=str(prefix / "bin/deepinfer"))
         self.assertEqual(answer["model"], str(prefix / "share/deepinfer/models/tiny"))
         self.assertEqual(self.json("--prompt", "Hi", "--max-tokens", "2")["model"], str(BUNDLED))
-        answer = self.json("--prompt", "Hi", "--max-tokens", "2", env={"DEEPINFER_HF_MODEL_DIR": str(prefix / "share/deepinfer/models/tiny")})
+        answer = self.json("--prompt", "Hi", "--max-tokens", "2",
+                           env={"DEEPINFER_HF_MODEL_DIR": str(prefix / "share/deepinfer/models/tiny")})
         self.assertEqual(answer["model"], str(prefix / "share/deepinfer/models/tiny"))
 
     def test_nothing_is_fetched_unasked(self):
-        result = subprocess.run([PROGRAM, "run", "org/model", "--prompt", "Hi"], capture_output=True, text=True, timeout=240,
-                                env={"PATH": os.environ["PATH"], "HOME": self.home.name, "HF_ENDPOINT": "http://127.0.0.1:1"})
+        result = subprocess.run([PROGRAM, "run", "org/model", "--prompt", "Hi"], capture_output=True, text=True,
+                                timeout=240, env={
+                                    "PATH": os.environ["PATH"], "HOME": self.home.name,
+                                    "HF_ENDPOINT": "http://127.0.0.1:1"})
         self.assertEqual(result.returncode, 2)
         self.assertIn("deepinfer pull org/model", result.stderr)
         self.assertFalse((pathlib.Path(self.home.name) / ".cache").exists())

@@ -1,5 +1,6 @@
 """Events and bodies are what the official Python SDKs expect: every one validates against the SDK's own types, and the
-SDK's stream helpers arrive at the whole body. Test-only packages, installed below build/; skipped where they cannot be had."""
+SDK's stream helpers arrive at the whole body. Test-only packages, installed below build/; skipped where they cannot be
+had."""
 import http.server
 import json
 import os
@@ -143,7 +144,8 @@ class SdkTest(unittest.TestCase):
                         deltas += event.delta
                 final = events.get_final_response()
             self.assertEqual(final.output_text, deltas)
-            self.assertEqual([i["type"] for i in plain(final)["output"]], [i["type"] for i in json.loads(whole)["output"]])
+            self.assertEqual([i["type"] for i in plain(final)["output"]],
+                             [i["type"] for i in json.loads(whole)["output"]])
 
         self.check_each("responses", check)
 
@@ -160,7 +162,9 @@ class SdkTest(unittest.TestCase):
                 final = plain(events.get_final_message())
             for key in ("id", "role", "model", "stop_reason", "stop_sequence", "usage"):
                 self.assertEqual(final.get(key), expected.get(key), key)
-            blocks = [[{k: b.get(k) for k in ("type", "text", "thinking", "signature", "id", "name", "input")} for b in m["content"]]
+            blocks = [[{k: b.get(k)
+                        for k in ("type", "text", "thinking", "signature", "id", "name", "input")}
+                       for b in m["content"]]
                       for m in (final, expected)]
             self.assertEqual(*blocks)
 

@@ -1,4 +1,5 @@
-"""The official clients for tests, installed below build/; where they cannot be had, the test says that nothing was checked."""
+"""The official clients for tests, installed below build/; where they cannot be had, the test says that nothing was
+checked."""
 
 import fcntl
 import os

@@ -20,12 +20,14 @@ class NodeSdkTest(unittest.TestCase):
         if missing:
             print(f"SKIPPED, NOTHING WAS CHECKED: {missing}", file=sys.stderr)
             self.skipTest(missing)
-        cases = [{"name": name, "api": api, "stream": sdk_outputs.decode(PROGRAM, api, body, text, finish, True).decode(),
-                  "whole": sdk_outputs.decode(PROGRAM, api, body, text, finish, False).decode()}
+        cases = [{
+            "name": name, "api": api, "stream": sdk_outputs.decode(PROGRAM, api, body, text, finish, True).decode(),
+            "whole": sdk_outputs.decode(PROGRAM, api, body, text, finish, False).decode()}
                  for name, api, body, text, finish in sdk_outputs.cases()]
         self.assertGreater(len(cases), 30)
-        done = subprocess.run(["node", "tests/e2e/sdk_node_events.mjs", str(sdk_install.NODE_FOLDER)], input=json.dumps(cases), capture_output=True,
-                              text=True, timeout=240)
+        done = subprocess.run(["node", "tests/e2e/sdk_node_events.mjs",
+                               str(sdk_install.NODE_FOLDER)], input=json.dumps(cases), capture_output=True, text=True,
+                              timeout=240)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
 

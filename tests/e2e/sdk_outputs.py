@@ -1,4 +1,5 @@
-"""Model outputs of the encoding fixtures as API events and whole bodies, made by `deepinfer decode`; for the SDK tests."""
+"""Model outputs of the encoding fixtures as API events and whole bodies, made by `deepinfer decode`; for the SDK
+tests."""
 import json
 import pathlib
 import subprocess
@@ -24,9 +25,10 @@ def decode(program, api, body, text, finish, events):
     with tempfile.NamedTemporaryFile("w", encoding="utf-8") as request:
         json.dump(body, request)
         request.flush()
-        done = subprocess.run([program, "decode", "--api", api, "--request", request.name, "--finish", finish, "--step", "5",
-                               "--prompt-tokens", "21", "--cached-tokens", "16"] + (["--events"] if events else []),
-                              input=text.encode(), capture_output=True, timeout=240)
+        done = subprocess.run([
+            program, "decode", "--api", api, "--request", request.name, "--finish", finish, "--step", "5",
+            "--prompt-tokens", "21", "--cached-tokens", "16"] + (["--events"] if events else []), input=text.encode(),
+                              capture_output=True, timeout=240)
     if done.returncode:
         raise AssertionError(done.stderr.decode())
     return done.stdout

@@ -74,8 +74,10 @@ class KeysTest(unittest.TestCase):
     @unittest.skipUnless(shutil.which("openssl"), "needs openssl")
     def test_tls_and_a_unix_socket(self):
         key, cert, path = (str(self.dir / n) for n in ("key.pem", "cert.pem", "socket"))
-        subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", cert, "-days", "2", "-subj",
-                        "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"], check=True, capture_output=True)
+        subprocess.run([
+            "openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", cert, "-days", "2",
+            "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"], check=True,
+                       capture_output=True)
         os.chmod(key, 0o600)
         with Serving("--tls-certificate", cert, "--tls-key", key, "--listen", "unix:" + path, scheme="https") as server:
             context = ssl.create_default_context(cafile=cert)

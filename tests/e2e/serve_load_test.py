@@ -1,7 +1,7 @@
 """Many streams at once, and clients that vanish, stall, send half a request or nothing, while memory stays flat.
 
-Short by default; DEEPINFER_TEST_ALL=1 runs 1,000 streams at once for ten minutes (LOAD_SECONDS changes the time). All traffic goes
-to a server of the test's own on 127.0.0.1.
+Short by default; DEEPINFER_TEST_ALL=1 runs 1,000 streams at once for ten minutes (LOAD_SECONDS changes the time). All
+traffic goes to a server of the test's own on 127.0.0.1.
 """
 import asyncio
 import json
@@ -21,8 +21,9 @@ PROMPTS = ["Tell me a story.", "What is the weather in Paris?", "Count to ten.",
 
 
 def request(tokens, stream=True):
-    body = json.dumps({"model": "deepseek-v4.1-flash", "messages": [{"role": "user", "content": random.choice(PROMPTS)}], "max_tokens": tokens,
-                       "stream": stream, "thinking": {"type": "disabled"}}).encode()
+    body = json.dumps({
+        "model": "deepseek-v4.1-flash", "messages": [{"role": "user", "content": random.choice(PROMPTS)}],
+        "max_tokens": tokens, "stream": stream, "thinking": {"type": "disabled"}}).encode()
     return b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body
 
 
@@ -96,7 +97,8 @@ class LoadTest(unittest.TestCase):
                         and float(values["deepinfer_connections"]) == 1):
                     break
                 time.sleep(0.1)
-            print("%d streams at once: %d whole, %d odd clients, %.0f MB before, %.0f MB after" % (STREAMS, load.whole, load.odd, before / 1e6, after / 1e6))
+            print("%d streams at once: %d whole, %d odd clients, %.0f MB before, %.0f MB after" %
+                  (STREAMS, load.whole, load.odd, before / 1e6, after / 1e6))
             self.assertEqual(load.broken, 0)
             self.assertGreaterEqual(load.whole, STREAMS)
             self.assertGreater(load.odd, 0)

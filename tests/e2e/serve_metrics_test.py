@@ -23,7 +23,8 @@ class MetricsTest(unittest.TestCase):
         found = subprocess.run(["tools/fetch_promtool.sh"], capture_output=True, text=True)
         if found.returncode != 0:
             self.skipTest("no promtool: " + found.stderr.strip()[-200:])
-        done = subprocess.run([found.stdout.strip(), "check", "metrics"], input=self.text, capture_output=True, text=True)
+        done = subprocess.run([found.stdout.strip(), "check", "metrics"], input=self.text, capture_output=True,
+                              text=True)
         self.assertEqual((done.returncode, done.stdout + done.stderr), (0, ""))
         self.assertTrue(self.response.getheader("content-type").startswith("text/plain; version=0.0.4"))
 
@@ -38,7 +39,9 @@ class MetricsTest(unittest.TestCase):
 
             def sample(name):
                 text = server.request("GET", "/metrics")[1]
-                return sum(float(m[1]) for m in re.finditer(rf'^deepinfer_kv_tier_{name}{{[^}}]*tier="host"[^}}]*}} (\S+)', text, re.M))
+                return sum(
+                    float(m[1])
+                    for m in re.finditer(rf'^deepinfer_kv_tier_{name}{{[^}}]*tier="host"[^}}]*}} (\S+)', text, re.M))
 
             for number in range(12):
                 ask(number)
@@ -57,12 +60,15 @@ class MetricsTest(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             file = folder + "/keys.jsonl"
             add = [PROGRAM, "keys", "add", "--keys", file]
-            key = {name: subprocess.run([*add, name], capture_output=True, text=True).stdout.strip() for name in ("alice", "bob")}
+            key = {
+                name: subprocess.run([*add, name], capture_output=True, text=True).stdout.strip()
+                for name in ("alice", "bob")}
             with Serving("--kv-host-mb", "64", "--keys", file) as server:
                 def ask(name, **more):
                     words = " ".join(f"{name} {i} saw a fox." for i in range(60))
                     body = {**CHAT, "messages": [{"role": "user", "content": words}], "max_tokens": 1, **more}
-                    response, text = server.request("POST", "/v1/chat/completions", body, {"Authorization": "Bearer " + key[name]})
+                    response, text = server.request("POST", "/v1/chat/completions", body,
+                                                    {"Authorization": "Bearer " + key[name]})
                     self.assertEqual(response.status, 200, text)
 
                 ask("alice", user="one")
@@ -70,8 +76,11 @@ class MetricsTest(unittest.TestCase):
                 ask("bob", tools=[tool])
                 for _ in range(600):
                     text = server.request("GET", "/metrics", headers={"Authorization": "Bearer " + key["bob"]})[1]
-                    found = {(m[2], m[1]): float(m[3]) for m in re.finditer(
-                        r'^deepinfer_kv_tier_writes_total{tenant="(.*)",tier="host",traffic="(.*)"} (\S+)', text, re.M) if float(m[3])}
+                    found = {(m[2], m[1]): float(m[3])
+                             for m in re.finditer(
+                                 r'^deepinfer_kv_tier_writes_total{tenant="(.*)",tier="host",traffic="(.*)"} (\S+)',
+                                 text, re.M)
+                             if float(m[3])}
                     if len(found) == 2:
                         break
                     time.sleep(0.1)
@@ -82,7 +91,9 @@ class MetricsTest(unittest.TestCase):
         names = set(re.findall(r"^(\w+?)(?:_bucket|_sum|_count)?(?:\{| )", self.text, re.M))
         names |= {"deepinfer_limits_hit_total"}  # made when a limit is hit
         dashboard = pathlib.Path("docs/dashboards/grafana.json").read_text()
-        used = set(re.findall(r"\b(deepinfer_\w+|process_\w+)\{", " ".join(t["expr"] for p in json.loads(dashboard)["panels"] for t in p["targets"])))
+        used = set(
+            re.findall(r"\b(deepinfer_\w+|process_\w+)\{",
+                       " ".join(t["expr"] for p in json.loads(dashboard)["panels"] for t in p["targets"])))
         self.assertGreater(len(used), 12)
         self.assertEqual({re.sub(r"_bucket$", "", n) for n in used} - names, set())
 

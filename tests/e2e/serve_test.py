@@ -46,7 +46,9 @@ class Serving:
         return response, text
 
 
-CHAT = {"model": "deepseek-v4.1-flash", "messages": [{"role": "user", "content": "Tell me a story."}], "max_tokens": 8, "seed": 1}
+CHAT = {
+    "model": "deepseek-v4.1-flash", "messages": [{"role": "user", "content": "Tell me a story."}], "max_tokens": 8,
+    "seed": 1}
 
 
 class ServeTest(unittest.TestCase):
@@ -66,7 +68,9 @@ class ServeTest(unittest.TestCase):
     def test_ends_after_the_response_in_work(self):
         with Serving() as server:
             connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=WAIT_S)
-            connection.request("POST", "/v1/completions", json.dumps({"model": "deepseek-v4.1-flash", "prompt": "Once", "max_tokens": 60, "stream": True}))
+            connection.request(
+                "POST", "/v1/completions",
+                json.dumps({"model": "deepseek-v4.1-flash", "prompt": "Once", "max_tokens": 60, "stream": True}))
             response = connection.getresponse()
             response.read(10)
             server.process.send_signal(signal.SIGTERM)
@@ -85,14 +89,16 @@ class ServeTest(unittest.TestCase):
                 body = o.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
                 if "$ref" in body:
                     self.assertIn(body["$ref"].rsplit("/", 1)[1], schemas)
-                response, text = server.request(method.upper(), re.sub(r"\{\w+\}", "none", path), {} if method == "post" else None)
+                response, text = server.request(method.upper(), re.sub(r"\{\w+\}", "none", path),
+                                                {} if method == "post" else None)
                 self.assertNotEqual(response.status, 405, path)
                 self.assertNotIn("There is nothing at", text)
 
     def test_encoded_bodies_unknown_paths_and_wrong_fields_are_said(self):
         with Serving() as server:
             response, text = server.request("POST", "/v1/chat/completions", CHAT, {"Content-Encoding": "gzip"})
-            self.assertEqual((response.status, json.loads(text)["error"]["code"]), (415, "unsupported_content_encoding"))
+            self.assertEqual((response.status, json.loads(text)["error"]["code"]),
+                             (415, "unsupported_content_encoding"))
             response, text = server.request("POST", "/v1/tokenize", {"prompt": "a", "text": True})
             self.assertEqual((response.status, json.loads(text)["error"]["param"]), (400, "text"))
             response, text = server.request("POST", "/v1/embeddings", {})
@@ -106,7 +112,8 @@ class ServeTest(unittest.TestCase):
 
     def test_a_taken_port_is_said(self):
         with Serving() as server:
-            done = subprocess.run([PROGRAM, "serve", "--port", str(server.port)], capture_output=True, text=True, timeout=WAIT_S)
+            done = subprocess.run([PROGRAM, "serve", "--port", str(server.port)], capture_output=True, text=True,
+                                  timeout=WAIT_S)
             self.assertEqual(done.returncode, 2)
             self.assertIn("Cannot listen on", done.stderr)
 

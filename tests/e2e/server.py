@@ -68,14 +68,18 @@ class Server:
         return sum(values)
 
     def state(self):
-        """What the program is doing, to tell a program that hangs from one that gets no CPU: of each thread its state, its CPU seconds,
-        the seconds for which it was ready but another process ran, and, where gdb is installed, its stack."""
+        """What the program is doing, to tell a program that hangs from one that gets no CPU: of each thread its state,
+        its CPU seconds, the seconds for which it was ready but another process ran, and, where gdb is installed, its
+        stack."""
         out = [f"load {os.getloadavg()}, nice {os.getpriority(os.PRIO_PROCESS, self.process.pid)}"]
         for task in sorted(pathlib.Path(f"/proc/{self.process.pid}/task").glob("*")):
             try:
                 ran, waited, _ = (int(n) / 1e9 for n in (task / "schedstat").read_text().split())
                 state = (task / "stat").read_text().rsplit(")", 1)[1].split()[0]
-                out.append(f"{task.name} {(task / 'comm').read_text().strip()}: {state}, ran {ran:.3f} s, ready but not run {waited:.3f} s")
+                out.append(
+                    f"{task.name} {(task / 'comm').read_text().strip()}: {state}, ran {ran:.3f} s, ready but not run "
+                    f"{waited:.3f} s"
+                )
             except OSError:
                 continue
         if shutil.which("gdb"):

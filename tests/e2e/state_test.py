@@ -1,4 +1,5 @@
-"""What --state-dir keeps: stored responses over restarts; and a disk that is full, which stops what needs it and nothing else."""
+"""What --state-dir keeps: stored responses over restarts; and a disk that is full, which stops what needs it and
+nothing else."""
 import json
 import pathlib
 import resource
@@ -17,7 +18,9 @@ MODEL = "deepseek-v4.1-flash"
 
 
 def body(text, **more):
-    return {"model": MODEL, "input": text, "temperature": 0, "reasoning": {"effort": "none"}, "max_output_tokens": 12, **more}
+    return {
+        "model": MODEL, "input": text, "temperature": 0, "reasoning": {"effort": "none"}, "max_output_tokens": 12,
+        **more}
 
 
 class StateCase(unittest.TestCase):
@@ -72,7 +75,8 @@ class StoredResponsesTest(StateCase):
         self.wait_for(lambda: self.server.metric("deepinfer_saved_responses") == 3)
         status, gone = self.server.request("/v1/responses/" + second["id"], method="DELETE")
         self.assertEqual((status, gone), (200, {"id": second["id"], "object": "response", "deleted": True}))
-        self.assertEqual(self.server.metric("deepinfer_saved_responses"), 3)  # removed ones stay for those that continue them
+        # Removed ones stay for those that continue them.
+        self.assertEqual(self.server.metric("deepinfer_saved_responses"), 3)
         self.restart(kill=True)
         for act in ({}, {"method": "DELETE"}):
             self.assertEqual(self.server.request("/v1/responses/" + second["id"], **act)[0], 404)
@@ -99,9 +103,12 @@ class FullDiskTest(StateCase):
 
     def upload(self, content):
         mark = uuid.uuid4().hex
-        parts = (f'--{mark}\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n--{mark}\r\nContent-Disposition: form-data; '
-                 f'name="file"; filename="in.jsonl"\r\n\r\n{content}\r\n--{mark}--\r\n')
-        request = urllib.request.Request(self.server.url + "/v1/files", parts.encode(), {"content-type": "multipart/form-data; boundary=" + mark})
+        parts = (
+            f'--{mark}\r\nContent-Disposition: form-data; '
+            f'name="purpose"\r\n\r\nbatch\r\n--{mark}\r\nContent-Disposition: form-data; '
+            f'name="file"; filename="in.jsonl"\r\n\r\n{content}\r\n--{mark}--\r\n')
+        request = urllib.request.Request(self.server.url + "/v1/files", parts.encode(),
+                                         {"content-type": "multipart/form-data; boundary=" + mark})
         try:
             with urllib.request.urlopen(request, timeout=240) as response:
                 return response.status, json.load(response)
@@ -109,7 +116,8 @@ class FullDiskTest(StateCase):
             return error.code, json.load(error)
 
     def batch(self, file):
-        return self.server.post("/v1/batches", {"input_file_id": file["id"], "endpoint": "/v1/completions", "completion_window": "24h"})
+        return self.server.post("/v1/batches", {
+            "input_file_id": file["id"], "endpoint": "/v1/completions", "completion_window": "24h"})
 
     def test_what_needs_the_disk_says_so_and_chats_go_on(self):
         self.restart("--access-log", str(self.folder / "access.log"))

@@ -24,15 +24,16 @@ class TraceTest(unittest.TestCase):
         self.home.cleanup()
 
     def run_program(self, *args, code=0):
-        result = subprocess.run([PROGRAM, *map(str, args)], env=self.env, capture_output=True, text=True, timeout=250, cwd=self.home.name)
+        result = subprocess.run([PROGRAM, *map(str, args)], env=self.env, capture_output=True, text=True, timeout=250,
+                                cwd=self.home.name)
         self.assertEqual(result.returncode, code, result.stderr)
         return result
 
     def trace(self, *more):
         lines = [{"prompt": f"Number {i} is", "max_tokens": 10 + i, "n": 1 + i % 2} for i in range(6)]
         (self.path / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-        return self.run_program("generate", "in.jsonl", "-o", "out.jsonl", "--context", 256, "--sequences", 6, "--trace-steps", "steps.jsonl",
-                                "--trace-chrome", "loop.json", *more)
+        return self.run_program("generate", "in.jsonl", "-o", "out.jsonl", "--context", 256, "--sequences", 6,
+                                "--trace-steps", "steps.jsonl", "--trace-chrome", "loop.json", *more)
 
     def test_generate_trace_and_replay(self):
         stderr = self.trace("--stats-interval", "5").stderr
@@ -58,13 +59,17 @@ class TraceTest(unittest.TestCase):
         self.assertIn("first difference in step", self.run_program("replay", "bad.jsonl", code=1).stdout)
         self.assertIn("no step trace", self.run_program("replay", "in.jsonl", code=2).stderr)
         self.assertIn("no regular file", self.run_program("replay", "/dev/zero", code=2).stderr)
-        self.assertIn("Cannot write", self.run_program("generate", "in.jsonl", "-o", "o2", "--trace-steps", "/no/such/place", code=2).stderr)
+        self.assertIn(
+            "Cannot write",
+            self.run_program("generate", "in.jsonl", "-o", "o2", "--trace-steps", "/no/such/place", code=2).stderr)
 
     def test_serve_takes_the_engine_options_of_generate(self):
         trace = self.path / "served.jsonl"
-        with Serving("--context", "256", "--trace-steps", str(trace), "--stats-interval", "3", "--ban-tokens", "1000..7000", "--top-k-max", "5",
-                     "--keep", "80") as server:
-            chat = {"model": "deepseek-v4.1-flash", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 12, "seed": 1, "temperature": 1}
+        with Serving("--context", "256", "--trace-steps", str(trace), "--stats-interval", "3", "--ban-tokens",
+                     "1000..7000", "--top-k-max", "5", "--keep", "80") as server:
+            chat = {
+                "model": "deepseek-v4.1-flash", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 12,
+                "seed": 1, "temperature": 1}
             response, body = server.request("POST", "/v1/chat/completions", chat)
             self.assertEqual(response.status, 200, body)
             while "a step in us" not in server.said:
@@ -76,12 +81,16 @@ class TraceTest(unittest.TestCase):
         drawn = [token for step in steps for tokens in step["drawn"] for token in tokens]
         self.assertEqual(len(drawn), 12)
         self.assertFalse([t for t in drawn if 1000 <= t <= 7000])
-        self.assertRegex(self.run_program("replay", trace, "--threads", 1).stdout, r"12 tokens; (\d+) of \1 rows of logits equal bit for bit")
+        self.assertRegex(
+            self.run_program("replay", trace, "--threads", 1).stdout,
+            r"12 tokens; (\d+) of \1 rows of logits equal bit for bit")
 
     def test_tiers_are_in_the_statistics_and_the_trace(self):
         loop = self.path / "loop.json"
         with Serving("--kv-host-mb", "16", "--trace-chrome", str(loop), "--stats-interval", "1") as server:
-            chat = {"model": "deepseek-v4.1-flash", "messages": [{"role": "user", "content": "Tell me about the number 7. " * 60}], "max_tokens": 12}
+            chat = {
+                "model": "deepseek-v4.1-flash",
+                "messages": [{"role": "user", "content": "Tell me about the number 7. " * 60}], "max_tokens": 12}
             response, body = server.request("POST", "/v1/chat/completions", chat)
             self.assertEqual(response.status, 200, body)
             line = r"KV in host, chat: 0 of \d+ blocks found, 0.0 MB read, [\d.]+ MB in [1-9]\d* blocks written"
@@ -94,19 +103,24 @@ class TraceTest(unittest.TestCase):
         self.assertGreater(tracks[-1]["args"]["written"], 0)
 
     def test_bench_offline(self):
-        args = ("bench", "offline", "--prompts", 3, "--prompt-tokens", 40, "--output-tokens", 12, "--repeats", 2, "--threads", 1)
+        args = ("bench", "offline", "--prompts", 3, "--prompt-tokens", 40, "--output-tokens", 12, "--repeats", 2,
+                "--threads", 1)
         self.assertIn("3 prompts of 40 tokens", self.run_program(*args).stdout)
         figures = json.loads(self.run_program(*args, "--json").stdout)
-        self.assertTrue(all(figures[k] > 0 for k in ("prefill_tokens_per_s", "decode_tokens_per_s", "user_tokens_per_s", "first_token_s")))
+        self.assertTrue(
+            all(figures[k] > 0
+                for k in ("prefill_tokens_per_s", "decode_tokens_per_s", "user_tokens_per_s", "first_token_s")))
         self.assertGreaterEqual(figures["decode_tokens_per_s"] * 1.01, figures["user_tokens_per_s"])
         self.assertIn("context", self.run_program(*args, "--context", 20, code=2).stderr)
         self.run_program("bench", "online", code=2)
 
     def test_sweep(self):
         out = self.path / "curves"
-        self.run_program("sweep", "-o", out, "--counts", "1,3", "--prompt-tokens", 30, "--output-tokens", 8, "--decode-prompt-tokens", 4, "--repeats", 1)
+        self.run_program("sweep", "-o", out, "--counts", "1,3", "--prompt-tokens", 30, "--output-tokens", 8,
+                         "--decode-prompt-tokens", 4, "--repeats", 1)
         rows = list(csv.DictReader((out / "sweep.csv").read_text().splitlines()))
-        self.assertEqual([(r["phase"], r["count"]) for r in rows], [("prefill", "1"), ("prefill", "3"), ("decode", "1"), ("decode", "3")])
+        self.assertEqual([(r["phase"], r["count"]) for r in rows],
+                         [("prefill", "1"), ("prefill", "3"), ("decode", "1"), ("decode", "3")])
         for row in rows:
             self.assertGreater(float(row["throughput_tokens_per_s"]), 0)
             self.assertGreater(float(row["latency_s" if row["phase"] == "prefill" else "user_tokens_per_s"]), 0)

@@ -2,9 +2,10 @@
 
     grammar_differential.py JUDGE [--seed N] [--rounds N]
 
-Random schemas of every keyword with random instances: the validator's verdict equals jsonschema's, so does that of the grammar with members
-in any order, the grammar in schema order takes nothing invalid, and outputs sampled through masks parse and are valid. Random regular
-expressions likewise. A short run by default; DEEPINFER_TEST_ALL=1 makes it long, with 1,000 samples for each kind of schema."""
+Random schemas of every keyword with random instances: the validator's verdict equals jsonschema's, so does that of the
+grammar with members in any order, the grammar in schema order takes nothing invalid, and outputs sampled through masks
+parse and are valid. Random regular expressions likewise. A short run by default; DEEPINFER_TEST_ALL=1 makes it long,
+with 1,000 samples for each kind of schema."""
 import argparse
 import decimal
 import json
@@ -18,7 +19,8 @@ PACKAGES = ["jsonschema==4.26.0"]
 
 
 def enter_environment():
-    made = subprocess.run(["tools/test_venv.sh", "build/test-data/jsonschema-venv", *PACKAGES], capture_output=True, text=True)
+    made = subprocess.run(["tools/test_venv.sh", "build/test-data/jsonschema-venv", *PACKAGES], capture_output=True,
+                          text=True)
     if made.returncode:
         print(f"SKIPPED, NOTHING WAS CHECKED: {made.stderr.strip()}", file=sys.stderr)
         sys.exit(0)
@@ -35,7 +37,8 @@ decimal.getcontext().prec = 200
 
 class Judge:
     def __init__(self, program):
-        self.process = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8")
+        self.process = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                                        encoding="utf-8")
 
     def ask(self, **request):
         self.process.stdin.write(json.dumps(request, ensure_ascii=True) + "\n")
@@ -44,8 +47,8 @@ class Judge:
 
 
 class Beyond(Exception):
-    """The reference cannot judge this text: a name occurs twice, a number is huge, or a date lies in the year 0000, which
-    RFC 3339 has and Python's calendar has not."""
+    """The reference cannot judge this text: a name occurs twice, a number is huge, or a date lies in the year 0000,
+    which RFC 3339 has and Python's calendar has not."""
 
 
 def exact_float(text):
@@ -99,7 +102,8 @@ def for_reference(schema):
 
 def reference(schema_text):
     schema = for_reference(parse(schema_text))
-    kind = jsonschema.Draft7Validator if isinstance(schema, dict) and "draft-07" in str(schema.get("$schema")) else jsonschema.Draft202012Validator
+    draft7 = isinstance(schema, dict) and "draft-07" in str(schema.get("$schema"))
+    kind = jsonschema.Draft7Validator if draft7 else jsonschema.Draft202012Validator
     return kind(schema, format_checker=jsonschema.FormatChecker(["ipv4", "date"]))
 
 
@@ -119,8 +123,10 @@ class Schemas:
         self.refs = self.chance(45)
         schema = self.keywords(self.random.randint(1, 3))
         if self.refs:
-            schema["$defs"] = {"d1": self.schema(2), "d2": self.schema(2), "d3": {"$anchor": "here", **self.keywords(1)}}
-        if self.chance(20) and not {"prefixItems", "dependentRequired", "unevaluatedItems", "unevaluatedProperties"} & set(re.findall(r"\w+", dumps(schema))):
+            schema["$defs"] = {
+                "d1": self.schema(2), "d2": self.schema(2), "d3": {"$anchor": "here", **self.keywords(1)}}
+        newer = {"prefixItems", "dependentRequired", "unevaluatedItems", "unevaluatedProperties"}
+        if self.chance(20) and not newer & set(re.findall(r"\w+", dumps(schema))):
             schema = {"$schema": "http://json-schema.org/draft-07/schema#", **schema}
             schema.pop("$ref", None)
             for definition in schema.get("$defs", {}).values():
@@ -138,9 +144,12 @@ class Schemas:
         if k < 18:
             return self.chance(50)
         if k < 40:
-            return self.random.choice([0, 1, 2, 3, 5, -1, 10, -7, 100, decimal.Decimal("1.5"), decimal.Decimal("0.5"), decimal.Decimal("-0.25"), 12, 1000])
+            return self.random.choice([
+                0, 1, 2, 3, 5, -1, 10, -7, 100, decimal.Decimal("1.5"), decimal.Decimal("0.5"),
+                decimal.Decimal("-0.25"), 12, 1000])
         if k < 60 or depth == 0:
-            return self.random.choice(["", "a", "b", "ab", "abc", "foo", "x1", "é", '"q"', "zz\\z", "é\n", "127.0.0.1", "2024-02-29", "😀"])
+            return self.random.choice([
+                "", "a", "b", "ab", "abc", "foo", "x1", "é", '"q"', "zz\\z", "é\n", "127.0.0.1", "2024-02-29", "😀"])
         if k < 80:
             return [self.value(depth - 1) for _ in range(self.random.randrange(4))]
         return {self.random.choice(self.NAMES): self.value(depth - 1) for _ in range(self.random.randrange(5))}
@@ -168,7 +177,8 @@ class Schemas:
 
     def schema(self, depth):
         if depth <= 0 or self.chance(6):
-            return self.random.choice([True, False, {}, {"type": "string"}, {"type": "integer"}, {"const": self.value(1)}])
+            return self.random.choice([
+                True, False, {}, {"type": "string"}, {"type": "integer"}, {"const": self.value(1)}])
         return self.keywords(depth)
 
     def keywords(self, depth):
@@ -193,7 +203,9 @@ class Schemas:
         sub = lambda: self.schema(depth)  # noqa: E731
         some = lambda least, most, make: [make() for _ in range(r.randint(least, most))]  # noqa: E731
         if key == "type":
-            return r.choice(["null", "boolean", "integer", "number", "string", "array", "object", ["string", "null"], ["object", "array"]])
+            return r.choice([
+                "null", "boolean", "integer", "number", "string", "array", "object", ["string", "null"],
+                ["object", "array"]])
         if key == "enum":
             values = []
             for v in some(1, 4, lambda: self.value(1)):
@@ -213,7 +225,8 @@ class Schemas:
         if key in ("additionalProperties", "unevaluatedProperties", "unevaluatedItems"):
             return False if self.chance(50) else sub()
         if key == "propertyNames":
-            return r.choice([{"maxLength": 2}, {"pattern": "^[a-z]$"}, {"enum": ["a", "b", "foo"]}, {"not": {"const": "a"}}])
+            return r.choice([{"maxLength": 2}, {"pattern": "^[a-z]$"}, {"enum": ["a", "b", "foo"]},
+                             {"not": {"const": "a"}}])
         if key == "uniqueItems":
             return self.chance(90)
         if key.endswith(("Properties", "Items")) and key[:3] in ("min", "max"):
@@ -225,7 +238,8 @@ class Schemas:
         if key == "format":
             return r.choice(["ipv4", "date"])
         if key.endswith(("inimum", "aximum")):
-            return r.choice([0, 1, -5, 10, decimal.Decimal("2.5"), decimal.Decimal("0.5"), decimal.Decimal("-0.25"), 100, 7])
+            return r.choice([
+                0, 1, -5, 10, decimal.Decimal("2.5"), decimal.Decimal("0.5"), decimal.Decimal("-0.25"), 100, 7])
         if key == "multipleOf":
             return r.choice([2, 3, decimal.Decimal("0.5"), 5, 10, decimal.Decimal("0.25"), decimal.Decimal("0.01")])
         if key in ("prefixItems", "allOf", "anyOf", "oneOf"):
@@ -234,10 +248,12 @@ class Schemas:
             return r.choice(["#/$defs/d1", "#/$defs/d2", "#here"])
         return sub()  # items, contains, not, if
 
-    KEYWORDS = ("type type type type enum const properties properties properties required required additionalProperties patternProperties propertyNames "
-                "minProperties maxProperties items items items prefixItems contains minItems maxItems uniqueItems uniqueItems minLength maxLength pattern "
-                "format minimum maximum exclusiveMinimum exclusiveMaximum multipleOf allOf anyOf oneOf oneOf not if dependentRequired dependentSchemas "
-                "unevaluatedProperties unevaluatedItems $ref $ref").split()
+    KEYWORDS = (
+        "type type type type enum const properties properties properties required required additionalProperties "
+        "patternProperties propertyNames minProperties maxProperties items items items prefixItems contains minItems "
+        "maxItems uniqueItems uniqueItems minLength maxLength pattern format minimum maximum exclusiveMinimum "
+        "exclusiveMaximum multipleOf allOf anyOf oneOf oneOf not if dependentRequired dependentSchemas "
+        "unevaluatedProperties unevaluatedItems $ref $ref").split()
 
 
 def dumps(value):
@@ -254,31 +270,60 @@ def dumps(value):
 # One schema for each kind of thing that a grammar is made of; every sample must be valid.
 KINDS = {
     "strings": {"type": "string", "minLength": 2, "maxLength": 9, "pattern": "^[a-zé😀\\\\\"]*$"},
-    "formats": {"type": "array", "items": {"anyOf": [{"type": "string", "format": "date"}, {"type": "string", "format": "ipv4"}]}, "maxItems": 3},
-    "integers": {"type": "array", "items": {"type": "integer", "minimum": -17, "maximum": 123, "multipleOf": 3}, "maxItems": 4},
-    "decimals": {"type": "array", "items": {"type": "number", "minimum": -1.25, "exclusiveMaximum": 30.5, "multipleOf": 0.25}, "maxItems": 4},
+    "formats": {
+        "type": "array",
+        "items": {"anyOf": [{"type": "string", "format": "date"}, {"type": "string", "format": "ipv4"}]},
+        "maxItems": 3},
+    "integers": {
+        "type": "array", "items": {"type": "integer", "minimum": -17, "maximum": 123, "multipleOf": 3}, "maxItems": 4},
+    "decimals": {
+        "type": "array", "items": {"type": "number", "minimum": -1.25, "exclusiveMaximum": 30.5, "multipleOf": 0.25},
+        "maxItems": 4},
     "enums": {"enum": ["a", 1, None, [1, {"b": 2}], {"c": [], "d": "é"}]},
-    "objects": {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "boolean"}}, "required": ["b", "z"], "additionalProperties": {"type": "null"},
-                "maxProperties": 4},
-    "patterns": {"type": "object", "patternProperties": {"^i_": {"type": "integer"}, "_s$": {"type": "string", "maxLength": 3}}, "additionalProperties": False,
-                 "minProperties": 1, "maxProperties": 3},
-    "names": {"type": "object", "propertyNames": {"pattern": "^[a-c]{1,3}$"}, "additionalProperties": {"type": "boolean"}, "maxProperties": 3},
-    "tuples": {"type": "array", "prefixItems": [{"type": "integer"}, {"const": "x"}], "items": {"type": "boolean"}, "minItems": 1, "maxItems": 4},
-    "contains": {"type": "array", "items": {"type": "integer"}, "contains": {"minimum": 5}, "minContains": 1, "maxContains": 2, "maxItems": 5},
-    "unique strings": {"type": "array", "items": {"type": "string", "maxLength": 2}, "uniqueItems": True, "maxItems": 6},
+    "objects": {
+        "type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "boolean"}}, "required": ["b", "z"],
+        "additionalProperties": {"type": "null"}, "maxProperties": 4},
+    "patterns": {
+        "type": "object", "patternProperties": {"^i_": {"type": "integer"}, "_s$": {"type": "string", "maxLength": 3}},
+        "additionalProperties": False, "minProperties": 1, "maxProperties": 3},
+    "names": {
+        "type": "object", "propertyNames": {"pattern": "^[a-c]{1,3}$"}, "additionalProperties": {"type": "boolean"},
+        "maxProperties": 3},
+    "tuples": {
+        "type": "array", "prefixItems": [{"type": "integer"}, {"const": "x"}], "items": {"type": "boolean"},
+        "minItems": 1, "maxItems": 4},
+    "contains": {
+        "type": "array", "items": {"type": "integer"}, "contains": {"minimum": 5}, "minContains": 1, "maxContains": 2,
+        "maxItems": 5},
+    "unique strings": {
+        "type": "array", "items": {"type": "string", "maxLength": 2}, "uniqueItems": True, "maxItems": 6},
     "unique numbers": {"type": "array", "items": {"type": "number"}, "uniqueItems": True, "maxItems": 6},
-    "unique objects": {"type": "array", "items": {"type": "object", "properties": {"k": {"enum": [1, 2]}, "l": {"type": "boolean"}}, "additionalProperties": False},
-                       "uniqueItems": True, "maxItems": 9},
-    "unions": {"oneOf": [{"type": "object", "properties": {"t": {"const": "a"}, "v": {"type": "string"}}, "required": ["t", "v"]},
-                         {"type": "object", "properties": {"t": {"const": "b"}, "v": {"type": "integer"}}, "required": ["t"]}, {"type": "integer", "not": {"enum": [1, 2]}}]},
-    "conditions": {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"], "if": {"properties": {"a": {"const": True}}},
-                   "then": {"required": ["b"]}, "else": {"properties": {"b": False}}, "maxProperties": 2},
-    "dependencies": {"type": "object", "properties": {"a": {"type": "null"}, "b": {"type": "null"}}, "dependentRequired": {"a": ["c"]},
-                     "dependentSchemas": {"b": {"properties": {"c": {"type": "integer"}}}}, "additionalProperties": {"type": ["integer", "null"]}, "maxProperties": 3},
-    "unevaluated": {"type": "object", "allOf": [{"properties": {"a": {"type": "integer"}}}], "anyOf": [{"properties": {"b": {"type": "null"}}, "required": ["b"]}, True],
-                    "unevaluatedProperties": False},
-    "recursion": {"$ref": "#/$defs/tree", "$defs": {"tree": {"type": "object", "properties": {"v": {"type": "integer"}, "k": {"type": "array", "maxItems": 2, "items": {"$ref": "#/$defs/tree"}}},
-                                                             "required": ["v"], "additionalProperties": False}}},
+    "unique objects": {
+        "type": "array", "items": {
+            "type": "object", "properties": {"k": {"enum": [1, 2]}, "l": {"type": "boolean"}},
+            "additionalProperties": False}, "uniqueItems": True, "maxItems": 9},
+    "unions": {
+        "oneOf": [
+            {"type": "object", "properties": {"t": {"const": "a"}, "v": {"type": "string"}}, "required": ["t", "v"]},
+            {"type": "object", "properties": {"t": {"const": "b"}, "v": {"type": "integer"}}, "required": ["t"]},
+            {"type": "integer", "not": {"enum": [1, 2]}}]},
+    "conditions": {
+        "type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"],
+        "if": {"properties": {"a": {"const": True}}}, "then": {"required": ["b"]}, "else": {"properties": {"b": False}},
+        "maxProperties": 2},
+    "dependencies": {
+        "type": "object", "properties": {"a": {"type": "null"}, "b": {"type": "null"}},
+        "dependentRequired": {"a": ["c"]}, "dependentSchemas": {"b": {"properties": {"c": {"type": "integer"}}}},
+        "additionalProperties": {"type": ["integer", "null"]}, "maxProperties": 3},
+    "unevaluated": {
+        "type": "object", "allOf": [{"properties": {"a": {"type": "integer"}}}],
+        "anyOf": [{"properties": {"b": {"type": "null"}}, "required": ["b"]}, True], "unevaluatedProperties": False},
+    "recursion": {
+        "$ref": "#/$defs/tree", "$defs": {
+            "tree": {
+                "type": "object", "properties": {
+                    "v": {"type": "integer"}, "k": {"type": "array", "maxItems": 2, "items": {"$ref": "#/$defs/tree"}}},
+                "required": ["v"], "additionalProperties": False}}},
 }
 
 
@@ -364,7 +409,9 @@ class Check:
             if k < 4:
                 return r.choice(["a", "b", "c", "0", "é", r"\.", r"\n", r"\\", r"\u0062", r"\x63", "😀"])
             if k < 6:
-                return r.choice(["[ab]", "[^a]", "[a-c]", "[^b-z]", ".", "[.*]", r"[\n-]", "[é-😀]", r"[^ \t]", r"\d", r"\w", r"[\W\d]"])
+                return r.choice([
+                    "[ab]", "[^a]", "[a-c]", "[^b-z]", ".", "[.*]", r"[\n-]", "[é-😀]", r"[^ \t]", r"\d", r"\w",
+                    r"[\W\d]"])
             if k < 7:
                 return r.choice(["", "a", "(?:)"])
             return r.choice(["(", "(?:", "(?P<n%d>" % r.randrange(10**9)]) + alternatives(depth - 1) + ")"
@@ -378,7 +425,8 @@ class Check:
             return part + r.choice(["*", "+", "?", "{2}", "{1,3}", "{0,2}", "{2,}", "*?", "+?"])
 
         def alternatives(depth):
-            return "|".join("".join(piece(depth) for _ in range(r.randint(1, 4))) for _ in range(r.choice([1, 1, 1, 2, 3])))
+            word = lambda: "".join(piece(depth) for _ in range(r.randint(1, 4)))  # noqa: E731
+            return "|".join(word() for _ in range(r.choice([1, 1, 1, 2, 3])))
 
         pattern = alternatives(2)
         if r.randrange(4) == 0:
@@ -411,7 +459,8 @@ def main():
         check.schema(a.seed * 1_000_000 + i)
         check.regex(a.seed * 1_000_000 + i)
     print(check.counts)
-    for needed in ("samples", "schemas", "valid instances", "invalid instances", "texts that match", "texts that do not match"):
+    for needed in ("samples", "schemas", "valid instances", "invalid instances", "texts that match",
+                   "texts that do not match"):
         if check.counts.get(needed, 0) < a.rounds // 2:
             check.fail(f"too few {needed} to mean anything")
     sys.exit(check.failures != 0)

@@ -20,15 +20,17 @@ class Rooms(unittest.TestCase):
     def test_planted(self):
         with tempfile.TemporaryDirectory() as d:
             src = pathlib.Path(d)
-            for name, text in {"base/a.h": '#include "text/b.h"\n', "text/b.h": '#include "base/a.h"\n', "cellar/c.h": "",
-                               "model/m.h": '#include "m2.h"\n', "kv/k.h": '#include "model/m.h"\n'}.items():
+            for name, text in {
+                    "base/a.h": '#include "text/b.h"\n', "text/b.h": '#include "base/a.h"\n', "cellar/c.h": "",
+                    "model/m.h": '#include "m2.h"\n', "kv/k.h": '#include "model/m.h"\n'}.items():
                 (src / name).parent.mkdir(exist_ok=True)
                 (src / name).write_text(text)
             out = check(src)
             self.assertEqual(out.returncode, 1)
             lines = out.stdout.splitlines()
             self.assertEqual(len(lines), 4, lines)
-            for word in ("base may not include text/b.h", "'cellar' is not a room", 'include "m2.h"', "kv may not include model/m.h"):
+            for word in ("base may not include text/b.h", "'cellar' is not a room", 'include "m2.h"',
+                         "kv may not include model/m.h"):
                 self.assertIn(word, out.stdout)
 
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """differential.py HELPER [--megabytes N] [--seed S] TOKENIZER.JSON...
 
-Compares our tokenizer (HELPER is the program encode_chunks) with Hugging Face tokenizers 0.23.3 on seeded mixed text: ids
-and offsets of every chunk must be equal, with added tokens recognised and without. Exit code 77 (skipped) when the
+Compares our tokenizer (HELPER is the program encode_chunks) with Hugging Face tokenizers 0.23.3 on seeded mixed text:
+ids and offsets of every chunk must be equal, with added tokens recognised and without. Exit code 77 (skipped) when the
 package cannot be had; tokenizer files that are absent are skipped with a note."""
 import argparse
 import array
@@ -28,7 +28,8 @@ def need_tokenizers():
     except ImportError:
         pass
     if "DEEPINFER_IN_VENV" not in os.environ:
-        made = subprocess.run([ROOT / "tools/test_venv.sh", "build/test-data/tokenizers-venv", "tokenizers==0.23.3"], stdout=subprocess.PIPE, text=True)
+        made = subprocess.run([ROOT / "tools/test_venv.sh", "build/test-data/tokenizers-venv", "tokenizers==0.23.3"],
+                              stdout=subprocess.PIPE, text=True)
         if made.returncode == 0:
             python = made.stdout.strip()
             os.execve(python, [python, *sys.argv], {**os.environ, "DEEPINFER_IN_VENV": "1"})
@@ -62,9 +63,11 @@ class Maker:
         self.rng = rng
         self.tokens = vocab
         self.cjk_tokens = [t for t in vocab if t and all("\u4e00" <= c <= "\u9fa5" for c in t)] or ["的", "中文"]
-        self.kinds = ["a", "Z", "é", "е", "\u0301", "\u20dd", "1", "٣", "Ⅳ", "½", "(", "¿", "—", "$", "€", "☃", "\u309b", "・", "ー", "゠",
-                      "\u3040", "あ", "字", "\u9fa6", "\u3005", " ", "  ", "\t", "\n", "\r", "\r\n", "\u00a0", "\u3000", "\u2028", "\u0085",
-                      "\x0b", "\x00", "\x1f", "\u200b", "\u200d", "\ufeff", "\ue000", "\U000e0001", "\U0010ffff", "😀", "𝔘", "𠀀"]
+        self.kinds = [
+            "a", "Z", "é", "е", "\u0301", "\u20dd", "1", "٣", "Ⅳ", "½", "(", "¿", "—", "$", "€", "☃", "\u309b", "・",
+            "ー", "゠", "\u3040", "あ", "字", "\u9fa6", "\u3005", " ", "  ", "\t", "\n", "\r", "\r\n", "\u00a0", "\u3000",
+            "\u2028", "\u0085", "\x0b", "\x00", "\x1f", "\u200b", "\u200d", "\ufeff", "\ue000", "\U000e0001",
+            "\U0010ffff", "😀", "𝔘", "𠀀"]
 
     def chinese(self, n):
         out = []
@@ -74,7 +77,11 @@ class Maker:
         return "".join(out)
 
     def emoji(self, n):
-        pick = lambda: chr(self.rng.choice([self.rng.randint(0x1f300, 0x1faff), self.rng.randint(0x2600, 0x27bf), self.rng.randint(0x1f1e6, 0x1f1ff)]))
+        pick = lambda: chr(
+            self.rng.choice([
+                self.rng.randint(0x1f300, 0x1faff),
+                self.rng.randint(0x2600, 0x27bf),
+                self.rng.randint(0x1f1e6, 0x1f1ff)]))
         return "".join(pick() + self.rng.choice(["", "\ufe0f", "\u200d", "\U0001f3fd", " ", "ok "]) for _ in range(n))
 
     def code_points(self, n):
@@ -99,7 +106,9 @@ class Maker:
 def code_points_in_context(rng, step):
     points = [c for c in range(rng.randrange(step), 0x110000, step) if not 0xd800 <= c < 0xe000]
     for at in range(0, len(points), 500):
-        yield "".join(rng.choice(["a{0}b", " {0}", "{0}{0}x", "\n{0}", ".{0}", "7{0}字", "  {0}a", "({0}"]).format(chr(c)) for c in points[at:at + 500])
+        yield "".join(
+            rng.choice(["a{0}b", " {0}", "{0}{0}x", "\n{0}", ".{0}", "7{0}字", "  {0}a", "({0}"]).format(chr(c))
+            for c in points[at:at + 500])
 
 
 def broken(rng, text):
@@ -129,7 +138,8 @@ def chunks(seed, megabytes, vocab, added):
                 data = text[rng.randint(0, 20):len(text) - rng.randint(0, 20)].encode()
             elif form < 0.65:
                 cut = rng.randint(0, len(text))
-                data = (text[:cut] + rng.choice(added) + rng.choice(["", " ", "\n", rng.choice(added)[:-1]]) + text[cut:]).encode()
+                data = (text[:cut] + rng.choice(added) +
+                        rng.choice(["", " ", "\n", rng.choice(added)[:-1]]) + text[cut:]).encode()
             else:
                 data = text.encode()
             size -= len(data)
@@ -170,11 +180,17 @@ def compare(tokenizers, helper, path, seed, megabytes):
                 process.stdin.flush()
                 ids, offsets = read_tokens(process.stdout)
                 if ids != want.ids or offsets != want.offsets:
-                    at = next((i for i, (a, b) in enumerate(zip(zip(ids, offsets), zip(want.ids, want.offsets))) if a != b), min(len(ids), len(want.ids)))
+                    at = next(
+                        (i for i, (a, b) in enumerate(zip(zip(ids, offsets), zip(want.ids, want.offsets))) if a != b),
+                        min(len(ids), len(want.ids)))
                     text = data.decode("utf-8", "replace")
                     where = want.offsets[at][0] if at < len(want.offsets) else len(text)
-                    print(f"FAIL {path} seed {seed}: token {at} near {text[max(0, where - 20):where + 20]!r}, added tokens recognised: {recognise}")
-                    print(f"  expected {list(zip(want.ids, want.offsets))[at:at + 6]}\n  got      {list(zip(ids, offsets))[at:at + 6]}")
+                    print(f"FAIL {path} seed {seed}: token {at} near {text[max(0, where - 20):where + 20]!r}, added "
+                          f"tokens recognised: {recognise}")
+                    print(
+                        f"  expected {list(zip(want.ids, want.offsets))[at:at + 6]}\n  got      "
+                        f"{list(zip(ids, offsets))[at:at + 6]}"
+                    )
                     sys.exit(1)
         batch.clear()
 
@@ -188,7 +204,8 @@ def compare(tokenizers, helper, path, seed, megabytes):
     process.stdin.close()
     if process.wait() != 0:
         sys.exit(1)
-    print(f"{path}: ids and offsets of {chunk_count} chunks, {done / 1e6:.1f} MB, equal to Hugging Face tokenizers {tokenizers.__version__}")
+    print(f"{path}: ids and offsets of {chunk_count} chunks, {done / 1e6:.1f} MB, equal to Hugging Face tokenizers "
+          f"{tokenizers.__version__}")
 
 
 def main():
