@@ -1,7 +1,7 @@
 // Drafts on this CPU with the bundled model: the same requests on an engine without drafts and on one with them, in
 // turns, at batch 1, 8 and 32. Both keep running, so what the governor learns from the first requests is paid for here.
-// No prompt comes twice, so that no answer is just known. At batch 1 answers end where the model ends them, as when
-// served; in larger batches all are of one length, so that the batch stays as large as it is.
+// No prompt comes twice, so that no answer is just known; both share prefixes. At batch 1 answers end where the model
+// ends them, as when served; in larger batches all are of one length, so that the batch stays as large as it is.
 #include <time.h>
 
 #include <algorithm>
@@ -44,7 +44,6 @@ std::unique_ptr<engine::Engine> make_engine(int batch, bool drafts) {
   const auto model = open_model();
   if (batch == 1) o.end_tokens = {static_cast<int32_t>(model->config().eos_token_id)};
   o.queue_events = 512;  // the reader must not be what is measured
-  o.prefix_cache = false;
   if (drafts) {
     o.drafts = {.mode = engine::DraftMode::kConfidence, .drafts_max = kDrafts};
     const recipe::Json json =

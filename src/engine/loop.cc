@@ -330,6 +330,7 @@ void Engine::Impl::end_answer(Answer& a, FinishReason reason) {
   Live& l = a.live;
   a.ended = true;
   by_id.erase(a.id);
+  speculation.answer_ended(a);
   --l.open;
   Event& e = l.stream->queue.slot();
   e = Event();

@@ -45,15 +45,13 @@ void NgramIndex::Places::clear() {
 }
 
 // An n-gram is entered once the token behind it is known, so the end of the text never finds itself.
-void NgramIndex::append(std::span<const int32_t> tokens) {
-  text_.reserve(text_.size() + tokens.size());
-  for (const int32_t t : tokens) {
-    const auto behind = static_cast<int32_t>(text_.size());
+void NgramIndex::enter() {
+  const std::span<const int32_t> text(text_);
+  for (; entered_ < text.size(); ++entered_) {
     for (Places& p : places_) {
       const auto n = static_cast<size_t>(p.n());
-      if (text_.size() >= n) p.add(hash(std::span(text_).last(n)), behind);
+      if (entered_ >= n) p.add(hash(text.subspan(entered_ - n, n)), static_cast<int32_t>(entered_));
     }
-    text_.push_back(t);
   }
 }
 
@@ -101,6 +99,7 @@ NgramIndex::Proposal NgramIndex::propose(std::span<int32_t> drafts, std::span<co
 
 void NgramIndex::clear() {
   text_.clear();
+  entered_ = 0;
   for (Places& p : places_) p.clear();
 }
 

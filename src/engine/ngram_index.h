@@ -2,7 +2,7 @@
 // quotes repeat themselves). No model is asked.
 //
 //   NgramIndex index;
-//   index.append(prompt);                     // then every committed token
+//   index.append(prompt);                     // then every committed token; push() and a later enter() are the same
 //   std::array<int32_t, 5> drafts;
 //   NgramIndex::Proposal p = index.propose(drafts);   // p.count drafts; p.matched tokens of the end were found before
 //
@@ -31,7 +31,13 @@ class NgramIndex {
     int matched = 0;  // 0 or kShortest .. kMatchMax
   };
 
-  void append(std::span<const int32_t> tokens);
+  void append(std::span<const int32_t> tokens) {
+    push(tokens);
+    enter();
+  }
+  void push(std::span<const int32_t> tokens) { text_.insert(text_.end(), tokens.begin(), tokens.end()); }
+  // Of what was pushed: before propose().
+  void enter();
   // What would follow `text + ahead`, where `ahead` is known but not appended yet (at most kAheadMax tokens).
   static constexpr int kAheadMax = 16;
   Proposal propose(std::span<int32_t> drafts, std::span<const int32_t> ahead = {}) const;
@@ -64,6 +70,7 @@ class NgramIndex {
   static uint32_t hash(std::span<const int32_t> tokens);
 
   std::vector<int32_t> text_;
+  size_t entered_ = 0;  // tokens
   std::array<Places, 3> places_ = {Places(kLongest), Places(kMiddle), Places(kShortest)};
 };
 

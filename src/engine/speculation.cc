@@ -50,18 +50,32 @@ void Speculation::know_text(Answer& a, sched::Scheduler& scheduler) {
   DraftState& d = *a.drafts;
   if (!options_.text || d.text_known) return;
   const Request& r = a.live.request;
-  d.text.append(scheduler.tokens(a.id));
+  d.text.push(scheduler.tokens(a.id));
   d.text_known = true;
   if (!options_.history || !r.cache) return;
   d.history = histories_.of(r.tenant);
-  if (d.history) d.history->append(d.text.text(), std::min(r.prompt.size(), d.text.size()));
+  d.history_at = std::min(r.prompt.size(), d.text.size());
 }
 
-const TextGuess& Speculation::guess_text(const Answer& a) {
+// What has been said since the last time, where it is looked for.
+void Speculation::enter_text(Answer& a) {
   DraftState& d = *a.drafts;
-  if (!d.guessed)
+  d.text.enter();
+  if (d.history && (!many_ || a.id % kManyShare == 0)) d.history->append(d.text.text(), d.history_at);
+  d.history_at = d.text.size();
+}
+
+void Speculation::answer_ended(Answer& a) {
+  if (a.drafts != nullptr && a.drafts->history) enter_text(a);
+}
+
+const TextGuess& Speculation::guess_text(Answer& a) {
+  DraftState& d = *a.drafts;
+  if (!d.guessed) {
+    enter_text(a);
     d.guess = chances_.guess(d.text, d.history.get(),
                              {.most = limit_of(a), .lean = d.lean.value(), .least = fixed() ? 0 : kLeast});
+  }
   d.guessed = true;
   return d.guess;
 }
@@ -143,9 +157,7 @@ void Speculation::learn_of(const StepJob& job, size_t i, Answer& a) {
   const std::span<const int32_t> tokens = job.tokens_of(i);
   if (tokens.empty()) return;
   if (d.text_known) {
-    d.text.append(tokens);
-    if (d.history && (std::ssize(job.answers) <= kManyAnswers || a.id % kManyShare == 0))
-      d.history->append(d.text.text(), d.text.size() - tokens.size());
+    d.text.push(tokens);
     d.guessed = false;
   }
   const int verified = job.plan->samples[i].rows - 1, accepted = static_cast<int>(tokens.size()) - 1;
@@ -177,6 +189,7 @@ void Speculation::learn_of(const StepJob& job, size_t i, Answer& a) {
 void Speculation::learn(StepJob& job) {
   if (job.learnt) return;
   job.learnt = true;
+  many_ = std::ssize(job.answers) > kManyAnswers;
   for (size_t i = 0; i < job.answers.size(); ++i) {
     stats_.turns += job.token_count[i] > 0;
     stats_.tokens += job.token_count[i];
@@ -229,14 +242,29 @@ void Speculation::shadow(const StepJob& job, size_t i, Answer& a) {
   d.model_shadow.judged = d.model_shadow.accepted = 0;
 }
 
+// Nothing hangs on what this step's answers hope for.
+bool Speculation::rests(const StepJob& job) const {
+  if (fixed() || drafting_now_ || job.drafts > 0 || governor_.looks(static_cast<int>(job.answers.size()))) return false;
+  for (int kind = 0; kind < sched::DraftGovernor::kKinds; ++kind) {
+    if (governor_.feeds_prompts(kind)) return false;
+  }
+  return true;
+}
+
 void Speculation::decide(StepJob& job, sched::Scheduler& scheduler, bool prompts) {
   drafting_.clear();
   governor_.begin();
   bool young = false;
-  const bool looks = fixed() || (ahead_ && drafting_now_) || governor_.looks(static_cast<int>(job.answers.size()));
+  const bool rests = this->rests(job);
+  const bool looks = !rests && (fixed() || (ahead_ && drafting_now_) ||
+                                governor_.looks(static_cast<int>(job.answers.size())));
   for (size_t i = 0; i < job.answers.size(); ++i) {
     Answer* a = job.answers[i];
     if (a == nullptr || a->drafts == nullptr || a->ended || job.token_count[i] == 0) continue;
+    if (rests) {
+      governor_.add({});
+      continue;
+    }
     DraftState& d = *a->drafts;
     know_text(*a, scheduler);
     if (options_.text && looks) guess_text(*a);

@@ -52,8 +52,9 @@ struct DraftState {
   };
 
   NgramIndex text;
-  bool text_known = false;               // the prompt is in the index
+  bool text_known = false;               // the prompt is in it
   std::shared_ptr<TextHistory> history;  // null: none
+  size_t history_at = 0;                 // what is before this of the text is in it
   TextGuess guess;                       // behind the text
   bool guessed = false;                  // since its last token
   DraftSource source = DraftSource::kNone;  // of the drafts that wait for verification
@@ -96,6 +97,8 @@ class Speculation {
   bool ahead() const { return ahead_; }
   // Whether rows enter the drafter's rings from the next plan on.
   bool feeds_drafter() const { return feeds_; }
+  // The answer is over.
+  void answer_ended(Answer& a);
   // A request has come: its prompt is fed if drafts of new requests are worth it.
   void request_added(const Request& r) {
     if (!enabled() || !governor_.feeds_prompts(kind_of(r))) return;
@@ -130,11 +133,13 @@ class Speculation {
   void learn_of(const StepJob& job, size_t i, Answer& a);
   void judge_text(DraftState& d, const TextGuess& g, int judged, int accepted);
   void know_text(Answer& a, sched::Scheduler& scheduler);
-  const TextGuess& guess_text(const Answer& a);
+  void enter_text(Answer& a);
+  const TextGuess& guess_text(Answer& a);
   // Requests with tools repeat themselves more than others.
   static int kind_of(const Request& r) { return r.traffic == kv::Traffic::kAgent ? 1 : 0; }
   void judge_model(Answer& a, int judged, int accepted);
   void judge_confidence(const DraftState& d, int verified, int accepted);
+  bool rests(const StepJob& job) const;
   void decide(StepJob& job, sched::Scheduler& scheduler, bool prompts);
   void shadow(const StepJob& job, size_t i, Answer& a);
   bool propose(const StepJob& job, size_t i, Answer& a);
@@ -157,6 +162,7 @@ class Speculation {
   int prompt_feed_ = 0;  // steps that the rings are still fed for prompts of a kind whose drafts pay
   bool drafting_now_ = false;  // drafts are in use
   bool waits_ = false, feeds_ = false, serial_ = false;
+  bool many_ = false;  // answers in the last step
   std::vector<size_t> drafting_;  // samples of the job whose answers go on and may draft
   std::vector<size_t> placing_;   // the same, in place()
   std::vector<sched::PlacedDrafts> placed_;

@@ -8,6 +8,7 @@ namespace {
 
 constexpr uint8_t kMetMost = 64;  // counts halve here
 constexpr uint8_t kLifeNew = 4, kLifeMost = 32;
+constexpr size_t kTogether = 8;  // tokens whose lines are fetched at a time
 
 }  // namespace
 
@@ -30,9 +31,13 @@ TextHistory::Keys TextHistory::keys_of(std::span<const int32_t> text) {
   return keys;
 }
 
+void TextHistory::fetch(const Keys& keys) const {
+  for (size_t k = keys.first; k < kContexts.size(); ++k) __builtin_prefetch(&lines_[line_of(keys.of[k])]);
+}
+
 void TextHistory::add(uint64_t key, int32_t token) {
   const auto hash = static_cast<uint32_t>(key);
-  Line& line = lines_[line_of(key)];
+  std::array<Entry, 4>& line = lines_[line_of(key)].entries;
   const auto at = std::ranges::find_if(line, [hash](const Entry& e) { return e.life > 0 && e.hash == hash; });
   if (at == line.end()) {
     const auto oldest = std::ranges::min_element(line, {}, &Entry::life);
@@ -67,17 +72,25 @@ void TextHistory::add(uint64_t key, int32_t token) {
 }
 
 void TextHistory::append(std::span<const int32_t> text, size_t from) {
-  for (size_t i = from; i < text.size(); ++i) {
-    const Keys keys = keys_of(text.first(i));
-    for (size_t k = keys.first; k < kContexts.size(); ++k) add(keys.of[k], text[i]);
+  std::array<Keys, kTogether> keys;
+  for (size_t i = from; i < text.size(); i += kTogether) {
+    const size_t count = std::min(kTogether, text.size() - i);
+    for (size_t j = 0; j < count; ++j) {
+      keys[j] = keys_of(text.first(i + j));
+      fetch(keys[j]);
+    }
+    for (size_t j = 0; j < count; ++j) {
+      for (size_t k = keys[j].first; k < kContexts.size(); ++k) add(keys[j].of[k], text[i + j]);
+    }
   }
 }
 
 TextHistory::Guess TextHistory::guess(std::span<const int32_t> text) const {
   const Keys keys = keys_of(text);
+  fetch(keys);
   for (size_t k = keys.first; k < kContexts.size(); ++k) {
     const auto hash = static_cast<uint32_t>(keys.of[k]);
-    for (const Entry& e : lines_[line_of(keys.of[k])]) {
+    for (const Entry& e : lines_[line_of(keys.of[k])].entries) {
       if (e.life == 0 || e.hash != hash) continue;
       return {.token = e.token,
               .context = static_cast<int>(k),

@@ -10,6 +10,7 @@
 // counts that halve when full, so that new text wins over old. Memory: 16 bytes a context, 4 x `lines` of them and no
 // more; a full line loses what was met least. append() takes constant time a token, guess() constant time. Contexts are
 // known by a hash of 32 bits and their line, so that a guess may rarely be of another context: it is a guess.
+// Nearly every line that is touched has left the caches: several tokens in one append() wait for memory together.
 #pragma once
 
 #include <array>
@@ -46,7 +47,9 @@ class TextHistory {
     uint8_t count = 0, rival_count = 0, met = 0;
     uint8_t life = 0;  // 0: free
   };
-  using Line = std::array<Entry, 4>;
+  struct alignas(64) Line {  // of the cache
+    std::array<Entry, 4> entries;
+  };
   struct Keys {
     std::array<uint64_t, kContexts.size()> of = {};  // by context; only those that the text is long enough for
     size_t first = 0;
@@ -54,6 +57,7 @@ class TextHistory {
 
   static Keys keys_of(std::span<const int32_t> text);
   size_t line_of(uint64_t key) const { return (key >> 32) & (lines_.size() - 1); }
+  void fetch(const Keys& keys) const;
   void add(uint64_t key, int32_t token);
 
   std::vector<Line> lines_;

@@ -13,8 +13,9 @@ constexpr double kLeast = 0.7, kMost = 1.5;  // of the curve, in what is measure
 constexpr int kMeasured = 5;           // steps of as many rows that count more than the curve
 constexpr int64_t kMeasuredFor = 500;  // steps that this is believed without another
 constexpr int kPlainKnown = 4;         // plain steps before drafts are thought of
-constexpr int kLookEvery = 16;         // steps between looks at what changes slowly
-constexpr int kFewRequests = 16;       // a step; the way of more is looked at every kLookEvery steps
+constexpr int64_t kLookEvery = 16;     // steps between looks at what changes slowly
+constexpr int64_t kLookEveryMost = 64; // of many requests, where looks find nothing
+constexpr int kFewRequests = 16;       // a step; the way of more is looked at in such looks
 constexpr double kForget = 0.95;       // of the first rounds
 constexpr double kHopeful = 0.95;      // a draft of a drafter that nobody knows
 constexpr double kLoss = 1.02;         // of drafts against plain steps, that ends them
@@ -82,7 +83,9 @@ DraftGovernor::DraftGovernor(const DraftCosts& costs, const DraftGovernorLimits&
       curve_(dense(costs.forward, limits.rows_max)),
       measured_(curve_.size()),
       measured_at_(curve_.size()),
-      time_(step_time(curve_)) {}
+      time_(step_time(curve_)),
+      look_every_(kLookEvery),
+      next_look_(kLookEvery) {}
 
 DraftGovernor::Batch& DraftGovernor::batch_of(int requests) {
   return batches_[std::min(batches_.size() - 1, static_cast<size_t>(std::bit_width(static_cast<unsigned>(requests))))];
@@ -187,7 +190,8 @@ void DraftGovernor::learn(int kind, int judged, int accepted) {
 }
 
 bool DraftGovernor::looks(int requests) const {
-  return requests <= kFewRequests || (steps_ + 1) % kLookEvery == 0 || way_ != DraftWay::kPlain;
+  if (requests <= kFewRequests || way_ != DraftWay::kPlain) return true;
+  return steps_ + 1 >= next_look_ && steps_ + 1 >= batch_of(requests).held_until;
 }
 
 void DraftGovernor::begin() { requests_.clear(); }
@@ -336,8 +340,13 @@ DraftChoice DraftGovernor::choose() {
     return {.feed = way_ == DraftWay::kModel};
   }
   const double plain = n / plain_s(n);
-  const bool look = steps_ % kLookEvery == 0;
+  const bool look = steps_ >= next_look_;
   if (n <= kFewRequests || look) choose_way(plain);
+  if (look) {
+    const bool rarer = n > kFewRequests && way_ == DraftWay::kPlain;
+    look_every_ = rarer ? std::min(2 * look_every_, kLookEveryMost) : kLookEvery;
+    next_look_ = steps_ + look_every_;
+  }
   judge_probe();
   if (way_ != DraftWay::kModel) consider_probe(plain);
   for (int kind = 0; look && kind < kKinds; ++kind)

@@ -191,6 +191,7 @@ class DraftGovernor {
   std::vector<float> ranked_;
 
   int64_t steps_ = 0;
+  int64_t look_every_, next_look_;
   DraftWay way_ = DraftWay::kPlain;
   bool wait_ = false;
   int64_t drafted_at_ = 0;  // the step that drafts were last chosen for

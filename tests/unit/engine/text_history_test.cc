@@ -60,6 +60,25 @@ TEST(TextHistory, ForgetsTheRareFirst) {
   EXPECT_EQ(kept, 2000);
 }
 
+// Many tokens at once are what one after the other is.
+TEST(TextHistory, TokensMayComeTogether) {
+  std::mt19937 random(5);
+  TextHistory one(64), together(64);
+  for (int round = 0; round < 50; ++round) {
+    std::vector<int32_t> text;
+    for (int i = 0; i < 40; ++i) text.push_back(static_cast<int32_t>(random() % 6));
+    const size_t from = random() % 12;
+    together.append(text, from);
+    for (size_t i = from; i < text.size(); ++i) one.append(std::span(text).first(i + 1), i);
+    for (size_t n = 0; n <= text.size(); ++n) {
+      const TextHistory::Guess a = one.guess(std::span(text).first(n)), b = together.guess(std::span(text).first(n));
+      ASSERT_EQ(a.token, b.token);
+      ASSERT_EQ(a.context, b.context);
+      ASSERT_EQ(a.share, b.share);
+    }
+  }
+}
+
 TEST(TextHistories, OneOfATenantAndNeverTooMany) {
   TextHistories all;
   all.of(1)->append(said({1, 2, 5}), 2);
