@@ -68,8 +68,8 @@ std::vector<float> in_pieces(Model& m, std::span<const int32_t> tokens, const st
 class Invariance : public ::testing::TestWithParam<std::tuple<const char*, Kind>> {
  protected:
   void SetUp() override {
-    if (testing::kSanitized &&
-        (std::get<0>(GetParam()) != std::string("tiny-random") || std::get<1>(GetParam()) != testing::Kind::kPlain))
+    const auto& [name, kind] = GetParam();
+    if (testing::kSanitized && (name != std::string("tiny-random") || (kind != Kind::kPlain && kind != Kind::kFast)))
       GTEST_SKIP() << "sanitizer build";
   }
   std::unique_ptr<Model> make(int threads, int rows_max = 256) {
