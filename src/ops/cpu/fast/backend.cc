@@ -49,6 +49,7 @@ uint64_t FastBackend::workspace_bytes(const checkpoint::ModelConfig& config, con
 Status FastBackend::load(const checkpoint::ModelConfig& config, const ModelWeights& weights, const Limits& limits) {
   DI_RETURN_IF_ERROR(Backend<float>::load(config, weights, limits));
   DI_RETURN_IF_ERROR(keep_lanes());
+  narrow_ = small_ && pool_.threads() > 1 && has_narrow_attention();
   const WorkspaceRows w = plan_workspace(config, limits);
   for (HugeMemory& p : packed_) {
     DI_ASSIGN_OR_RETURN(p, HugeMemory::allocate(w.packed * sizeof(uint16_t)));
@@ -175,7 +176,6 @@ void FastBackend::turn(float* x, int64_t n, int64_t d, const float* cos, const f
 }
 
 void FastBackend::run(std::span<const LinearCall> calls) {
-  constexpr int64_t kSmall = 96 << 10;    // products that are not worth waking a thread for
   constexpr int64_t kMixWork = 16 << 10;  // but for mHC's mix they are
   int64_t blocks = 0, work = 0, columns = 0;
   for (const LinearCall& c : calls) {
@@ -201,7 +201,7 @@ void FastBackend::run(std::span<const LinearCall> calls) {
       first += count;
     }
   };
-  if (work > kSmall) {
+  if (work > kSmallWork) {
     // A small model's blocks are even, and over before a thread could help another.
     parallel_with_mix(blocks, body, small_ ? (blocks + pool_.threads() - 1) / pool_.threads() : 1);
   } else if (late_mix_ != nullptr && work > kMixWork && !mix_beside_attention_) {

@@ -84,6 +84,8 @@ class FastBackend final : public Backend<float> {
  private:
   enum Buffers { kFirst, kSecond, kBuffers };
 
+  static constexpr int64_t kSmallWork = 96 << 10;  // products that are not worth waking a thread for
+
   struct WorkspaceRows {
     int64_t packed, pairs, hidden;  // words of a packed input, of the experts' inputs and of their hidden rows
     int64_t score_rows;             // rows whose index scores are kept at a time
@@ -121,6 +123,13 @@ class FastBackend final : public Backend<float> {
   void tap_rows(const RowStage& stage, int64_t begin, int64_t end);
   void pass_some(const RowStage& stage, int64_t begin, int64_t end);
   void project_rows(const RowStage& stage, int64_t begin, int64_t end);
+  // One row of a small model whose attention matrices are not worth a thread each: what follows each other runs on one
+  // thread, fetching the next weights meanwhile, and what does not runs beside it.
+  bool by_halves(Rows set) const { return narrow_ && row_count(set) == 1; }
+  bool has_narrow_attention() const;
+  void project_halves(At at, uint32_t parts);
+  void project_queries(At at, uint32_t parts);
+  void project_others(At at, uint32_t parts);
   void finish_low(At at, uint32_t parts, float* kv, int64_t begin, int64_t end);
   void finish_high(At at, uint32_t parts, int64_t begin, int64_t end);
   void attend_rows(const RowStage& stage, int64_t begin, int64_t end);
@@ -184,7 +193,9 @@ class FastBackend final : public Backend<float> {
   FfnTask shared_task(const ExpertWeights& shared, int64_t rows);
   // next: weights of the thread's next block (LinearCall::next).
   void up_block(const FfnTask& task, int64_t block, const ExpertRows* routed, const std::byte* next);
-  void down_block(const FfnTask& task, int64_t block, const ExpertRows* routed, const std::byte* next);
+  void down_rows(const FfnTask& task, int64_t row0, int64_t count, const ExpertRows* routed, const std::byte* next);
+  void ffn_row(const FfnTask& task, const ExpertRows* routed, const std::byte* next);
+  bool run_ffn_halves(std::span<const FfnTask> tasks, const ExpertRows* routed);
 
   // As rotate().
   void turn(float* x, int64_t n, int64_t d, const float* cos, const float* sin, bool inverse) const;
@@ -219,7 +230,7 @@ class FastBackend final : public Backend<float> {
   // The same of up to kKeyLanes keys anywhere.
   void listed_panel(const SequenceRows& s, const RowSet& set, const KvSource& source, const int32_t* list, int64_t keys,
                     uint8_t* codes, float* factors) const;
-  Scoring scoring_of(const checkpoint::LayerInfo& layer, int row, int64_t visible) const;
+  Scoring scoring_of(const checkpoint::LayerInfo& layer, int row, int64_t visible, int64_t rows) const;
   int64_t listed_keys(int row, int64_t visible) const;
   void score_keys(const RowSet& set, const KvSource& source, int ratio, const ScoreTask& task);
   void score_listed(const RowSet& set, const KvSource& source, int ratio, const ScoreTask& task);
@@ -276,7 +287,8 @@ class FastBackend final : public Backend<float> {
   std::vector<int32_t> found_keys_;
   std::vector<float> block_scores_;  // [lists, 2 x candidate_topk_blocks]
   std::vector<int32_t> block_keys_;
-  bool small_ = false;  // the last-level cache holds the weights
+  bool small_ = false;   // the last-level cache holds the weights
+  bool narrow_ = false;  // and see by_halves()
   std::array<RowStage, 16> waiting_;
   int waiting_count_ = 0;
   Rows waiting_set_ = Rows::kEncoder;

@@ -80,10 +80,11 @@ void FastBackend::up_block(const FfnTask& task, int64_t block, const ExpertRows*
   }
 }
 
-// Output channels block * 32 .. of a task's rows.
-void FastBackend::down_block(const FfnTask& task, int64_t block, const ExpertRows* routed, const std::byte* next) {
+// Output channels row0 .. row0 + count - 1 of a task's rows; of several rows no more than kBlockRows.
+void FastBackend::down_rows(const FfnTask& task, int64_t row0, int64_t count, const ExpertRows* routed,
+                            const std::byte* next) {
   const Matrix& w = task.weights->down;
-  const int64_t row0 = block * kBlockRows, count = std::min(kBlockRows, w.rows - row0), D = w.rows, n = task.x.n;
+  const int64_t D = w.rows, n = task.x.n;
   const PackedRows x = hidden_rows(task);
   if (task.shared) {
     k_.multiply({&w, row0, count, x, at<float>(Role::kSharedOut) + row0, D, true, next}, kernel_scratch(w.cols));
@@ -100,8 +101,39 @@ void FastBackend::down_block(const FfnTask& task, int64_t block, const ExpertRow
   for (int64_t i = 0; i < n; ++i) std::copy_n(out + i * kBlockRows, count, output + pairs[i] * D + row0);
 }
 
+// A task of one row from its input to its output.
+void FastBackend::ffn_row(const FfnTask& task, const ExpertRows* routed, const std::byte* next) {
+  const ExpertWeights& w = *task.weights;
+  const int64_t ups = (w.gate.rows + kChunk - 1) / kChunk;
+  for (int64_t i = 0; i < ups; ++i)
+    up_block(task, i, routed, i + 1 < ups ? lanes_at(w.gate, (i + 1) * kChunk) : lanes_at(w.down, 0));
+  down_rows(task, 0, w.down.rows, routed, next);
+}
+
+// One row on two threads: whole experts on either, so that their hidden rows stay with one core and the threads meet
+// once. The late mix takes about as long as an expert.
+bool FastBackend::run_ffn_halves(std::span<const FfnTask> tasks, const ExpertRows* routed) {
+  constexpr size_t kTasksLeast = 3;
+  if (!small_ || pool_.threads() != 2 || tasks.size() < kTasksLeast) return false;
+  for (const FfnTask& t : tasks) {
+    if (t.x.n != 1) return false;
+  }
+  const auto n = static_cast<int64_t>(tasks.size()), mixes = int64_t{late_mix_ != nullptr}, half = (n + mixes + 1) / 2;
+  auto some = [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      if (i == n) {
+        do_late_mix();
+      } else {
+        ffn_row(tasks[i], routed, i + 1 < std::min(end, n) ? lanes_at(tasks[i + 1].weights->gate, 0) : nullptr);
+      }
+    }
+  };
+  parallel(n + mixes, some, half);
+  return true;
+}
+
 void FastBackend::run_ffn(std::span<const FfnTask> tasks, const ExpertRows* routed) {
-  if (tasks.empty()) return;
+  if (tasks.empty() || run_ffn_halves(tasks, routed)) return;
   const int64_t ups = (tasks[0].weights->gate.rows + kChunk - 1) / kChunk,
                 downs = (c_.hidden_size + kBlockRows - 1) / kBlockRows, n = static_cast<int64_t>(tasks.size());
   auto up = [&](int64_t begin, int64_t end) {
@@ -115,7 +147,8 @@ void FastBackend::run_ffn(std::span<const FfnTask> tasks, const ExpertRows* rout
   auto down = [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const int64_t then = i + 1;
-      down_block(tasks[i / downs], i % downs, routed,
+      const int64_t row0 = i % downs * kBlockRows;
+      down_rows(tasks[i / downs], row0, std::min(kBlockRows, c_.hidden_size - row0), routed,
                  then < end ? lanes_at(tasks[then / downs].weights->down, then % downs * kBlockRows) : nullptr);
     }
   };

@@ -12,6 +12,7 @@ namespace {
 constexpr int64_t kKeysOfTask = 1024;
 constexpr int64_t kQueryBytesOfTask = 16 << 10;  // they stay in the first-level cache
 constexpr int kScoreRowsMax = 32;
+constexpr int64_t kKeysScored = 1024;  // of few rows of a small model: to score them all takes less than to search them
 
 }  // namespace
 
@@ -137,13 +138,15 @@ float* FastBackend::row_scores(int row) {
                              : scores_.data() + (row - scores_row0_) * limits_.context_max;
 }
 
-FastBackend::Scoring FastBackend::scoring_of(const checkpoint::LayerInfo& layer, int row, int64_t visible) const {
+FastBackend::Scoring FastBackend::scoring_of(const checkpoint::LayerInfo& layer, int row, int64_t visible,
+                                             int64_t rows) const {
   if (limits_.keep_scores) return Scoring::kAll;
   if (visible <= c_.index_topk) return Scoring::kNone;
+  const bool all = small_ && rows <= kStreamRows && visible <= kKeysScored;
   if (layer.publishes_candidates && visible > c_.candidate_topk_blocks * c_.candidate_block_size)
-    return kReachKeys % c_.candidate_block_size == 0 ? Scoring::kSearchBlocks : Scoring::kAll;
+    return !all && kReachKeys % c_.candidate_block_size == 0 ? Scoring::kSearchBlocks : Scoring::kAll;
   if (layer.uses_candidates && *at<int32_t>(Role::kCandidates, row) >= 0) return Scoring::kListed;
-  return Scoring::kSearch;
+  return all ? Scoring::kAll : Scoring::kSearch;
 }
 
 // Scores of the rows from row0 on that want them.
@@ -192,7 +195,7 @@ void FastBackend::select(At where) {
   const auto visible_of = [&](int row) { return int64_t{set.positions[row] + 1} / layer.ratio; };
   bool queries = false, scores = false;
   for (int row = 0; row < set.rows; ++row) {
-    scoring_[row] = scoring_of(layer, row, visible_of(row));
+    scoring_[row] = scoring_of(layer, row, visible_of(row), set.rows);
     queries |= scoring_[row] != Scoring::kNone;
     scores |= scoring_[row] == Scoring::kAll || scoring_[row] == Scoring::kListed;
   }
