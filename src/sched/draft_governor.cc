@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <functional>
 #include <numeric>
 
@@ -70,11 +71,19 @@ StepTime step_time(const std::vector<double>& curve) {
 }  // namespace
 
 void DraftGovernor::Recent::add(double x) {
-  values_[static_cast<size_t>(count_ % kValues)] = static_cast<float>(x);
-  std::array<float, kValues> sorted = values_;
-  const auto end = sorted.begin() + std::min(++count_, kValues), middle = sorted.begin() + (end - sorted.begin()) / 2;
-  std::nth_element(sorted.begin(), middle, end);
-  median_ = *middle;
+  if (std::isnan(x)) return;
+  float& oldest = values_[static_cast<size_t>(count_ % kValues)];
+  const auto value = static_cast<float>(x);
+  const int known = std::min(count_, kValues);
+  // From the place of the one that leaves, or the end, to its own.
+  auto at = sorted_.begin() + (count_ < kValues ? known : std::ranges::find(sorted_, oldest) - sorted_.begin());
+  oldest = value;
+  ++count_;
+  const int held = std::min(count_, kValues);
+  for (; at != sorted_.begin() && *(at - 1) > value; --at) *at = *(at - 1);
+  for (; at + 1 < sorted_.begin() + held && *(at + 1) < value; ++at) *at = *(at + 1);
+  *at = value;
+  median_ = sorted_[static_cast<size_t>(held / 2)];
 }
 
 DraftGovernor::DraftGovernor(const DraftCosts& costs, const DraftGovernorLimits& limits)
@@ -102,8 +111,11 @@ double DraftGovernor::forward_s(int rows) const {
   return scale_.value() * (curve_[r] + std::max(0.0, time_.slope()) * static_cast<double>(r));
 }
 
+// The scale is measured on such steps; what steps with drafts take above the curve is not theirs.
 double DraftGovernor::plain_s(int requests) const {
-  return forward_s(requests) + sample_row_.value() * requests + batch_of(requests).gap_plain.value();
+  if (curve_.empty()) return 0;
+  const size_t rows = std::min(static_cast<size_t>(std::max(requests, 0)), curve_.size() - 1);
+  return scale_.value() * curve_[rows] + sample_row_.value() * requests + batch_of(requests).gap_plain.value();
 }
 
 double DraftGovernor::serial_gap(int requests) const {

@@ -118,7 +118,7 @@ class DraftGovernor {
 
    private:
     static constexpr int kValues = 15;
-    std::array<float, kValues> values_ = {};
+    std::array<float, kValues> values_ = {}, sorted_ = {};
     float median_;
     int count_ = 0;
   };
