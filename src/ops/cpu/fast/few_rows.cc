@@ -11,7 +11,7 @@ namespace deepinfer::ops::cpu::fast {
 
 bool FastBackend::by_rows(Rows set) const {
   const int64_t n = row_count(set);
-  return small_ && pool_.threads() > 1 && n >= pool_.threads() && n <= kStreamRows;
+  return small_ && pool_.threads() > 1 && n >= pool_.threads() && n <= 2 * kStreamRows;  // of a thread kStreamRows
 }
 
 void FastBackend::later(const RowStage& stage) {
@@ -279,12 +279,13 @@ void FastBackend::route_rows(const RowStage& stage, int64_t begin, int64_t end) 
   multiply_area(moe.gate, pack_area(kFirst, begin, moe.gate, x, D, n, false), scores, experts, nullptr, false);
   for (int64_t i = begin; i < end; ++i) {
     choose_experts(set, stage.at.layer, i, scores + (i - begin) * experts);
+    if (set.rows > kStreamRows) continue;  // more are packed in tiles
     const float* in = at<float>(Role::kSublayerIn, i);
     k_.pack(in, D, Order::kFp4, true, expert_words_[0].as<uint16_t>() + i * ld, kStep);
     const Order shared = order_of(moe.shared.gate.format);
     k_.pack(in, D, shared, shared != Order::kNatural, expert_words_[1].as<uint16_t>() + i * ld, kStep);
   }
-  if (begin == 0) packed_layer_ = stage.at.layer;
+  if (begin == 0 && set.rows <= kStreamRows) packed_layer_ = stage.at.layer;
 }
 
 void FastBackend::combine_rows(const RowStage& stage, int64_t begin, int64_t end) {
