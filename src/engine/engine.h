@@ -6,11 +6,11 @@
 //   for (Event e; stream->next(&e);) std::cout << e.text;             // engine/stream.h
 //
 // Where the device leaves the host its cores, two threads of the engine's own: one runs forwards and draws, the other
-// plans the next step and streams and commits the last one meanwhile (sched/scheduler.h decides the plans). So a stop is
-// seen one step late, at the price of a row that is thrown away. Where forwards take all cores (the CPU backends), one
-// thread does one after the other: what a second one does takes a core from the forward, and handing over costs more
-// than all of that. All calls may come from any thread and only put a message into the mailbox. Prompts share KV through
-// the prefix cache, n answers to one prompt through forks. Determinism: docs/determinism.md.
+// plans the next step and streams and commits the last one meanwhile (sched/scheduler.h decides the plans). So a stop
+// is seen one step late, at the price of a row that is thrown away. Where forwards take all cores (the CPU backends),
+// one thread does one after the other: what a second one does takes a core from the forward, and handing over costs
+// more than all of that. All calls may come from any thread and only put a message into the mailbox. Prompts share KV
+// through the prefix cache, n answers to one prompt through forks. Determinism: docs/determinism.md.
 //
 // Failures. A request that cannot run is refused by submit(). If a step fails, its sequences run again one by one:
 // those that fail alone end with kFailed, the others go on. Where the device may have overwritten what a prompt's

@@ -12,8 +12,9 @@ Answer* Engine::Impl::find(int64_t id) const {
   return it == by_id.end() ? nullptr : it->second;
 }
 
-// One turn of the loop. On a device that leaves the host its cores: plans a step while the one before it runs, then ends that one while the new one runs. Where the
-// next plan hangs on what is drawn, the runner does both between two forwards.
+// One turn of the loop. On a device that leaves the host its cores: plans a step while the one before it runs, then ends
+// that one while the new one runs. Where the next plan hangs on what is drawn, the runner does both between two
+// forwards.
 bool Engine::Impl::step() {
   if (alone) return step_alone();
   if (running != nullptr && running->plan->empty()) end_step(*std::exchange(running, nullptr));
