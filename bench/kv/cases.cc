@@ -80,8 +80,9 @@ double get_rate(Tier& tier, size_t record_bytes, int count, int depth, const std
 
 double put_rate(Tier& tier, std::span<const std::byte> record, int count, int depth,
                 const std::function<uint64_t(int)>& block) {
+  const auto owned = std::make_shared<RecordBytes>(record.begin(), record.end());
   return static_cast<double>(record.size()) * keep_busy(tier, count, depth, [&](int i, size_t) {
-    return tier.put(key_of(block(i)), record, {.space = 1});
+    return tier.put_owned(key_of(block(i)), owned, {.space = 1});
   });
 }
 

@@ -3,7 +3,6 @@
 #include <arpa/inet.h>
 #include <netdb.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/random.h>
@@ -165,8 +164,7 @@ void PeerServer::Impl::accept_all() {
       continue;
     }
     ++counted.accepted;
-    const int one = 1;
-    ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    set_peer_socket(fd);
     auto c = std::make_unique<Connection>();
     c->fd = fd;
     c->number = next_number++;

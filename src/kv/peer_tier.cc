@@ -121,43 +121,58 @@ Tier::Ticket PeerTier::get(const BlockKey& key, std::span<std::byte> into) {
   return ticket;
 }
 
+// Under the mutex.
+Tier::Ticket PeerTier::Impl::refuse_put(PeerMember& m, double now_s, size_t bytes) {
+  const bool away = !usable(m, now_s);
+  if (!away && bytes <= kPeerBodyMax && m.queued_bytes + bytes <= options.queue_bytes_max) return 0;
+  ++m.stats.puts;
+  ++m.stats.refused;
+  complete(++last, away ? Status(Code::kUnavailable, "the KV server is away")
+                        : Status(Code::kResourceExhausted, "too many writes wait for the KV server"));
+  return last;
+}
+
+// Under the mutex.
+Tier::Ticket PeerTier::Impl::add_put(size_t i, const BlockKey& key, std::shared_ptr<const PeerBytes> body,
+                                     const PutInfo& info) {
+  PeerMember& m = *members[i];
+  if (const Ticket refused = refuse_put(m, peer_clock(), body->size()); refused != 0) return refused;
+  ++m.stats.puts;
+  m.queued_bytes += body->size();
+  puts[++last] = {.member = i, .bytes = body->size()};
+  m.new_frames.push_back({PeerHeader{.op = PeerOp::kPut,
+                                     .id = last,
+                                     .key = key,
+                                     .space = info.space,
+                                     .ttl_s = static_cast<uint32_t>(std::clamp(info.ttl_s, 1.0, 4e9))},
+                          std::move(body)});
+  wake();
+  return last;
+}
+
 Tier::Ticket PeerTier::put(const BlockKey& key, std::span<const std::byte> record, const PutInfo& info) {
   const size_t i = peer_of(impl_->names, key);
-  const double t = peer_clock();
   std::shared_ptr<PeerBytes> body;
-  Ticket ticket = 0;
   {
     const std::lock_guard lock(impl_->mutex);
-    PeerMember& m = *impl_->members[i];
-    ticket = ++impl_->last;
-    ++m.stats.puts;
-    const bool away = !impl_->usable(m, t);
-    if (away || record.size() > kPeerBodyMax || m.queued_bytes + record.size() > impl_->options.queue_bytes_max) {
-      ++m.stats.refused;
-      impl_->complete(ticket, away ? Status(Code::kUnavailable, "the KV server is away")
-                                   : Status(Code::kResourceExhausted, "too many writes wait for the KV server"));
-      return ticket;
-    }
-    m.queued_bytes += record.size();
+    const Ticket refused = impl_->refuse_put(*impl_->members[i], peer_clock(), record.size());
+    if (refused != 0) return refused;
     // A buffer that has been sent.
     const auto spare = std::ranges::find_if(impl_->spares, [](const auto& b) { return b.use_count() == 1; });
     if (spare != impl_->spares.end()) body = *spare;
     std::atomic_thread_fence(std::memory_order_acquire);  // behind the last use of who sent it
   }
-  if (!body) body = std::make_shared<PeerBytes>();
+  const bool fresh = !body;
+  if (fresh) body = std::make_shared<PeerBytes>();
   body->assign(record.begin(), record.end());
   const std::lock_guard lock(impl_->mutex);
-  if (body.use_count() == 1 && impl_->spares.size() < kSparesMax) impl_->spares.push_back(body);
-  impl_->puts[ticket] = {.member = i, .bytes = record.size()};
-  impl_->members[i]->new_frames.push_back(
-      {PeerHeader{.op = PeerOp::kPut,
-                  .id = ticket,
-                  .key = key,
-                  .space = info.space,
-                  .ttl_s = static_cast<uint32_t>(std::clamp(info.ttl_s, 1.0, 4e9))},
-       std::move(body)});
-  impl_->wake();
-  return ticket;
+  if (fresh && impl_->spares.size() < kSparesMax) impl_->spares.push_back(body);
+  return impl_->add_put(i, key, std::move(body), info);
+}
+
+Tier::Ticket PeerTier::put_owned(const BlockKey& key, std::shared_ptr<const RecordBytes> record, const PutInfo& info) {
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->add_put(peer_of(impl_->names, key), key, std::move(record), info);
 }
 
 void PeerTier::erase(const BlockKey& key) {

@@ -51,6 +51,7 @@ class PeerTier : public Tier {
   std::string_view name() const override { return "kvstore"; }
   Ticket get(const BlockKey& key, std::span<std::byte> into) override;
   Ticket put(const BlockKey& key, std::span<const std::byte> record, const PutInfo& info) override;
+  Ticket put_owned(const BlockKey& key, std::shared_ptr<const RecordBytes> record, const PutInfo& info) override;
   void erase(const BlockKey& key) override;
   size_t poll(std::span<Completion> done) override;
   void cancel(Ticket ticket) override;

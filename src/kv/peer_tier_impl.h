@@ -49,7 +49,7 @@ struct PeerMember {
 
   // Under the mutex.
   std::vector<PeerKey> new_gets;
-  std::vector<std::pair<PeerHeader, std::shared_ptr<PeerBytes>>> new_frames;
+  std::vector<std::pair<PeerHeader, std::shared_ptr<const PeerBytes>>> new_frames;
   uint64_t queued_bytes = 0;  // of puts without an answer
   double away_until = 0, away_s = 0;
   Status trouble;
@@ -74,11 +74,13 @@ struct PeerTier::Impl {
 
   // Callers', under the mutex.
   void wake();
+  Ticket refuse_put(PeerMember& m, double now_s, size_t bytes);  // 0: there is room
+  Ticket add_put(size_t i, const BlockKey& key, std::shared_ptr<const PeerBytes> body, const PutInfo& info);
   bool usable(const PeerMember& m, double now_s) const { return now_s >= m.away_until; }
   void complete(Ticket ticket, Status status, size_t bytes = 0, const PutInfo& info = {}) {
     completions.push_back({ticket, std::move(status), bytes, info});
   }
-  using Question = std::pair<PeerHeader, std::shared_ptr<PeerBytes>>;
+  using Question = std::pair<PeerHeader, std::shared_ptr<const PeerBytes>>;
   using Ask = std::function<std::optional<Question>(size_t member)>;
   // One question to each member for which there is one; waits for the answers.
   std::vector<Result<PeerBytes>> ask_all(double timeout_s, const Ask& question);

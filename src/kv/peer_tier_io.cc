@@ -1,5 +1,3 @@
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -89,7 +87,7 @@ void PeerTier::Impl::start_writes() {
   for (size_t i = 0; i < members.size(); ++i) {
     PeerMember& m = *members[i];
     std::vector<PeerKey> keys;
-    std::vector<std::pair<PeerHeader, std::shared_ptr<PeerBytes>>> frames;
+    std::vector<std::pair<PeerHeader, std::shared_ptr<const PeerBytes>>> frames;
     {
       const std::lock_guard lock(mutex);
       if (m.link == PeerLink::kDown && t >= m.away_until) connect(i);
@@ -121,8 +119,7 @@ void PeerTier::Impl::connect(size_t i) {
   PeerMember& m = *members[i];
   m.fd = ::socket(m.address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (m.fd < 0) return;
-  const int one = 1;
-  ::setsockopt(m.fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+  set_peer_socket(m.fd);
   m.link = PeerLink::kConnecting;
   m.since_s = peer_clock();
   m.receiver = std::make_unique<FrameReceiver>(FrameReceiver::Handler{

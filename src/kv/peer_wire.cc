@@ -1,5 +1,7 @@
 #include "kv/peer_wire.h"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
@@ -31,6 +33,12 @@ uint64_t get(const std::byte* at, int bytes) {
 bool carries_record(PeerOp op) { return op == PeerOp::kPut || op == PeerOp::kRecord; }
 
 }  // namespace
+
+void set_peer_socket(int fd) {
+  const int one = 1, bytes = kPeerSendBytes;
+  (void)::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+  (void)::setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
+}
 
 void encode_peer_header(const PeerHeader& h, std::span<std::byte, kPeerHeaderBytes> to) {
   std::byte* at = to.data();

@@ -20,6 +20,10 @@
 // Whatever does not fit ends the connection, on either side: nothing is trusted, no length allocates more than
 // kPeerBodyMax.
 //
+// A sender's socket gets kPeerSendBytes of buffer: with the system's own, which grows to megabytes, what is sent lies
+// until it has left the processor's cache, and the receiver's processor sends it on besides copying it. So much at once
+// is enough for 25 Gbit/s over 0.3 ms.
+//
 // FrameReceiver and FrameSender move frames over non-blocking sockets, a body from and to where it lies.
 #pragma once
 
@@ -42,6 +46,7 @@ namespace deepinfer::kv {
 
 inline constexpr size_t kPeerHeaderBytes = 72, kPeerBodyMax = 16u << 20, kPeerKeysMax = 4096, kPeerChallengeBytes = 32;
 inline constexpr uint8_t kPeerVersion = 1;
+inline constexpr int kPeerSendBytes = 512 << 10;
 
 enum class PeerOp : uint8_t { kChallenge = 1, kAuth, kGet, kPut, kExists, kErase, kPurge, kStat, kRecord, kDone };
 
@@ -57,6 +62,9 @@ struct PeerHeader {
 };
 
 using PeerBytes = RecordBytes;
+
+// What both sides set on their socket.
+void set_peer_socket(int fd);
 
 void encode_peer_header(const PeerHeader& header, std::span<std::byte, kPeerHeaderBytes> to);
 // kDataLoss says what does not fit.

@@ -9,22 +9,24 @@
 // opens it with the key and tokens that it wants. A tier may lose, delay or damage records; the reader sees a miss,
 // never wrong KV.
 //
-// Contract for implementations: get and put return at once, and put has copied the record by then; every ticket
-// completes exactly once, in any order, unless it was cancelled; poll never waits; a put is visible to get only once
-// it has completed; puts of one key: the last one stays. Completion codes: ok; kNotFound (get); kResourceExhausted
-// (full, or the record is larger than the buffer); kUnavailable, kIo, kDeadlineExceeded. One thread uses a Tier
-// object.
+// Contract for implementations: get and put return at once, and put has copied the record by then, put_owned may keep
+// it instead; every ticket completes exactly once, in any order, unless it was cancelled; poll never waits; a put is
+// visible to get only once it has completed; puts of one key: the last one stays. Completion codes: ok; kNotFound
+// (get); kResourceExhausted (full, or the record is larger than the buffer); kUnavailable, kIo, kDeadlineExceeded. One
+// thread uses a Tier object.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string_view>
 #include <vector>
 
 #include "base/status.h"
 #include "kv/cache_key.h"
+#include "kv/record_bytes.h"
 
 namespace deepinfer::kv {
 
@@ -78,6 +80,10 @@ class Tier {
     return get(key, into);
   }
   virtual Ticket put(const BlockKey& key, std::span<const std::byte> record, const PutInfo& info) = 0;
+  // The same without a copy where the tier can do without: nobody changes the record as long as the tier holds it.
+  virtual Ticket put_owned(const BlockKey& key, std::shared_ptr<const RecordBytes> record, const PutInfo& info) {
+    return put(key, *record, info);
+  }
   // Forgets the key, if it is there.
   virtual void erase(const BlockKey& key) = 0;
   // Completions since the last call, at most done.size(); how many were written.

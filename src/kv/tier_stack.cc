@@ -77,11 +77,15 @@ Tier::Ticket TierStack::get_for(const BlockKey& key, std::span<std::byte> into, 
 }
 
 Tier::Ticket TierStack::put(const BlockKey& key, std::span<const std::byte> record, const PutInfo& info) {
-  return put_to(levels_.size(), key, record, info, false);
+  return put_to(levels_.size(), record.size(), info, false, [&](Tier& t) { return t.put(key, record, info); });
 }
 
-Tier::Ticket TierStack::put_to(size_t levels, const BlockKey& key, std::span<const std::byte> record,
-                               const PutInfo& info, bool silent) {
+Tier::Ticket TierStack::put_owned(const BlockKey& key, std::shared_ptr<const RecordBytes> record,
+                                  const PutInfo& info) {
+  return put_to(levels_.size(), record->size(), info, false, [&](Tier& t) { return t.put_owned(key, record, info); });
+}
+
+Tier::Ticket TierStack::put_to(size_t levels, size_t bytes, const PutInfo& info, bool silent, const PutLevel& put) {
   const Ticket ticket = ++last_;
   if (levels == 0 || static_cast<int>(puts_.size()) >= options_.puts_max) {
     if (!silent)
@@ -89,10 +93,10 @@ Tier::Ticket TierStack::put_to(size_t levels, const BlockKey& key, std::span<con
     return ticket;
   }
   std::vector<TierCount>* counts = counts_of(info);
-  puts_[ticket] = {.open = static_cast<int>(levels), .silent = silent, .begun_s = now(), .bytes = record.size(),
+  puts_[ticket] = {.open = static_cast<int>(levels), .silent = silent, .begun_s = now(), .bytes = bytes,
                    .counts = counts};
   for (size_t i = 0; i < levels; ++i) {
-    ours_[i][levels_[i]->put(key, record, info)] = ticket;
+    ours_[i][put(*levels_[i])] = ticket;
     ++(*counts)[i].puts;
   }
   return ticket;
@@ -119,7 +123,10 @@ void TierStack::get_answered(size_t level, Ticket ticket, Get& get, const Comple
     s.read_seconds += took_s;
     const auto& ends = TierCount::kLatencies;
     ++s.latency[static_cast<size_t>(std::ranges::lower_bound(ends, took_s) - ends.begin())];
-    if (level > 0) put_to(level, get.key, get.into.first(done.bytes), done.info, true);
+    const std::span<const std::byte> record = get.into.first(done.bytes);
+    if (level > 0) {
+      put_to(level, record.size(), done.info, true, [&](Tier& t) { return t.put(get.key, record, done.info); });
+    }
     return end_get(ticket, Status(), done.bytes, done.info);
   }
   if (done.status.ok()) {

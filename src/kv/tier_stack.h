@@ -54,6 +54,7 @@ class TierStack : public Tier {
   Ticket get(const BlockKey& key, std::span<std::byte> into) override { return get_for(key, into, {}); }
   Ticket get_for(const BlockKey& key, std::span<std::byte> into, const PutInfo& who) override;
   Ticket put(const BlockKey& key, std::span<const std::byte> record, const PutInfo& info) override;
+  Ticket put_owned(const BlockKey& key, std::shared_ptr<const RecordBytes> record, const PutInfo& info) override;
   void erase(const BlockKey& key) override;
   size_t poll(std::span<Completion> done) override;
   void cancel(Ticket ticket) override;
@@ -85,8 +86,8 @@ class TierStack : public Tier {
   static double now();
   std::vector<TierCount>* counts_of(const PutInfo& who);
   void ask(Ticket ticket, Get& get);
-  Ticket put_to(size_t levels, const BlockKey& key, std::span<const std::byte> record, const PutInfo& info,
-                bool silent);
+  using PutLevel = std::function<Ticket(Tier& level)>;
+  Ticket put_to(size_t levels, size_t bytes, const PutInfo& info, bool silent, const PutLevel& put);
   void end_get(Ticket ticket, Status status, size_t bytes, const PutInfo& info = {});
   void level_answered(size_t level, const Completion& done);
   void put_answered(size_t level, Put& put, const Status& status);

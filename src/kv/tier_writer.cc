@@ -1,6 +1,7 @@
 #include "kv/tier_writer.h"
 
 #include <algorithm>
+#include <atomic>
 
 #include "kv/record.h"
 
@@ -20,10 +21,12 @@ bool TierWriter::write(const BlockKey& key, std::span<const int32_t> tokens, std
     return false;
   }
   Put& p = *free;
-  p.record.resize(record_bytes(tokens.size(), page.size()));
-  seal_record(key, tokens, page, p.record);
+  if (p.record.use_count() != 1) p.record = std::make_shared<RecordBytes>();
+  std::atomic_thread_fence(std::memory_order_acquire);  // behind the last use of a tier's thread
+  p.record->resize(record_bytes(tokens.size(), page.size()));
+  seal_record(key, tokens, page, *p.record);
   p.busy = true;
-  p.ticket = tier_.put(key, p.record, info);
+  p.ticket = tier_.put_owned(key, p.record, info);
   ++in_flight_;
   return true;
 }

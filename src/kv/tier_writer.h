@@ -5,12 +5,13 @@
 //   writer.completed(completion);             // what Tier::poll gave; false: not one of these puts
 //
 // A failed put is counted and forgotten: the block is computed again when somebody wants it. Limits: in_flight_max
-// puts, each with a buffer of one record; buffers are reused. Destroying the writer cancels what is in flight. One
+// puts, each with a buffer of one record; buffers are reused once no tier holds them. Destroying the writer cancels what is in flight. One
 // thread.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -46,7 +47,7 @@ class TierWriter {
   struct Put {
     bool busy = false;
     Tier::Ticket ticket = 0;
-    RecordBytes record;
+    std::shared_ptr<RecordBytes> record;
   };
 
   Tier& tier_;
