@@ -10,7 +10,7 @@
 namespace bench::kv {
 namespace {
 
-constexpr int kBlocks = 400, kReads = 2000, kThreads = 16;  // threads: as many as the service gives this store
+constexpr int kBlocks = 400, kReads = 2000, kThreads = deepinfer::kv::kRadosThreads;
 
 // Bytes a second; 0: it failed.
 double rados_bench(const std::string& url, const std::string& what, size_t bytes, int clients, int seconds) {
@@ -41,7 +41,7 @@ void rados(bool quick) {
   if (url == nullptr) return;
   Records records;
   const std::vector<std::byte> record(records.sealed(0).begin(), records.sealed(0).end());
-  ThreadedTier tier(must(deepinfer::kv::open_remote_store(url)), {.threads = kThreads, .away_s = 0, .end_wait_s = 60});
+  ThreadedTier tier(must(deepinfer::kv::open_remote_store(url)), {.away_s = 0, .away_max_s = 0, .end_wait_s = 60});
   std::vector<double> put, get, peer_put, peer_get;
   const int seconds = quick ? 2 : 5;
   for (int turn = 0; turn < (quick ? 1 : 3); ++turn) {

@@ -29,12 +29,11 @@ namespace {
 constexpr size_t kTokenBytesMax = 4096;
 constexpr double kPeersWaitS = 2, kDayS = 86400;
 constexpr uint64_t kLogBytes = 64u << 20;
-constexpr int kRadosThreads = 16;
 constexpr double kRadosEndS = 60;
 
 void tell(const std::string& sentence) { fmt::print(stderr, "deepinfer: {}\n", sentence); }
 
-// KV servers that are away are said and are misses until they are there: they come and go like this program.
+// Stores that are away are said and are misses until they are there: they come and go like this program.
 Status go_on_without(const std::string& url, Status status) {
   if (status.code() != Code::kUnavailable && status.code() != Code::kDeadlineExceeded) return status;
   tell(fmt::format("{} is away, so prompts are computed until it is there: {}", url, status.message()));
@@ -49,15 +48,20 @@ Result<std::shared_ptr<kv::Tier>> open_remote(const std::string& url, const std:
     DI_RETURN_IF_ERROR(go_on_without(url, peers->wait_connected(kPeersWaitS, true)));
     return std::shared_ptr<kv::Tier>(std::move(peers));
   }
-  DI_ASSIGN_OR_RETURN(std::unique_ptr<kv::RemoteStore> store, kv::open_remote_store(url));
-  DI_RETURN_IF_ERROR(store->ping().with_context("The remote KV store cannot be used"));
-  kv::ThreadedTierOptions threads;
-  if (store->name() == "rados") {
-    // A write to an erasure-coded pool waits for many disks, so that more of them at once pay. Its calls all end by
-    // themselves, and its library does not outlive the end of the program.
-    threads = {.threads = kRadosThreads, .end_wait_s = kRadosEndS};
+  const bool rados = url.starts_with("rados:");
+  Result<std::unique_ptr<kv::RemoteStore>> store = kv::open_remote_store(url);
+  if (rados && !store.ok()) {
+    DI_RETURN_IF_ERROR(go_on_without(url, store.status()));
+    store = kv::make_late_store([url] { return kv::open_remote_store(url); }, "rados", kv::kRadosThreads);
+  } else {
+    DI_RETURN_IF_ERROR(store.status());
+    DI_RETURN_IF_ERROR(
+        go_on_without(url, store.value()->ping()).with_context("The remote KV store cannot be used"));
   }
-  return std::shared_ptr<kv::Tier>(std::make_shared<kv::ThreadedTier>(std::move(store), threads));
+  kv::ThreadedTierOptions options;
+  // Its calls all end by themselves, and its library does not outlive the end of the program.
+  if (rados) options.end_wait_s = kRadosEndS;
+  return std::shared_ptr<kv::Tier>(std::make_shared<kv::ThreadedTier>(std::move(store.value()), options));
 }
 
 Status log_prompts(const std::string& path, engine::EngineOptions* options) {

@@ -3,20 +3,26 @@
 #include <hiredis/hiredis.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <charconv>
+#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <ctime>
-
-#include "kv/redis_wire.h"
-#include "kv/stored_record.h"
+#include <limits>
 
 namespace deepinfer::kv {
 namespace {
 
-constexpr int kRedirectionsMax = 5;
+constexpr int kRedirectionsMax = 5, kSlots = 16384;
+constexpr size_t kNodesMax = 1024;
+constexpr double kNodeAwayS = 1, kNodeAwayMaxS = 30, kLearnS = 1;
+// Of the only node: shorter than its tier waits, which has the say.
+constexpr double kOnlyNodeAwayS = 0.5;
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 timeval time_of(double seconds) {
   return {.tv_sec = static_cast<time_t>(seconds),
@@ -27,14 +33,25 @@ std::string_view text_of(const redisReply& r) {
   return r.str == nullptr ? std::string_view() : std::string_view(r.str, r.len);
 }
 
+bool is_late(int error) { return error == EAGAIN || error == EWOULDBLOCK; }
+
+bool is_refusal_of_us(std::string_view error) {
+  return error.starts_with("NOAUTH") || error.starts_with("WRONGPASS") || error.starts_with("NOPERM");
+}
+
+uint32_t ttl_of(const PutInfo& info) { return static_cast<uint32_t>(std::clamp(info.ttl_s, 1.0, 4e9)); }
+
+void write_trailer_of(const PutInfo& info, std::span<std::byte> to) {
+  const uint32_t ttl = ttl_of(info);
+  write_trailer({.space = info.space, .expires_at = std::time(nullptr) + static_cast<int64_t>(ttl), .ttl_s = ttl}, to);
+}
+
 }  // namespace
 
 void RedisStore::FreeReply::operator()(redisReply* r) const { ::freeReplyObject(r); }
 
 RedisStore::~RedisStore() {
-  for (auto& [node, c] : connections_) {
-    if (c.context != nullptr) ::redisFree(c.context);
-  }
+  for (auto& [node, c] : connections_) disconnect(c);
 }
 
 int redis_slot(std::string_view name) {
@@ -52,46 +69,94 @@ int redis_slot(std::string_view name) {
 
 std::string RedisStore::name_of(const BlockKey& key) const { return options_.prefix + ":{" + key.hex() + "}"; }
 
-Result<redisContext*> RedisStore::connect(const std::string& node) {
+// ---- connections ----------------------------------------------------------------------------------------------------
+
+Result<RedisStore::Connection*> RedisStore::connect(const std::string& node) {
   Connection& c = connections_[node];
-  if (c.context != nullptr) return c.context;
+  if (c.context != nullptr && c.waiting.empty() && !c.pipe->clean()) disconnect(c);  // it said more than was asked
+  if (c.context != nullptr) return &c;
+  // Not "away": others may be there.
+  if (now() < c.away_until) return make_error(Code::kIo, "Redis at {} is left alone for a while", node);
+  Status status = dial(node, c);
+  if (status.ok()) status = log_in(node, c);
+  if (status.ok()) return &c;
+  disconnect(c);
+  leave_alone(c);
+  if (options_.cluster && status.code() != Code::kFailedPrecondition && nodes_.size() > 1)
+    return Status(Code::kIo, status.message());
+  return status;
+}
+
+Status RedisStore::dial(const std::string& node, Connection& c) {
   const size_t colon = node.rfind(':');
   int port = 0;
   std::from_chars(node.data() + colon + 1, node.data() + node.size(), port);
   std::string host = node.substr(0, colon);
   if (host.empty()) host = options_.host;  // a node that does not know its own address
-  redisContext* context = ::redisConnectWithTimeout(host.c_str(), port, time_of(options_.connect_timeout_s));
-  if (context == nullptr || context->err != 0) {
-    const Status status = make_error(Code::kUnavailable, "Redis at {} cannot be reached: {}", node,
-                                     context == nullptr ? "out of memory" : context->errstr);
-    if (context != nullptr) ::redisFree(context);
-    return status;
+  c.context = ::redisConnectWithTimeout(host.c_str(), port, time_of(options_.connect_timeout_s));
+  if (c.context == nullptr || c.context->err != 0) {
+    return make_error(Code::kUnavailable, "Redis at {} cannot be reached: {}", node,
+                      c.context == nullptr ? "out of memory" : c.context->errstr);
   }
-  ::redisSetTimeout(context, time_of(options_.command_timeout_s));
-  return c.context = context;
+  ::redisSetTimeout(c.context, time_of(options_.command_timeout_s));
+  c.pipe = std::make_unique<RedisPipe>(c.context->fd, options_.command_timeout_s);
+  return Status();
 }
 
-void RedisStore::disconnect(const std::string& node) {
-  Connection& c = connections_[node];
+Status RedisStore::log_in(const std::string& node, Connection& c) {
+  if (options_.password.empty()) return Status();
+  const std::string& user = options_.user;
+  const Reply reply(static_cast<redisReply*>(
+      user.empty() ? ::redisCommand(c.context, "AUTH %b", options_.password.data(), options_.password.size())
+                   : ::redisCommand(c.context, "AUTH %b %b", user.data(), user.size(), options_.password.data(),
+                                    options_.password.size())));
+  if (!reply) return lost(node, errno);
+  if (reply->type != REDIS_REPLY_ERROR) return Status();
+  return make_error(Code::kFailedPrecondition, "Redis at {} does not take the password: {}", node, text_of(*reply));
+}
+
+void RedisStore::leave_alone(Connection& c) {
+  c.away_s = !options_.cluster ? kOnlyNodeAwayS : c.away_s == 0 ? kNodeAwayS : std::min(2 * c.away_s, kNodeAwayMaxS);
+  c.away_until = now() + c.away_s;
+}
+
+void RedisStore::heard(Connection& c) {
+  c.answered = true;
+  c.away_s = 0;
+}
+
+void RedisStore::disconnect(Connection& c) {
   if (c.context != nullptr) ::redisFree(c.context);
   c.context = nullptr;
+  c.pipe.reset();
+  c.answered = false;
 }
 
-Status RedisStore::on_connection(const std::string& node, const std::function<bool(redisContext&)>& exchange) {
+Status RedisStore::lost(const std::string& node, int error) const {
+  const bool late = is_late(error);
+  const bool others = options_.cluster && nodes_.size() > 1;
+  const Code code = others ? Code::kIo : late ? Code::kDeadlineExceeded : Code::kUnavailable;
+  return make_error(code, "Redis at {}: {}", node,
+                    late         ? "no answer in time"
+                    : error == 0 ? "the connection was closed"
+                                 : std::strerror(error));
+}
+
+Status RedisStore::on_connection(const std::string& node, const std::function<bool(Connection&)>& exchange) {
+  for (Connection& c = connections_[node]; !c.waiting.empty();) next_answer(node);
   // A server that was restarted has closed the connection: once more with a new one.
   for (const bool fresh : {false, true}) {
     const bool reused = connections_[node].context != nullptr;
-    DI_ASSIGN_OR_RETURN(redisContext * context, connect(node));
+    DI_ASSIGN_OR_RETURN(Connection * c, connect(node));
     errno = 0;
-    if (exchange(*context)) return Status();
-    const int error = errno;
-    const bool late = error == EAGAIN || error == EWOULDBLOCK;
-    disconnect(node);
-    if (late) return make_error(Code::kDeadlineExceeded, "Redis at {}: no answer in time", node);
-    if (!reused || fresh) {
-      return make_error(Code::kUnavailable, "Redis at {}: {}", node,
-                        error == 0 ? "the connection was closed" : std::strerror(error));
+    if (exchange(*c)) {
+      heard(*c);
+      return Status();
     }
+    const int error = errno;
+    disconnect(*c);
+    if (is_late(error)) leave_alone(*c);
+    if (is_late(error) || !reused || fresh) return lost(node, error);
   }
   return Status(Code::kInternal, "unreachable");
 }
@@ -104,78 +169,211 @@ Result<RedisStore::Reply> RedisStore::ask(const std::string& node, const std::ve
     sizes.push_back(w.size());
   }
   Reply reply;
-  DI_RETURN_IF_ERROR(on_connection(node, [&](redisContext& context) {
+  DI_RETURN_IF_ERROR(on_connection(node, [&](Connection& c) {
     reply.reset(static_cast<redisReply*>(
-        ::redisCommandArgv(&context, static_cast<int>(words.size()), data.data(), sizes.data())));
-    if (!reply && context.err == REDIS_ERR_EOF) errno = 0;
+        ::redisCommandArgv(c.context, static_cast<int>(words.size()), data.data(), sizes.data())));
+    if (!reply && c.context->err == REDIS_ERR_EOF) errno = 0;
+    if (!reply && c.context->err == REDIS_ERR_PROTOCOL) errno = EPROTO;
     return reply != nullptr;
   }));
   return reply;
 }
 
+// ---- nodes of a cluster ---------------------------------------------------------------------------------------------
+
+size_t RedisStore::node_index(const std::string& node) {
+  const auto at = std::ranges::find(nodes_, node);
+  if (at != nodes_.end()) return static_cast<size_t>(at - nodes_.begin());
+  if (nodes_.size() >= kNodesMax) return 0;
+  nodes_.push_back(node);
+  return nodes_.size() - 1;
+}
+
+Status RedisStore::learn_slots() {
+  learn_at_ = now() + kLearnS;
+  slot_nodes_.resize(kSlots);
+  Status status;
+  for (size_t i = 0, known = nodes_.size(); i < known; ++i) {
+    Result<Reply> slots = ask(nodes_[i], {"CLUSTER", "SLOTS"});
+    if (!slots.ok()) {
+      status = slots.status();
+      continue;
+    }
+    const redisReply& all = *slots.value();
+    if (all.type != REDIS_REPLY_ARRAY) {
+      const bool none = text_of(all).find("cluster support disabled") != std::string_view::npos;
+      return make_error(none || is_refusal_of_us(text_of(all)) ? Code::kFailedPrecondition : Code::kUnavailable,
+                        "Redis at {} is no cluster that can be used: {}", nodes_[i], text_of(all));
+    }
+    learn_at_ = std::numeric_limits<double>::infinity();
+    for (size_t k = 0; k < all.elements; ++k) {
+      const redisReply& range = *all.element[k];
+      if (range.type != REDIS_REPLY_ARRAY || range.elements < 3 || range.element[2]->elements < 2) continue;
+      const redisReply &first = *range.element[0], &last = *range.element[1], &master = *range.element[2];
+      const auto node = static_cast<uint16_t>(node_index(
+          std::string(text_of(*master.element[0])) + ":" + std::to_string(master.element[1]->integer)));
+      const int64_t end = std::min<int64_t>(last.integer, kSlots - 1);
+      for (int64_t slot = std::max<int64_t>(0, first.integer); slot <= end; ++slot)
+        slot_nodes_[static_cast<size_t>(slot)] = node;
+    }
+    return Status();
+  }
+  return status;
+}
+
+const std::string& RedisStore::node_of(const std::string& name) {
+  if (!options_.cluster) return nodes_.front();
+  if (now() >= learn_at_) (void)learn_slots();
+  const std::string& node = nodes_[slot_nodes_[static_cast<size_t>(redis_slot(name))]];
+  // Any node knows who has a slot whose own is lost or not known.
+  const auto there = [this](const std::string& n) {
+    const auto c = connections_.find(n);
+    return c == connections_.end() || now() >= c->second.away_until;
+  };
+  if (there(node)) return node;
+  learn_at_ = std::min(learn_at_, now() + kLearnS);
+  const auto other = std::ranges::find_if(nodes_, there);
+  return other == nodes_.end() ? node : *other;
+}
+
+// Whether an error says where to ask instead.
+bool RedisStore::redirected(const std::string& name, const std::string& error) {
+  const bool moved = error.starts_with("MOVED ");
+  if (!moved) return error.starts_with("ASK ");
+  learn_at_ = std::min(learn_at_, now() + kLearnS);
+  slot_nodes_.resize(kSlots);
+  slot_nodes_[static_cast<size_t>(redis_slot(name))] =
+      static_cast<uint16_t>(node_index(error.substr(error.rfind(' ') + 1)));
+  return true;
+}
+
 Status RedisStore::command(const std::string& name, const Exchange& exchange) {
-  const int slot = options_.cluster ? redis_slot(name) : 0;
-  const auto known = slot_nodes_.find(slot);
-  std::string node = options_.cluster && known != slot_nodes_.end() ? known->second : home();
+  std::string node = node_of(name);
   bool asking = false;
   for (int i = 0; i < kRedirectionsMax; ++i) {
     if (asking) DI_RETURN_IF_ERROR(ask(node, {"ASKING"}).status());
-    asking = false;
-    const Result<std::string> answer = exchange(node);
-    if (!answer.ok()) {
-      slot_nodes_.erase(slot);
-      return answer.status();
-    }
-    const std::string& error = answer.value();
+    DI_ASSIGN_OR_RETURN(const std::string error, exchange(node));
     if (error.empty()) return Status();
-    const bool moved = error.starts_with("MOVED ");
-    if (!moved && !error.starts_with("ASK ")) {
-      const bool full = error.starts_with("OOM");
-      return make_error(full ? Code::kResourceExhausted : Code::kUnavailable, "Redis at {}: {}", node, error);
-    }
+    if (!redirected(name, error)) return refused(node, error);
     node = error.substr(error.rfind(' ') + 1);
-    if (moved) slot_nodes_[slot] = node;
-    asking = !moved;
+    asking = error.starts_with("ASK ");
   }
-  return Status(Code::kUnavailable, "Redis Cluster redirects in circles");
+  return Status(Code::kIo, "Redis Cluster redirects in circles");
 }
 
-Result<size_t> RedisStore::get(const BlockKey& key, std::span<std::byte> into, PutInfo* info) {
-  const std::string name = name_of(key);
-  std::array<std::byte, kTrailerBytes> last;
-  RedisAnswer answer;
-  DI_RETURN_IF_ERROR(command(name, [&](const std::string& node) -> Result<std::string> {
-    DI_RETURN_IF_ERROR(on_connection(node, [&](redisContext& context) {
-      const std::optional<RedisAnswer> a = redis_get(context.fd, name, into, last);
-      if (a) answer = *a;
-      return a.has_value();
-    }));
-    if (answer.kind == RedisAnswer::Kind::kTooLarge) disconnect(node);
-    return answer.error;
-  }));
+// A server that refuses writes only (no memory left, a replica, a disk that is full) is not away.
+Status RedisStore::refused(const std::string& node, const std::string& error) const {
+  const bool away = is_refusal_of_us(error) || error.starts_with("LOADING") || error.starts_with("CLUSTERDOWN") ||
+                    error.starts_with("MASTERDOWN");
+  const Code code = error.starts_with("OOM") ? Code::kResourceExhausted : away ? Code::kUnavailable : Code::kIo;
+  return make_error(code, "Redis at {}: {}", node, error);
+}
+
+// ---- calls ----------------------------------------------------------------------------------------------------------
+
+Result<size_t> RedisStore::found(const RedisAnswer& answer, std::span<const std::byte> trailer, PutInfo* info) const {
   if (answer.kind == RedisAnswer::Kind::kTooLarge)
     return Status(Code::kResourceExhausted, "the record is larger than the buffer");
   if (answer.kind == RedisAnswer::Kind::kNone) return Status(Code::kNotFound, "no such record in Redis");
-  const std::optional<Trailer> t = read_trailer(last);
+  const std::optional<Trailer> t = read_trailer(trailer);
   if (!t) return Status(Code::kNotFound, "the value in Redis is not one of ours");
   *info = {.space = t->space, .ttl_s = static_cast<double>(t->ttl_s)};
   return answer.bytes;
 }
 
-Status RedisStore::put(const BlockKey& key, std::span<const std::byte> record, const PutInfo& info) {
-  const auto ttl = static_cast<uint32_t>(std::clamp(info.ttl_s, 1.0, 4e9));
-  std::array<std::byte, kTrailerBytes> last;
-  const int64_t expires_at = std::time(nullptr) + static_cast<int64_t>(ttl);
-  write_trailer({.space = info.space, .expires_at = expires_at, .ttl_s = ttl}, last);
+void RedisStore::begin(RemoteCall& call) {
+  Open& o = open_.emplace_back();
+  o.call = &call;
+  if (call.kind == RemoteCall::Kind::kErase) {
+    o.state = Open::State::kEnded;
+    return run(call);
+  }
+  o.name = name_of(call.key);
+  o.node = node_of(o.name);
+  const Result<Connection*> c = connect(o.node);
+  if (!c.ok()) {
+    call.status = c.status();
+    o.state = Open::State::kEnded;
+    return;
+  }
+  c.value()->waiting.push_back(&o);
+  if (call.kind == RemoteCall::Kind::kGet) return c.value()->pipe->ask_get(o.name);
+  write_trailer_of(call.info, o.trailer);
+  if (!c.value()->pipe->ask_set(o.name, call.record, o.trailer, ttl_of(call.info))) broke(o.node, errno);
+}
+
+void RedisStore::end_oldest() {
+  Open& o = open_.front();
+  while (o.state == Open::State::kWaiting) next_answer(o.node);
+  if (o.state == Open::State::kAgain) run(*o.call);
+  open_.pop_front();
+}
+
+void RedisStore::next_answer(const std::string& node) {
+  Connection& c = connections_[node];
+  Open& o = *c.waiting.front();
+  RemoteCall& call = *o.call;
+  const bool get = call.kind == RemoteCall::Kind::kGet;
+  errno = 0;
+  const std::optional<RedisAnswer> a = get ? c.pipe->get_answer(call.into, o.trailer) : c.pipe->set_answer();
+  if (!a) return broke(o.node, errno);
+  c.waiting.pop_front();
+  heard(c);
+  o.state = Open::State::kEnded;
+  if (a->kind == RedisAnswer::Kind::kError) {
+    if (redirected(o.name, a->error)) o.state = Open::State::kAgain;
+    else call.status = refused(o.node, a->error);
+  } else if (get) {
+    const Result<size_t> bytes = found(*a, o.trailer, &call.info);
+    call.status = bytes.status();
+    call.bytes = bytes.ok() ? bytes.value() : 0;
+  } else {
+    call.status = Status();
+  }
+}
+
+// What waited on a connection that worked before is asked again; the server may have been restarted.
+void RedisStore::broke(const std::string& node, int error) {
+  Connection& c = connections_[node];
+  const bool again = c.answered && !is_late(error);
+  for (Open* o : c.waiting) {
+    o->state = again ? Open::State::kAgain : Open::State::kEnded;
+    if (!again) o->call->status = lost(node, error);
+  }
+  c.waiting.clear();
+  disconnect(c);
+  if (is_late(error)) leave_alone(c);
+}
+
+Result<size_t> RedisStore::get(const BlockKey& key, std::span<std::byte> into, PutInfo* info) {
   const std::string name = name_of(key);
-  return command(name, [&](const std::string& node) -> Result<std::string> {
-    std::string error;
-    DI_RETURN_IF_ERROR(on_connection(node, [&](redisContext& context) {
-      const std::optional<RedisAnswer> a = redis_set(context.fd, name, record, last, ttl);
-      if (a) error = a->error;
+  std::array<std::byte, kTrailerBytes> trailer;
+  RedisAnswer answer;
+  DI_RETURN_IF_ERROR(command(name, [&](const std::string& node) -> Result<std::string> {
+    DI_RETURN_IF_ERROR(on_connection(node, [&](Connection& c) {
+      c.pipe->ask_get(name);
+      const std::optional<RedisAnswer> a = c.pipe->get_answer(into, trailer);
+      if (a) answer = *a;
       return a.has_value();
     }));
-    return error;
+    return answer.error;
+  }));
+  return found(answer, trailer, info);
+}
+
+Status RedisStore::put(const BlockKey& key, std::span<const std::byte> record, const PutInfo& info) {
+  std::array<std::byte, kTrailerBytes> trailer;
+  write_trailer_of(info, trailer);
+  const std::string name = name_of(key);
+  return command(name, [&](const std::string& node) -> Result<std::string> {
+    RedisAnswer answer;
+    DI_RETURN_IF_ERROR(on_connection(node, [&](Connection& c) {
+      if (!c.pipe->ask_set(name, record, trailer, ttl_of(info))) return false;
+      const std::optional<RedisAnswer> a = c.pipe->set_answer();
+      if (a) answer = *a;
+      return a.has_value();
+    }));
+    return answer.error;
   });
 }
 
@@ -187,19 +385,22 @@ Status RedisStore::erase(const BlockKey& key) {
   });
 }
 
-Status RedisStore::ping() { return ask(home(), {"PING"}).status(); }
+Status RedisStore::ping() {
+  if (options_.cluster) return learn_slots();
+  DI_ASSIGN_OR_RETURN(const Reply reply, ask(home(), {"PING"}));
+  if (reply->type != REDIS_REPLY_ERROR) return Status();
+  const std::string error(text_of(*reply));
+  return make_error(is_refusal_of_us(error) ? Code::kFailedPrecondition : Code::kUnavailable, "Redis at {}: {}", home(),
+                    error);
+}
 
 Status RedisStore::purge(uint64_t space) {
   if (!options_.cluster) return purge_node(home(), space);
-  DI_ASSIGN_OR_RETURN(const Reply slots, ask(home(), {"CLUSTER", "SLOTS"}));
-  std::map<std::string, bool> nodes;
-  for (size_t i = 0; slots->type == REDIS_REPLY_ARRAY && i < slots->elements; ++i) {
-    const redisReply& range = *slots->element[i];
-    if (range.type != REDIS_REPLY_ARRAY || range.elements < 3 || range.element[2]->elements < 2) continue;
-    const redisReply& master = *range.element[2];
-    nodes[std::string(text_of(*master.element[0])) + ":" + std::to_string(master.element[1]->integer)] = true;
-  }
-  for (const auto& [node, seen] : nodes) DI_RETURN_IF_ERROR(purge_node(node, space));
+  DI_RETURN_IF_ERROR(learn_slots());
+  std::vector<uint16_t> masters = slot_nodes_;
+  std::ranges::sort(masters);
+  masters.erase(std::unique(masters.begin(), masters.end()), masters.end());
+  for (const uint16_t m : masters) DI_RETURN_IF_ERROR(purge_node(nodes_[m], space));
   return Status();
 }
 

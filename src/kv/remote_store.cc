@@ -2,9 +2,14 @@
 
 #include <dlfcn.h>
 
-#include <charconv>
-#include <filesystem>
+#include <sys/stat.h>
 
+#include <charconv>
+#include <chrono>
+#include <filesystem>
+#include <mutex>
+
+#include "base/file.h"
 #include "kv/directory_store.h"
 #include "kv/rados_entry.h"
 #include "kv/redis_store.h"
@@ -42,7 +47,127 @@ Result<std::unique_ptr<RemoteStore>> open_rados(const std::string& url) {
   return entry->open(url);
 }
 
+constexpr size_t kPasswordBytesMax = 4096;
+
+Result<std::string> read_password(const std::string& path) {
+  DI_ASSIGN_OR_RETURN(std::string text, read_file(path, kPasswordBytesMax));
+  struct stat st = {};
+  if (::stat(path.c_str(), &st) == 0 && (st.st_mode & (S_IRWXG | S_IRWXO)) != 0)
+    return make_error(Code::kInvalidArgument, "{} can be read by others; chmod 600 {}.", path, path);
+  text.erase(text.find_last_not_of("\r\n") + 1);
+  if (text.empty()) return make_error(Code::kInvalidArgument, "{} has no password.", path);
+  return text;
+}
+
+// What stands behind the '?' of a Redis store; false: it is not understood.
+Result<bool> read_redis_query(std::string_view query, RedisOptions* o) {
+  while (!query.empty()) {
+    const std::string_view part = query.substr(0, query.find('&'));
+    query.remove_prefix(std::min(query.size(), part.size() + 1));
+    if (part.starts_with("user=") && part.size() > 5) {
+      o->user = part.substr(5);
+    } else if (part.starts_with("password_file=")) {
+      DI_ASSIGN_OR_RETURN(o->password, read_password(std::string(part.substr(14))));
+    } else {
+      return false;
+    }
+  }
+  return o->user.empty() || !o->password.empty();
+}
+
+// ---- a store that comes later ---------------------------------------------------------------------------------------
+
+constexpr double kOpenS = 1;
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+class LateStore : public RemoteStore {
+ public:
+  struct Shared {
+    OpenStore open;
+    std::string name;
+    int threads = 0;
+    std::mutex mutex;
+    double next_try = 0;
+    Status why{Code::kUnavailable, "the store is away"};
+    std::unique_ptr<RemoteStore> first;
+  };
+  explicit LateStore(std::shared_ptr<Shared> shared) : shared_(std::move(shared)) {}
+
+  std::string_view name() const override { return shared_->name; }
+  int threads() const override { return shared_->threads; }
+  Result<size_t> get(const BlockKey& key, std::span<std::byte> into, PutInfo* info) override {
+    DI_ASSIGN_OR_RETURN(RemoteStore * s, store());
+    return s->get(key, into, info);
+  }
+  Status put(const BlockKey& key, std::span<const std::byte> record, const PutInfo& info) override {
+    DI_ASSIGN_OR_RETURN(RemoteStore * s, store());
+    return s->put(key, record, info);
+  }
+  Status erase(const BlockKey& key) override {
+    DI_ASSIGN_OR_RETURN(RemoteStore * s, store());
+    return s->erase(key);
+  }
+  Status purge(uint64_t space) override {
+    DI_ASSIGN_OR_RETURN(RemoteStore * s, store());
+    return s->purge(space);
+  }
+  Result<int64_t> sweep() override {
+    DI_ASSIGN_OR_RETURN(RemoteStore * s, store());
+    return s->sweep();
+  }
+  Status ping() override {
+    DI_ASSIGN_OR_RETURN(RemoteStore * s, store());
+    return s->ping();
+  }
+  std::unique_ptr<RemoteStore> clone() const override { return std::make_unique<LateStore>(shared_); }
+
+ private:
+  // This thread's own, once there is one; who finds another thread trying does not wait for it.
+  Result<RemoteStore*> store() {
+    if (own_) return own_.get();
+    const std::unique_lock<std::mutex> lock(shared_->mutex, std::try_to_lock);
+    if (!lock.owns_lock()) return Status(Code::kUnavailable, "the store is away");
+    if (!shared_->first) {
+      if (now() < shared_->next_try) return shared_->why;
+      Result<std::unique_ptr<RemoteStore>> opened = shared_->open();
+      shared_->next_try = now() + kOpenS;
+      if (!opened.ok()) return shared_->why = Status(Code::kUnavailable, opened.status().message());
+      shared_->first = std::move(opened.value());
+    }
+    own_ = shared_->first->clone();
+    return own_.get();
+  }
+
+  const std::shared_ptr<Shared> shared_;
+  std::unique_ptr<RemoteStore> own_;
+};
+
 }  // namespace
+
+void RemoteStore::run(RemoteCall& call) {
+  call.bytes = 0;
+  switch (call.kind) {
+    case RemoteCall::Kind::kGet: {
+      const Result<size_t> bytes = get(call.key, call.into, &call.info);
+      call.status = bytes.status();
+      if (bytes.ok()) call.bytes = bytes.value();
+      break;
+    }
+    case RemoteCall::Kind::kPut: call.status = put(call.key, call.record, call.info); break;
+    case RemoteCall::Kind::kErase: call.status = erase(call.key); break;
+  }
+}
+
+std::unique_ptr<RemoteStore> make_late_store(OpenStore open, std::string name, int threads) {
+  auto shared = std::make_shared<LateStore::Shared>();
+  shared->open = std::move(open);
+  shared->name = std::move(name);
+  shared->threads = threads;
+  return std::make_unique<LateStore>(std::move(shared));
+}
 
 Status make_rados_pool(const std::string& url, const RadosPoolOptions& pool) {
   DI_ASSIGN_OR_RETURN(const RadosEntry* entry, rados_entry());
@@ -53,7 +178,8 @@ Result<std::unique_ptr<RemoteStore>> open_remote_store(const std::string& url) {
   const auto bad = [&url](std::string_view what) {
     return make_error(Code::kInvalidArgument,
                       "The remote KV store \"{}\" {}; give kvstore://HOST:PORT,HOST:PORT, "
-                      "redis://HOST:PORT[/PREFIX], redis+cluster://HOST:PORT[/PREFIX], rados://POOL or dir:/FOLDER.",
+                      "redis://HOST:PORT[/PREFIX][?user=NAME&password_file=PATH], redis+cluster://HOST:PORT and the "
+                      "same behind it, rados://POOL or dir:/FOLDER.",
                       url, what);
   };
   if (url.starts_with("dir:")) {
@@ -70,6 +196,12 @@ Result<std::unique_ptr<RemoteStore>> open_remote_store(const std::string& url) {
     rest.remove_prefix(8);
   } else {
     return bad("is of no kind that there is");
+  }
+  const size_t question = rest.find('?');
+  if (question != std::string_view::npos) {
+    DI_ASSIGN_OR_RETURN(const bool known, read_redis_query(rest.substr(question + 1), &o));
+    if (!known) return bad("says more than user= and password_file= behind its '?'");
+    rest = rest.substr(0, question);
   }
   const size_t slash = rest.find('/');
   const std::string_view address = rest.substr(0, slash);

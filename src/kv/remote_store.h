@@ -2,9 +2,16 @@
 //
 // Every call ends within the store's own time limit. get: kNotFound is a miss; kUnavailable and kDeadlineExceeded mean
 // that the store is away. An object is used by one thread; clone() gives another thread one of its own.
+//
+// A store with a depth of more than one has so many calls on their way at once:
+//
+//   RemoteCall a{.kind = RemoteCall::Kind::kGet, .key = k, .into = x}, b{...};
+//   store.begin(a); store.begin(b); store.end_oldest();       // a.status, a.bytes, a.info
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -15,6 +22,17 @@
 #include "kv/tier.h"
 
 namespace deepinfer::kv {
+
+struct RemoteCall {
+  enum class Kind : uint8_t { kGet, kPut, kErase };
+  Kind kind = Kind::kGet;
+  BlockKey key;
+  std::span<std::byte> into;          // kGet
+  std::span<const std::byte> record;  // kPut
+  PutInfo info;                       // kPut: what it is put with; kGet: what it was put with
+  Status status;
+  size_t bytes = 0;  // kGet: of the record
+};
 
 class RemoteStore {
  public:
@@ -31,11 +49,30 @@ class RemoteStore {
   // Whether it can be reached now.
   virtual Status ping() = 0;
   virtual std::unique_ptr<RemoteStore> clone() const = 0;
+
+  // Objects of this store that are best used at once, each by a thread.
+  virtual int threads() const { return 8; }
+  virtual int depth() const { return 1; }
+  // Calls end in the order in which they began; until then they and their bytes stay where they are. The other
+  // functions may be called meanwhile.
+  virtual void begin(RemoteCall& call) { run(call); }
+  virtual void end_oldest() {}
+
+ protected:
+  void run(RemoteCall& call);
 };
 
-// "redis://host:port[/prefix]", "redis+cluster://host:port[/prefix]", "rados://pool[?config=path]" or "dir:/path".
-// kInvalidArgument names what is wrong; kUnsupported: the store's library is not there.
+// "redis://host:port[/prefix][?user=name&password_file=path]", "redis+cluster://" with the same behind it,
+// "rados://pool[?config=path]" or "dir:/path". kInvalidArgument names what is wrong; kUnsupported: the store's library
+// is not there. A cluster of Ceph that is away is kUnavailable or kDeadlineExceeded.
 Result<std::unique_ptr<RemoteStore>> open_remote_store(const std::string& url);
+
+// A store that could not be opened yet: until `open` succeeds every call is kUnavailable, and one call a second tries
+// again. `name` and `threads` are those of the store that will be there.
+using OpenStore = std::function<Result<std::unique_ptr<RemoteStore>>()>;
+std::unique_ptr<RemoteStore> make_late_store(OpenStore open, std::string name, int threads);
+
+inline constexpr int kRadosThreads = 16;
 
 struct RadosPoolOptions {
   int k = 10, m = 2;                    // data and coding parts

@@ -14,15 +14,16 @@
 namespace deepinfer::kv {
 namespace {
 
-enum class JobKind : uint8_t { kGet, kPut, kErase };
-
 struct Job {
-  JobKind kind = JobKind::kGet;
   Tier::Ticket ticket = 0;
-  BlockKey key;
-  std::span<std::byte> into;
-  RecordBytes record;
-  PutInfo info;
+  RemoteCall call;
+  std::span<std::byte> into;  // the caller's buffer of a get
+  RecordBytes bytes;          // what was got, or a copy of what is put
+  std::shared_ptr<const RecordBytes> owned;  // what is put, without a copy
+  std::span<const std::byte> record() const { return owned ? std::span(*owned) : std::span(bytes); }
+  uint64_t queued_bytes = 0;
+  bool asked = false, cancelled = false;
+  bool is_get() const { return call.kind == RemoteCall::Kind::kGet; }
 };
 
 double now() {
@@ -38,9 +39,14 @@ constexpr size_t kSparesMax = 64;
 struct ThreadedTier::Impl {
   explicit Impl(const ThreadedTierOptions& o) : options(o) {}
 
-  void work(RemoteStore& store);
-  void run(RemoteStore& store, Job& job);
+  void work(RemoteStore& store, std::deque<Job>& running);
+  void start(RemoteStore& store, Job& job);
+  void end(Job& job);
+  void learn(const Status& status);
+  RecordBytes spare();
+  std::string_view no_room(size_t bytes) const;
   Ticket add(Job job);
+  Ticket add_put(const BlockKey& key, Job job, const PutInfo& info);
   Ticket refuse(std::string_view why);
 
   const ThreadedTierOptions options;
@@ -51,68 +57,96 @@ struct ThreadedTier::Impl {
   std::deque<Job> jobs;
   std::deque<Completion> completions;
   std::unordered_set<Ticket> open;  // gets that may still be cancelled
-  std::vector<RecordBytes> spares;  // of puts that have ended, to be used again
+  std::vector<RecordBytes> spares;  // of jobs that have ended, to be used again
   uint64_t queue_bytes = 0;
   int queued_gets = 0;
-  double away_until = 0;
+  double away_until = 0, away_s = 0;
   bool ending = false;
   Ticket last = 0;
   ThreadedTierStats stats;
   std::mutex copy_mutex;  // held while a record is copied to a caller's buffer
 };
 
-void ThreadedTier::Impl::work(RemoteStore& store) {
+// As many jobs as the store has on their way at once, the oldest of them waited for.
+void ThreadedTier::Impl::work(RemoteStore& store, std::deque<Job>& running) {
+  const auto depth = static_cast<size_t>(std::max(1, store.depth()));
   std::unique_lock lock(mutex);
   while (true) {
-    queued.wait(lock, [this] { return ending || !jobs.empty(); });
+    if (running.empty()) queued.wait(lock, [this] { return ending || !jobs.empty(); });
     if (ending) break;
-    Job job = std::move(jobs.front());
-    jobs.pop_front();
-    queued_gets -= job.kind == JobKind::kGet;
+    size_t old = running.size();
+    for (; running.size() < depth && !jobs.empty(); jobs.pop_front()) {
+      running.push_back(std::move(jobs.front()));
+      Job& job = running.back();
+      job.asked = now() >= away_until;
+      if (!job.is_get()) continue;
+      --queued_gets;
+      job.cancelled = !open.contains(job.ticket);
+      job.bytes = spare();
+    }
     lock.unlock();
-    run(store, job);
+    for (; old < running.size(); ++old) start(store, running[old]);
+    Job& oldest = running.front();
+    if (oldest.asked) store.end_oldest();
+    end(oldest);
     lock.lock();
-    queue_bytes -= job.record.size();
-    if (job.record.capacity() > 0 && spares.size() < kSparesMax) spares.push_back(std::move(job.record));
+    queue_bytes -= oldest.queued_bytes;
+    if (oldest.bytes.capacity() > 0 && spares.size() < kSparesMax) spares.push_back(std::move(oldest.bytes));
+    running.pop_front();
   }
 }
 
-void ThreadedTier::Impl::run(RemoteStore& store, Job& job) {
-  static thread_local RecordBytes buffer;
-  Status status;
-  size_t bytes = 0;
-  {
-    const std::lock_guard lock(mutex);
-    if (job.kind == JobKind::kGet && !open.contains(job.ticket)) return;  // cancelled
-    if (now() < away_until) status = Status(Code::kUnavailable, "the store is away");
+void ThreadedTier::Impl::start(RemoteStore& store, Job& job) {
+  job.asked &= !job.cancelled;
+  if (!job.asked) {
+    job.call.status = Status(Code::kUnavailable, "the store is away");
+    return;
   }
-  const bool asked = status.ok();
-  if (asked) {
-    switch (job.kind) {
-      case JobKind::kGet: {
-        buffer.resize(job.into.size());
-        Result<size_t> got = store.get(job.key, buffer, &job.info);
-        status = got.status();
-        if (got.ok()) bytes = got.value();
-        break;
-      }
-      case JobKind::kPut: status = store.put(job.key, job.record, job.info); break;
-      case JobKind::kErase: status = store.erase(job.key); break;
-    }
+  if (job.is_get()) {
+    job.bytes.resize(job.into.size());
+    job.call.into = job.bytes;
+  } else {
+    job.call.record = job.record();
   }
+  store.begin(job.call);
+}
+
+void ThreadedTier::Impl::end(Job& job) {
+  if (job.cancelled) return;
+  RemoteCall& call = job.call;
+  const bool found = job.is_get() && call.status.ok();
   const std::lock_guard copying(copy_mutex);
   {
     const std::lock_guard lock(mutex);
-    if (asked && is_away(status)) {
-      away_until = std::max(away_until, now() + options.away_s);
-      ++stats.errors;
-    }
-    if (job.kind == JobKind::kErase || (job.kind == JobKind::kGet && open.erase(job.ticket) == 0)) return;
-    stats.hits += job.kind == JobKind::kGet && status.ok();
+    if (job.asked) learn(call.status);
+    if (call.kind == RemoteCall::Kind::kErase || (job.is_get() && open.erase(job.ticket) == 0)) return;
+    stats.hits += found;
   }
-  if (job.kind == JobKind::kGet && status.ok()) std::copy_n(buffer.begin(), bytes, job.into.begin());
+  if (found) std::copy_n(job.bytes.begin(), call.bytes, job.into.begin());
+  job.owned.reset();  // before its owner hears of the end
   const std::lock_guard lock(mutex);
-  completions.push_back({job.ticket, std::move(status), bytes, job.info});
+  completions.push_back({job.ticket, std::move(call.status), call.bytes, call.info});
+}
+
+// Under the mutex. Calls that were under way together when the store went away count as one failure.
+void ThreadedTier::Impl::learn(const Status& status) {
+  if (!is_away(status)) {
+    away_s = 0;
+    return;
+  }
+  ++stats.errors;
+  const double t = now();
+  if (t < away_until) return;
+  away_s = away_s == 0 ? options.away_s : std::min(2 * away_s, options.away_max_s);
+  away_until = t + away_s;
+}
+
+// Under the mutex.
+RecordBytes ThreadedTier::Impl::spare() {
+  if (spares.empty()) return {};
+  RecordBytes bytes = std::move(spares.back());
+  spares.pop_back();
+  return bytes;
 }
 
 Tier::Ticket ThreadedTier::Impl::refuse(std::string_view why) {
@@ -121,13 +155,29 @@ Tier::Ticket ThreadedTier::Impl::refuse(std::string_view why) {
   return last;
 }
 
+// Under the mutex. Why a write of so many bytes is refused; empty if it is not.
+std::string_view ThreadedTier::Impl::no_room(size_t bytes) const {
+  if (now() < away_until) return "the store is away";
+  return queue_bytes + bytes > options.queue_bytes_max ? "too many writes wait for the store" : "";
+}
+
+Tier::Ticket ThreadedTier::Impl::add_put(const BlockKey& key, Job job, const PutInfo& info) {
+  ++stats.puts;
+  job.queued_bytes = job.record().size();
+  if (const std::string_view why = no_room(job.queued_bytes); !why.empty()) return refuse(why);
+  job.call.kind = RemoteCall::Kind::kPut;
+  job.call.key = key;
+  job.call.info = info;
+  return add(std::move(job));
+}
+
 Tier::Ticket ThreadedTier::Impl::add(Job job) {
   job.ticket = ++last;
-  if (job.kind == JobKind::kGet) {
+  if (job.is_get()) {
     open.insert(job.ticket);
     ++queued_gets;
   }
-  queue_bytes += job.record.size();
+  queue_bytes += job.queued_bytes;
   jobs.push_back(std::move(job));
   queued.notify_one();
   return last;
@@ -135,12 +185,13 @@ Tier::Ticket ThreadedTier::Impl::add(Job job) {
 
 ThreadedTier::ThreadedTier(std::unique_ptr<RemoteStore> store, const ThreadedTierOptions& options)
     : name_(store->name()), impl_(std::make_shared<Impl>(options)) {
-  const int threads = std::max(1, options.threads);
+  const int threads = std::max(1, options.threads > 0 ? options.threads : store->threads());
   impl_->alive = threads;
   for (int i = 0; i < threads; ++i) {
     std::unique_ptr<RemoteStore> own = i + 1 < threads ? store->clone() : std::move(store);
     threads_.emplace_back([impl = impl_, own = std::move(own)]() mutable {
-      impl->work(*own);
+      std::deque<Job> running;  // outlives the store, which holds their addresses
+      impl->work(*own, running);
       own.reset();
       const std::lock_guard lock(impl->mutex);
       --impl->alive;
@@ -169,30 +220,40 @@ Tier::Ticket ThreadedTier::get(const BlockKey& key, std::span<std::byte> into) {
   const std::lock_guard lock(impl_->mutex);
   ++impl_->stats.gets;
   if (impl_->queued_gets >= impl_->options.queue_max) return impl_->refuse("too many reads wait for the store");
-  return impl_->add({.kind = JobKind::kGet, .key = key, .into = into});
-}
-
-Tier::Ticket ThreadedTier::put(const BlockKey& key, std::span<const std::byte> record, const PutInfo& info) {
-  Job job{.kind = JobKind::kPut, .key = key, .info = info};
-  {
-    const std::lock_guard lock(impl_->mutex);
-    ++impl_->stats.puts;
-    if (now() < impl_->away_until) return impl_->refuse("the store is away");
-    if (impl_->queue_bytes + record.size() > impl_->options.queue_bytes_max)
-      return impl_->refuse("too many writes wait for the store");
-    if (!impl_->spares.empty()) {
-      job.record = std::move(impl_->spares.back());
-      impl_->spares.pop_back();
-    }
-  }
-  job.record.assign(record.begin(), record.end());
-  const std::lock_guard lock(impl_->mutex);
+  Job job{.into = into};
+  job.call.key = key;
   return impl_->add(std::move(job));
 }
 
-void ThreadedTier::erase(const BlockKey& key) {
+Tier::Ticket ThreadedTier::put(const BlockKey& key, std::span<const std::byte> record, const PutInfo& info) {
+  Job job;
+  {
+    const std::lock_guard lock(impl_->mutex);
+    if (const std::string_view why = impl_->no_room(record.size()); !why.empty()) {
+      ++impl_->stats.puts;
+      return impl_->refuse(why);
+    }
+    job.bytes = impl_->spare();
+  }
+  job.bytes.assign(record.begin(), record.end());
   const std::lock_guard lock(impl_->mutex);
-  impl_->add({.kind = JobKind::kErase, .key = key});
+  return impl_->add_put(key, std::move(job), info);
+}
+
+Tier::Ticket ThreadedTier::put_owned(const BlockKey& key, std::shared_ptr<const RecordBytes> record,
+                                     const PutInfo& info) {
+  Job job;
+  job.owned = std::move(record);
+  const std::lock_guard lock(impl_->mutex);
+  return impl_->add_put(key, std::move(job), info);
+}
+
+void ThreadedTier::erase(const BlockKey& key) {
+  Job job;
+  job.call.kind = RemoteCall::Kind::kErase;
+  job.call.key = key;
+  const std::lock_guard lock(impl_->mutex);
+  impl_->add(std::move(job));
 }
 
 size_t ThreadedTier::poll(std::span<Completion> done) {

@@ -41,6 +41,8 @@ class RadosStore : public RemoteStore {
   Status purge(uint64_t space) override;
   Status ping() override;
   std::unique_ptr<RemoteStore> clone() const override;
+  // A write to an erasure-coded pool waits for many disks, so that more of them at once pay.
+  int threads() const override { return kRadosThreads; }
   Result<int64_t> sweep() override;
 
  private:

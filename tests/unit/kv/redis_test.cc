@@ -1,0 +1,325 @@
+// Redis behind a tier: away at first, gone for a while, full, behind a password, a cluster whose slots move and whose
+// nodes are lost, and servers that lie.
+#include "kv/redis_store.h"
+
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <random>
+#include <thread>
+
+#include "kv/redis_wire.h"
+#include "kv/threaded_tier.h"
+#include "tests/unit/kv/redis_servers.h"
+
+namespace deepinfer::kv {
+namespace {
+
+constexpr double kPatientS = 20;  // for a machine that is busy
+
+class Redis : public RedisServers {
+ protected:
+  void SetUp() override {
+    if (!have("redis-server") || !have("redis-cli")) GTEST_SKIP() << "no Redis (tools/install-deps.sh --tests)";
+    RedisServers::SetUp();
+  }
+};
+
+std::unique_ptr<ThreadedTier> tier_of(RedisOptions o, ThreadedTierOptions t = {.away_s = 0.1, .away_max_s = 0.4}) {
+  return std::make_unique<ThreadedTier>(std::make_unique<RedisStore>(std::move(o)), t);
+}
+
+RedisOptions patient(int port) {
+  return {.port = port, .connect_timeout_s = kPatientS, .command_timeout_s = kPatientS};
+}
+
+TEST_F(Redis, IsAStore) {
+  RedisStore store(patient(start_redis()));
+  check_store(store);
+}
+
+TEST_F(Redis, ManyAtOnce) {
+  const int port = start_redis();
+  const auto tier = tier_of(patient(port));
+  WaitingTier waiting(*tier);
+  std::vector<Tier::Ticket> tickets;
+  for (uint32_t i = 0; i < 300; ++i) {
+    const std::vector<std::byte> r = record_of(i);
+    tickets.push_back(i % 2 == 0 ? tier->put(key_of(i), r, {.space = 1})
+                                 : tier->put_owned(key_of(i), std::make_shared<RecordBytes>(r.begin(), r.end()), {}));
+  }
+  for (const Tier::Ticket t : tickets) EXPECT_TRUE(waiting.wait(t).ok());
+  std::vector<std::vector<std::byte>> buffers(310, std::vector<std::byte>(30000));
+  tickets.clear();
+  for (uint32_t i = 0; i < 310; ++i)
+    tickets.push_back(tier->get(key_of(i), std::span(buffers[i]).first(i % 5 == 4 ? 99 : 30000)));
+  for (uint32_t i = 0; i < 310; i += 7) {
+    tier->cancel(tickets[i]);
+    std::ranges::fill(buffers[i], std::byte{9});
+  }
+  for (uint32_t i = 0; i < 310; ++i) {
+    if (i % 7 == 0) continue;
+    const Code code = waiting.wait(tickets[i]).code();
+    EXPECT_EQ(code, i >= 300 ? Code::kNotFound : i % 5 == 4 ? Code::kResourceExhausted : Code::kOk) << i;
+    if (code != Code::kOk) continue;
+    const std::vector<std::byte> want = record_of(i);
+    EXPECT_TRUE(std::equal(want.begin(), want.end(), buffers[i].begin())) << i;
+  }
+  for (uint32_t i = 0; i < 310; i += 7) EXPECT_EQ(std::ranges::count(buffers[i], std::byte{9}), 30000) << i;
+  tier->erase(key_of(3));
+  EXPECT_EQ(waiting.get(3).code(), Code::kNotFound);
+}
+
+// Nobody listens when the tier is made: misses, and hits once somebody does.
+TEST_F(Redis, IsStartedLater) {
+  int port = 0;
+  std::unique_ptr<ThreadedTier> tier;
+  for (int attempt = 0; attempt < 10; ++attempt) {
+    const int candidate = free_port(50000);
+    tier = tier_of({.port = candidate});
+    WaitingTier waiting(*tier);
+    EXPECT_EQ(waiting.get(1).code(), Code::kUnavailable);
+    EXPECT_FALSE(waiting.put(1).ok());
+    EXPECT_TRUE(tier->stats().away);
+    port = try_redis(candidate, {});
+    if (port > 0) break;
+  }
+  ASSERT_GT(port, 0);
+  WaitingTier waiting(*tier);
+  EXPECT_TRUE(waiting.comes([&] { return waiting.put(1); }));
+  EXPECT_TRUE(waiting.comes([&] { return waiting.get(1); }));
+  // Ends, comes back empty, with questions under way.
+  servers.at(port).kill();
+  for (uint32_t i = 0; i < 30; ++i) EXPECT_FALSE(waiting.get(1).ok());
+  ASSERT_EQ(try_redis(port, {}), port);
+  EXPECT_TRUE(waiting.comes([&] { return waiting.put(2); }));
+  EXPECT_TRUE(waiting.comes([&] { return waiting.get(2); }));
+  EXPECT_EQ(waiting.get(1).code(), Code::kNotFound);
+}
+
+// A server that stops answering, dies and comes back: misses and refusals, never a wait beyond the limits.
+TEST_F(Redis, GoesAway) {
+  const int port = start_redis();
+  const auto tier = tier_of({.port = port, .command_timeout_s = 0.2});
+  WaitingTier waiting(*tier);
+  ASSERT_TRUE(waiting.comes([&] { return waiting.put(1); }));
+  ASSERT_TRUE(waiting.comes([&] { return waiting.get(1); }));
+  servers.at(port).signal(SIGSTOP);
+  for (int i = 0; i < 100; ++i) EXPECT_FALSE(waiting.get(1).ok());
+  EXPECT_GT(tier->stats().errors, 0);
+  servers.at(port).signal(SIGCONT);
+  EXPECT_TRUE(waiting.comes([&] { return waiting.get(1); }));
+  servers.at(port).kill();
+  EXPECT_FALSE(waiting.get(1).ok());
+  EXPECT_FALSE(waiting.put(2).ok());
+}
+
+TEST_F(Redis, WantsAPassword) {
+  const int port = start_redis({"--requirepass", "secret"});
+  RedisOptions o = patient(port);
+  EXPECT_EQ(RedisStore(o).ping().code(), Code::kFailedPrecondition);
+  o.password = "secre";
+  const Status wrong = RedisStore(o).ping();
+  EXPECT_EQ(wrong.code(), Code::kFailedPrecondition);
+  EXPECT_NE(wrong.message().find("does not take the password"), std::string::npos) << wrong.message();
+  const auto refused = tier_of(o);
+  WaitingTier nothing(*refused);
+  for (uint32_t i = 0; i < 20; ++i) EXPECT_FALSE(nothing.get(i).ok());
+  o.password = "secret";
+  for (const char* user : {"", "default"}) {
+    o.user = user;
+    RedisStore right(o);
+    EXPECT_TRUE(right.ping().ok());
+    EXPECT_TRUE(right.put(key_of(1), record_of(1), {}).ok());
+    EXPECT_EQ(get(right, 1), Code::kOk);
+  }
+}
+
+// Writes are refused, reads go on: the store is not away.
+TEST_F(Redis, IsFull) {
+  const int port = start_redis({"--maxmemory", "4mb", "--maxmemory-policy", "noeviction"});
+  const auto tier = tier_of(patient(port));
+  WaitingTier waiting(*tier);
+  uint32_t written = 0;
+  Status status;
+  for (; written < 1000 && status.ok(); ++written) status = waiting.put(written);
+  EXPECT_EQ(status.code(), Code::kResourceExhausted) << status.to_string();
+  EXPECT_NE(status.message().find("OOM"), std::string::npos) << status.to_string();
+  for (uint32_t i = 0; i + 1 < written; ++i) EXPECT_TRUE(waiting.get(i).ok()) << i;
+  EXPECT_FALSE(waiting.put(written).ok());
+  EXPECT_TRUE(waiting.get(0).ok());
+  EXPECT_FALSE(tier->stats().away);
+  ASSERT_EQ(redis_cli(port, "config set maxmemory 0"), "OK");
+  EXPECT_TRUE(waiting.put(written).ok());
+  // A replica refuses writes likewise.
+  ASSERT_EQ(redis_cli(port, "config set min-replicas-to-write 1"), "OK");
+  EXPECT_EQ(waiting.put(0).code(), Code::kIo);
+  EXPECT_TRUE(waiting.get(0).ok());
+}
+
+TEST(RedisSlots, AreRedisOwn) {
+  EXPECT_EQ(redis_slot("123456789"), 0x31c3 % 16384);
+  EXPECT_EQ(redis_slot("a{123456789}b"), 0x31c3 % 16384);
+  EXPECT_EQ(redis_slot("{}x"), redis_slot("{}x"));
+}
+
+TEST_F(Redis, ClusterIsAStoreAndMovesSlots) {
+  const int port = start_cluster();
+  RedisOptions o = patient(port);
+  EXPECT_EQ(RedisStore({.port = start_redis(), .cluster = true}).ping().code(), Code::kFailedPrecondition);
+  o.cluster = true;
+  RedisStore store(o);
+  for (int i = 0; i < 6000 && !store.put(key_of(0), record_of(0), {}).ok(); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  check_store(store);
+  const auto tier = tier_of(o);
+  WaitingTier waiting(*tier);
+  for (uint32_t i = 0; i < 40; ++i) ASSERT_TRUE(waiting.comes([&] { return waiting.put(i); }));
+  const std::string name = "deepinfer:{" + key_of(7).hex() + "}";
+  const int slot = redis_slot(name);
+  const std::string there = redis_cli(port, fmt::format("-c get {} | wc -c", name));
+  ASSERT_GT(std::atoi(there.c_str()), 20000);
+  // The slot's node, and another one that it goes to.
+  int from = 0, to = 0;
+  for (const auto& [p, server] : servers) {
+    if (redis_cli(p, "cluster info").find("cluster_state:ok") == std::string::npos) continue;
+    const std::string keys = redis_cli(p, fmt::format("cluster getkeysinslot {} 10", slot));
+    (keys.empty() ? to : from) = p;
+  }
+  ASSERT_TRUE(from > 0 && to > 0);
+  const std::string from_id = redis_cli(from, "cluster myid"), to_id = redis_cli(to, "cluster myid");
+  ASSERT_EQ(redis_cli(to, fmt::format("cluster setslot {} importing {}", slot, from_id)), "OK");
+  ASSERT_EQ(redis_cli(from, fmt::format("cluster setslot {} migrating {}", slot, to_id)), "OK");
+  EXPECT_TRUE(waiting.get(7).ok()) << "still at the old node";
+  ASSERT_EQ(redis_cli(from, fmt::format("migrate 127.0.0.1 {} {} 0 20000", to, name)), "OK");
+  EXPECT_TRUE(waiting.get(7).ok()) << "ASK";
+  EXPECT_TRUE(waiting.put(7).ok()) << "ASK";
+  EXPECT_TRUE(waiting.get(7).ok());
+  for (const int p : {to, from}) ASSERT_EQ(redis_cli(p, fmt::format("cluster setslot {} node {}", slot, to_id)), "OK");
+  std::vector<Tier::Ticket> tickets;
+  std::vector<std::vector<std::byte>> buffers(40, std::vector<std::byte>(30000));
+  for (uint32_t i = 0; i < 40; ++i) tickets.push_back(tier->get(key_of(i), buffers[i]));
+  for (uint32_t i = 0; i < 40; ++i) EXPECT_TRUE(waiting.wait(tickets[i]).ok()) << i << ", one of them MOVED";
+  EXPECT_TRUE(waiting.put(7).ok());
+}
+
+TEST_F(Redis, LostClusterNodesAreMissesOfTheirBlocksOnly) {
+  const int port = start_cluster();
+  const auto tier = tier_of({.port = port, .cluster = true, .command_timeout_s = 0.3});
+  WaitingTier waiting(*tier);
+  for (uint32_t i = 0; i < 40; ++i) ASSERT_TRUE(waiting.comes([&] { return waiting.put(i); }));
+  int lost = servers.begin()->first;
+  if (lost == port) lost = servers.rbegin()->first;
+  std::vector<bool> here;
+  for (uint32_t i = 0; i < 40; ++i) {
+    const std::string where = redis_cli(lost, fmt::format("exists deepinfer:{{{}}}", key_of(i).hex()));
+    here.push_back(where != "1");
+  }
+  for (const int signal : {SIGSTOP, SIGKILL}) {
+    servers.at(lost).signal(signal);
+    int found = 0;
+    for (uint32_t i = 0; i < 40; ++i) {
+      if (here[i]) found += waiting.comes([&] { return waiting.get(i); });
+      else EXPECT_FALSE(waiting.get(i).ok()) << i;
+    }
+    EXPECT_EQ(found, std::ranges::count(here, true));
+  }
+}
+
+// ---- servers that lie -----------------------------------------------------------------------------------------------
+
+// A connection over loopback: ours and the liar's.
+struct Wire {
+  Wire() {
+    const int listener = ::socket(AF_INET, SOCK_STREAM, 0);
+    sockaddr_in a{.sin_family = AF_INET, .sin_port = 0, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    socklen_t size = sizeof a;
+    EXPECT_EQ(::bind(listener, reinterpret_cast<sockaddr*>(&a), size), 0);
+    EXPECT_EQ(::listen(listener, 1), 0);
+    ::getsockname(listener, reinterpret_cast<sockaddr*>(&a), &size);
+    ours = ::socket(AF_INET, SOCK_STREAM, 0);
+    EXPECT_EQ(::connect(ours, reinterpret_cast<sockaddr*>(&a), size), 0);
+    theirs = ::accept(listener, nullptr, nullptr);
+    ::close(listener);
+  }
+  ~Wire() {
+    ::close(ours);
+    ::close(theirs);
+  }
+  int ours = -1, theirs = -1;
+};
+
+std::string strange_answers(std::mt19937& rng) {
+  std::string out;
+  for (unsigned n = 1 + rng() % 4; n > 0; --n) {
+    const std::string body(rng() % 300, static_cast<char>(rng()));
+    switch (rng() % 8) {
+      case 0: out += "+OK\r\n"; break;
+      case 1: out += "$-1\r\n"; break;
+      case 2: out += "-ERR what\r\n"; break;
+      case 3: out += fmt::format("${}\r\n", rng() % 2 == 0 ? "99999999999999999999" : std::to_string(rng())); break;
+      case 4: out += std::string(rng() % 700, 'x'); break;
+      default: out += fmt::format("${}\r\n{}\r\n", body.size(), body);
+    }
+  }
+  for (unsigned n = rng() % 3; n > 0 && !out.empty(); --n) out[rng() % out.size()] ^= static_cast<char>(1 << rng() % 8);
+  if (rng() % 4 == 0) out.resize(rng() % (out.size() + 1));
+  return out;
+}
+
+TEST(RedisPipes, SurviveWhatServersSend) {
+  std::mt19937 rng(3);
+  const int rounds = std::getenv("DEEPINFER_TEST_ALL") != nullptr ? 100000 : 2000;
+  int64_t answers = 0;
+  for (int i = 0; i < rounds; ++i) {
+    const Wire wire;
+    const std::string said = strange_answers(rng);
+    ASSERT_EQ(::send(wire.theirs, said.data(), said.size(), MSG_NOSIGNAL), static_cast<ssize_t>(said.size()));
+    ::shutdown(wire.theirs, SHUT_WR);
+    RedisPipe pipe(wire.ours, 60);
+    std::array<std::byte, 200> into;
+    std::array<std::byte, 32> trailer;
+    for (int k = 0; k < 4; ++k) {
+      const bool get = rng() % 2 == 0;
+      if (get) pipe.ask_get("a");
+      else if (!pipe.ask_set("a", into, trailer, 9)) break;
+      const std::optional<RedisAnswer> a = get ? pipe.get_answer(into, trailer) : pipe.set_answer();
+      if (!a) break;
+      EXPECT_LE(a->bytes, into.size());
+      ++answers;
+    }
+  }
+  EXPECT_GT(answers, rounds / 4);
+}
+
+// One byte now and then keeps no call under way for ever.
+TEST(RedisPipes, EndAnswersThatTrickle) {
+  const Wire wire;
+  std::atomic<bool> over = false;
+  std::thread slow([&] {
+    const std::string begin = "$100000\r\n";
+    (void)!::send(wire.theirs, begin.data(), begin.size(), MSG_NOSIGNAL);
+    while (!over) {
+      (void)!::send(wire.theirs, "x", 1, MSG_NOSIGNAL);
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+  });
+  const timeval limit{.tv_sec = 0, .tv_usec = 50000};
+  ::setsockopt(wire.ours, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+  RedisPipe pipe(wire.ours, 0.05);
+  std::vector<std::byte> into(100000);
+  std::array<std::byte, 32> trailer;
+  pipe.ask_get("a");
+  EXPECT_FALSE(pipe.get_answer(into, trailer));
+  EXPECT_EQ(errno, EAGAIN);
+  over = true;
+  slow.join();
+}
+
+}  // namespace
+}  // namespace deepinfer::kv
