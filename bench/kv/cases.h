@@ -52,6 +52,31 @@ double get_rate(Tier& tier, size_t record_bytes, int count, int depth, const std
 double put_rate(Tier& tier, std::span<const std::byte> record, int count, int depth,
                 const std::function<uint64_t(int)>& block);
 
+// Values beside a ceiling that drifts, as a shared machine's does: the ceiling is measured before the first and behind
+// every turn, and each value is compared with the mean of the two around it. Reported: the median value and the median
+// of the turns' ratios.
+//
+//   Turns t;  t.ceiling(c0);  for (...) { t.value(v); t.ceiling(c); }  t.report({.bench = "kv", .name = "x"}, 1e6);
+class Turns {
+ public:
+  void ceiling(double rate) {
+    if (values_.size() > ratios_.size()) ratios_.push_back(2 * values_.back() / (before_ + rate));
+    before_ = rate;
+  }
+  void value(double rate) { values_.push_back(rate); }
+  // `line` with its value, ceiling and goal as a ratio filled in; rates are divided by `unit`.
+  void report(Line line, double unit) const {
+    line.value = median(values_) / unit;
+    line.ceiling = line.value / median(ratios_);
+    line.goal_is_ratio = true;
+    bench::report(line);
+  }
+
+ private:
+  std::vector<double> values_, ratios_;
+  double before_ = 0;
+};
+
 // A folder below build/ that is gone at the end.
 class Folder {
  public:

@@ -82,27 +82,30 @@ void host_copies(bool quick) {
     host->put(key_of(static_cast<uint64_t>(i)), records.sealed(static_cast<uint64_t>(i)), {.space = 1});
     host->poll(done);
   }
-  std::vector<double> read, checked, written, copied_out, copied_in;
+  Turns read, checked, written;
   const double all = static_cast<double>(bytes) * blocks;
-  for (unsigned turn = 0; turn < (quick ? 1 : 7); ++turn) {
+  for (unsigned turn = 0; turn <= (quick ? 1 : 7); ++turn) {
     const std::vector<uint64_t> order = shuffled(blocks, turn);
-    copied_out.push_back(all / copies.seconds(order, true));
-    read.push_back(all / tier_seconds(*host, copies, order, true));
-    checked.push_back(all / tier_seconds(stack, copies, order, true));
-    copied_in.push_back(all / copies.seconds(order, false));
-    written.push_back(all / tier_seconds(*host, copies, order, false));
-    for (int i = 0; i < blocks; ++i) {  // whole records again
-      host->put(key_of(static_cast<uint64_t>(i)), records.sealed(static_cast<uint64_t>(i)), {.space = 1});
-      host->poll(done);
+    if (turn > 0) {
+      read.value(all / tier_seconds(*host, copies, order, true));
+      checked.value(all / tier_seconds(stack, copies, order, true));
+      written.value(all / tier_seconds(*host, copies, order, false));
+      for (int i = 0; i < blocks; ++i) {  // whole records again
+        host->put(key_of(static_cast<uint64_t>(i)), records.sealed(static_cast<uint64_t>(i)), {.space = 1});
+        host->poll(done);
+      }
     }
+    const double copied_out = all / copies.seconds(order, true), copied_in = all / copies.seconds(order, false);
+    read.ceiling(copied_out);
+    checked.ceiling(copied_out);
+    written.ceiling(copied_in);
   }
-  const auto line = [](const char* name, const std::vector<double>& v, const std::vector<double>& ceiling) {
-    report({.bench = "kv", .name = name, .value = median(v) / 1e9, .unit = "GB/s", .ceiling = median(ceiling) / 1e9,
-            .ceiling_is = "memcpy of the same blocks", .goal = 0.7, .goal_is_ratio = true});
+  const auto line = [](const char* name) {
+    return Line{.bench = "kv", .name = name, .unit = "GB/s", .ceiling_is = "memcpy of the same blocks", .goal = 0.7};
   };
-  line("host_get", read, copied_out);
-  line("host_get_verified", checked, copied_out);
-  line("host_put", written, copied_in);
+  read.report(line("host_get"), 1e9);
+  checked.report(line("host_get_verified"), 1e9);
+  written.report(line("host_put"), 1e9);
 }
 
 void lookups(bool quick) {
@@ -157,19 +160,6 @@ double device_rate(IoQueue& io, int fd, std::vector<IoBuffer>& buffers, std::spa
   return static_cast<double>(order.size() * kDeviceBytes) / (wall_seconds() - begin);
 }
 
-// The rate of several pieces together.
-class Rate {
- public:
-  void add(int blocks, double rate) {
-    blocks_ += blocks;
-    time_ += blocks / rate;
-  }
-  double value() const { return blocks_ / time_; }
-
- private:
-  double blocks_ = 0, time_ = 0;
-};
-
 std::span<const uint64_t> piece_of(const std::vector<uint64_t>& order, int piece, int blocks) {
   return std::span(order).subspan(static_cast<size_t>(piece) * static_cast<size_t>(blocks),
                                   static_cast<size_t>(blocks));
@@ -208,28 +198,28 @@ void ssd(bool quick) {
   std::vector<std::byte> record(records.sealed(0).begin(), records.sealed(0).end());
   uint64_t first = 13 * segment / record.size();
   put_rate(*tier, record, static_cast<int>(first), kDepth, [](int i) { return static_cast<uint64_t>(i); });
-  std::vector<double> reads, writes, device_reads, device_writes;
-  const int turns = quick ? 1 : 5;
+  Turns reads, writes;
+  const int turns = quick ? 1 : 5, piece = blocks / kPieces;
   for (int turn = 0; turn < turns; ++turn) {
     const std::vector<uint64_t> order = shuffled(blocks, static_cast<unsigned>(turn));
-    // In small pieces by turns, since what else goes on at the device changes from second to second.
-    const int piece = blocks / kPieces;
-    Rate device_write, write, device_read, read;
+    // In small pieces, each between two of the device's own, since what else goes on there changes from second to
+    // second.
+    const auto device = [&](int p, bool write) {
+      return device_rate(*io, fd, buffers, piece_of(order, p % kPieces, piece), write);
+    };
+    writes.ceiling(device(0, true));
     for (int p = 0; p < kPieces; ++p) {
       const uint64_t base = first + static_cast<uint64_t>(p * piece);
-      device_write.add(piece, device_rate(*io, fd, buffers, piece_of(order, p, piece), true));
-      write.add(piece, put_rate(*tier, record, piece, kDepth, [&](int i) { return base + static_cast<uint64_t>(i); }));
+      writes.value(put_rate(*tier, record, piece, kDepth, [&](int i) { return base + static_cast<uint64_t>(i); }));
+      writes.ceiling(device(p + 1, true));
     }
+    reads.ceiling(device(0, false));
     for (int p = 0; p < kPieces; ++p) {
       const std::span<const uint64_t> places = piece_of(order, p, piece);
-      device_read.add(piece, device_rate(*io, fd, buffers, places, false));
-      read.add(piece, get_rate(*tier, record.size(), piece, kDepth,
-                               [&](int i) { return first + places[static_cast<size_t>(i)]; }));
+      reads.value(get_rate(*tier, record.size(), piece, kDepth,
+                           [&](int i) { return first + places[static_cast<size_t>(i)]; }));
+      reads.ceiling(device(p + 1, false));
     }
-    device_writes.push_back(device_write.value());
-    writes.push_back(write.value());
-    device_reads.push_back(device_read.value());
-    reads.push_back(read.value());
     first += static_cast<uint64_t>(blocks);
     // What has been read would be moved on while the next ones are written, which is not what is measured.
     if (turn + 1 < turns) tier->purge(0);
@@ -245,13 +235,11 @@ void ssd(bool quick) {
     times.push_back((thread_cpu_seconds() - begin) * 1e3);
   }
   ::close(fd);
-  const auto line = [](const char* name, const std::vector<double>& v, const std::vector<double>& ceiling,
-                       const char* what) {
-    report({.bench = "kv", .name = name, .value = median(v) / 1e6, .unit = "MB/s", .ceiling = median(ceiling) / 1e6,
-            .ceiling_is = what, .goal = 0.85, .goal_is_ratio = true});
+  const auto line = [](const char* name, const char* what) {
+    return Line{.bench = "kv", .name = name, .unit = "MB/s", .ceiling_is = what, .goal = 0.85};
   };
-  line("ssd_get", reads, device_reads, "128 KiB random reads of the device, O_DIRECT");
-  line("ssd_put", writes, device_writes, "128 KiB random writes of the device, O_DIRECT");
+  reads.report(line("ssd_get", "128 KiB random reads of the device, O_DIRECT"), 1e6);
+  writes.report(line("ssd_put", "128 KiB random writes of the device, O_DIRECT"), 1e6);
   report({.bench = "kv", .name = "lookup_ssd_1000_blocks", .value = median(times), .unit = "ms", .goal = 1,
           .higher_is_better = false});
 }

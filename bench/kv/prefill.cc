@@ -142,9 +142,47 @@ void report_gain(const std::string& name, const Shape& shape, const std::vector<
           .goal = goal});
 }
 
+// What tiers cost a prompt that none of them has: the same prompts without them and with them, by turns (A B B A), so
+// that what changes slowly on the machine is in both.
+void missing_prompts(Machine& bare, Machine& tiered, const Shape& shape, const std::string& name, int turns) {
+  std::vector<double> cpu, wall, cold;
+  for (int turn = 0; turn < turns; ++turn) {
+    Answer sum[2] = {};
+    for (int i = 0; i < 4; ++i) {
+      const bool with = i == 1 || i == 2;
+      const auto seed = static_cast<unsigned>(1'000'000 + 2 * turn + i / 2);
+      const Answer a = (with ? tiered : bare).run(random_tokens(shape.tokens, seed));
+      if (a.cached != 0) check_rows(shape, a, false);
+      sum[with].first_token_s += a.first_token_s;
+      sum[with].cpu_s += a.cpu_s;
+    }
+    cold.push_back(sum[0].first_token_s / 2);
+    wall.push_back(sum[1].first_token_s / sum[0].first_token_s);
+    cpu.push_back(sum[1].cpu_s / sum[0].cpu_s);
+  }
+  report({.bench = "kv",
+          .name = "missing_prompt_" + name + "_cpu",
+          .value = median(cpu),
+          .unit = "times the CPU time of the same without tiers",
+          .ceiling = 1,
+          .ceiling_is = "no tiers",
+          .goal = 1.01,
+          .goal_is_ratio = true,
+          .higher_is_better = false});
+  report({.bench = "kv",
+          .name = "missing_prompt_" + name,
+          .value = median(cold) * median(wall) * 1e3,
+          .unit = "ms",
+          .ceiling = median(cold) * 1e3,
+          .ceiling_is = "the same without tiers",
+          .goal = 1.01,
+          .goal_is_ratio = true,
+          .higher_is_better = false});
+}
+
 void prompts(const std::shared_ptr<const checkpoint::Checkpoint>& c, const Shape& shape, const std::string& name,
              int turns, double goal, double ssd_goal) {
-  std::vector<double> cold, missing, device, host, disk, waited, more_cpu;
+  std::vector<double> cold, device, host, disk, waited;
   const Folder folder("prefill");
   const auto open_ssd = [&](int turn) {
     return std::shared_ptr<Tier>(
@@ -158,17 +196,14 @@ void prompts(const std::shared_ptr<const checkpoint::Checkpoint>& c, const Shape
     const std::vector<int32_t> text = random_tokens(shape.tokens, seed), other = random_tokens(shape.tokens, seed + 1);
     std::vector<int32_t> first(text.begin(), text.begin() + shape.earlier());
     first.back() = 1;  // so that no block behind the cached ones fits
-    const Answer alone = bare.run(other);
-    cold.push_back(alone.first_token_s);
+    cold.push_back(bare.run(other).first_token_s);
     bare.run(first);
     Answer a = bare.run(text);
     check_rows(shape, a, true);
     device.push_back(a.first_token_s);
 
     tiered.run(first);
-    a = tiered.run(other);  // and takes the device's memory
-    missing.push_back(a.first_token_s);
-    more_cpu.push_back(a.cpu_s / alone.cpu_s);
+    tiered.run(other);  // takes the device's memory
     a = tiered.run(text);
     check_rows(shape, a, true);
     host.push_back(a.first_token_s);
@@ -192,24 +227,7 @@ void prompts(const std::shared_ptr<const checkpoint::Checkpoint>& c, const Shape
           .ceiling = median(disk) * 1e3,
           .ceiling_is = "all of the time to the first token: the share that reads beside computing could hide",
           .higher_is_better = false});
-  report({.bench = "kv",
-          .name = "missing_prompt_" + name + "_cpu",
-          .value = median(more_cpu),
-          .unit = "times the CPU time of the same without tiers",
-          .ceiling = 1,
-          .ceiling_is = "no tiers",
-          .goal = 1.01,
-          .goal_is_ratio = true,
-          .higher_is_better = false});
-  report({.bench = "kv",
-          .name = "missing_prompt_" + name,
-          .value = median(missing) * 1e3,
-          .unit = "ms",
-          .ceiling = median(cold) * 1e3,
-          .ceiling_is = "the same without tiers",
-          .goal = 1.01,
-          .goal_is_ratio = true,
-          .higher_is_better = false});
+  missing_prompts(bare, tiered, shape, name, turns);
 }
 
 void prefill(const std::string& name, int tokens, int turns, double goal, double ssd_goal) {

@@ -92,6 +92,14 @@ double tcp_rate(std::span<const std::byte> block, int count, size_t at_once, int
   return static_cast<double>(block.size()) * count / s;
 }
 
+double best_stream(std::span<const std::byte> block, int count) {
+  double best = 0;
+  for (const int send_bytes : {0, kPeerSendBytes}) {
+    for (const size_t at_once : {1, 32}) best = std::max(best, tcp_rate(block, count, at_once, send_bytes));
+  }
+  return best;
+}
+
 deepinfer::Status wait_put(Tier& tier, uint64_t i, std::span<const std::byte> record) {
   const Tier::Ticket ticket = tier.put(key_of(i), record, {.space = 1});
   std::array<Tier::Completion, 1> done;
@@ -134,38 +142,27 @@ void kvstore(bool quick) {
   const auto in_order = [](int i) { return static_cast<uint64_t>(i); };
   put_rate(*peers, record, kBlocks, 32, in_order);
   if (redis_server.there) put_rate(redis, record, kBlocks, 32, in_order);
-  std::vector<double> get, put, stream, redis_get;
-  for (int turn = 0; turn < (quick ? 1 : 9); ++turn) {
-    const auto best_stream = [&](int send_bytes) {
-      return std::max(tcp_rate(record, requests, 1, send_bytes), tcp_rate(record, requests, 32, send_bytes));
-    };
-    stream.push_back(std::max(best_stream(0), best_stream(kPeerSendBytes)));
-    get.push_back(get_rate(*peers, record.size(), requests, kDepth, block));
-    if (redis_server.there) redis_get.push_back(get_rate(redis, record.size(), requests, kDepth, block));
-    put.push_back(put_rate(*peers, record, requests, kDepth, block));
+  Turns get, put, over_redis;
+  for (int turn = 0; turn <= (quick ? 1 : 9); ++turn) {
+    if (turn > 0) {
+      const double get_now = get_rate(*peers, record.size(), requests, kDepth, block);
+      get.value(get_now);
+      over_redis.value(get_now);
+      put.value(put_rate(*peers, record, requests, kDepth, block));
+    }
+    const double stream = best_stream(record, requests);
+    get.ceiling(stream);
+    put.ceiling(stream);
+    if (redis_server.there) over_redis.ceiling(get_rate(redis, record.size(), requests, kDepth, block));
   }
-  const auto line = [&](const char* name, const std::vector<double>& v) {
-    report({.bench = "kv",
-            .name = name,
-            .value = median(v) / 1e6,
-            .unit = "MB/s",
-            .ceiling = median(stream) / 1e6,
-            .ceiling_is = "a TCP stream of the same blocks, the best of 1 and 32 a call, the system's and a small buffer",
-            .goal = 0.8,
-            .goal_is_ratio = true});
+  const auto line = [](const char* name, const char* what, double goal) {
+    return Line{.bench = "kv", .name = name, .unit = "MB/s", .ceiling_is = what, .goal = goal};
   };
-  line("kvstore_get", get);
-  line("kvstore_put", put);
-  if (redis_server.there) {
-    report({.bench = "kv",
-            .name = "kvstore_get_over_redis",
-            .value = median(get) / 1e6,
-            .unit = "MB/s",
-            .ceiling = median(redis_get) / 1e6,
-            .ceiling_is = "Redis behind the same interface",
-            .goal = 1,
-            .goal_is_ratio = true});
-  }
+  const char* stream_is = "a TCP stream of the same blocks, the best of 1 and 32 a call, a small and a large buffer";
+  get.report(line("kvstore_get", stream_is, 0.8), 1e6);
+  put.report(line("kvstore_put", stream_is, 0.8), 1e6);
+  if (redis_server.there)
+    over_redis.report(line("kvstore_get_over_redis", "Redis behind the same interface", 1), 1e6);
   // A long prefix: one round trip, beside one that asks for a single block.
   std::vector<BlockKey> keys;
   for (uint64_t i = 0; i < 1000; ++i) {
@@ -200,25 +197,30 @@ void redis(bool quick) {
   const int requests = quick ? 2000 : 8000;
   ThreadedTier tier(std::make_unique<RedisStore>(RedisOptions{.port = port}), {});
   put_rate(tier, record, kBlocks, 32, [](int i) { return static_cast<uint64_t>(i); });
-  std::vector<double> get, put, peer_get, peer_put;
-  for (int turn = 0; turn < (quick ? 1 : 5); ++turn) {
-    const auto block = [](int i) { return static_cast<uint64_t>(i * 617 % kBlocks); };
+  Turns get, put;
+  const auto block = [](int i) { return static_cast<uint64_t>(i * 617 % kBlocks); };
+  for (int turn = 0; turn <= (quick ? 1 : 5); ++turn) {
+    if (turn > 0) {
+      put.value(put_rate(tier, record, requests, kDepth, block));
+      get.value(get_rate(tier, record.size(), requests, kDepth, block));
+    }
     std::map<std::string, double> peer;
     for (const RedisLoad& load : kRedisLoads) {
       for (const auto& [name, rate] : redis_benchmark(port, record.size(), requests, load))
         peer[name] = std::max(peer[name], rate);
     }
-    peer_get.push_back(peer["GET"] * static_cast<double>(record.size()));
-    peer_put.push_back(peer["SET"] * static_cast<double>(record.size()));
-    put.push_back(put_rate(tier, record, requests, kDepth, block));
-    get.push_back(get_rate(tier, record.size(), requests, kDepth, block));
+    get.ceiling(peer["GET"] * static_cast<double>(record.size()));
+    put.ceiling(peer["SET"] * static_cast<double>(record.size()));
   }
-  const auto line = [](const char* name, const std::vector<double>& v, const std::vector<double>& ceiling) {
-    report({.bench = "kv", .name = name, .value = median(v) / 1e6, .unit = "MB/s", .ceiling = median(ceiling) / 1e6,
-            .ceiling_is = "redis-benchmark, the best of 8, 50, and 4 clients with 4 requests each", .goal = 0.9, .goal_is_ratio = true});
+  const auto line = [](const char* name) {
+    return Line{.bench = "kv",
+                .name = name,
+                .unit = "MB/s",
+                .ceiling_is = "redis-benchmark, the best of 8, 50, and 4 clients with 4 requests each",
+                .goal = 0.9};
   };
-  line("redis_get", get, peer_get);
-  line("redis_put", put, peer_put);
+  get.report(line("redis_get"), 1e6);
+  put.report(line("redis_put"), 1e6);
 }
 
 }  // namespace bench::kv

@@ -36,7 +36,8 @@ class RedisPipe {
   void ask_get(std::string_view name);
   bool ask_set(std::string_view name, std::span<const std::byte> record, std::span<const std::byte> trailer,
                uint32_t ttl_s);
-  // The value's last bytes go to `trailer`. kNone also for a value that is shorter. kTooLarge: more than `into` holds; the value is thrown away.
+  // The value's last bytes go to `trailer`. kNone also for a value that is shorter; kTooLarge: more than `into` holds,
+  // the value is thrown away.
   std::optional<RedisAnswer> get_answer(std::span<std::byte> into, std::span<std::byte> trailer);
   std::optional<RedisAnswer> set_answer();
   // Nothing came behind the last answer.

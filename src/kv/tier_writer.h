@@ -5,8 +5,8 @@
 //   writer.completed(completion);             // what Tier::poll gave; false: not one of these puts
 //
 // A failed put is counted and forgotten: the block is computed again when somebody wants it. Limits: in_flight_max
-// puts, each with a buffer of one record; buffers are reused once no tier holds them. Destroying the writer cancels what is in flight. One
-// thread.
+// puts, each with a buffer of one record; buffers are reused once no tier holds them. Destroying the writer cancels
+// what is in flight. One thread.
 #pragma once
 
 #include <cstddef>

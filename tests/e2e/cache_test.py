@@ -129,8 +129,8 @@ class CacheTest(unittest.TestCase):
             self.assertIn(f"There is no folder {self.shared}", text)
             self.assertFalse(os.path.exists(self.shared))
         output = os.path.join(self.home.name, "out.jsonl")
-        for args in (("--kv-remote", "redis://127.0.0.1:x"), ("--kv-remote", "redis+cluster://"), ("--kv-remote", "what"),
-                     ("--kv-ssd", "/proc/kv"), ("--kv-ssd-gb", "0")):
+        remotes = ("redis://127.0.0.1:x", "redis+cluster://", "what")
+        for args in (*(("--kv-remote", r) for r in remotes), ("--kv-ssd", "/proc/kv"), ("--kv-ssd-gb", "0")):
             text = self.run_program("generate", self.input, "-o", output, *args, code=2)
             self.assertEqual(len(text.strip().splitlines()), 1, text)
 

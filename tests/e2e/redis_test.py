@@ -20,7 +20,7 @@ def free_port():
         return s.getsockname()[1]
 
 
-@unittest.skipUnless(shutil.which("redis-server") and shutil.which("redis-cli"), "no Redis (tools/install-deps.sh --tests)")
+@unittest.skipUnless(shutil.which("redis-server") and shutil.which("redis-cli"), "no Redis here")
 class RedisTest(unittest.TestCase):
     def setUp(self):
         self.home = tempfile.TemporaryDirectory()
@@ -35,8 +35,8 @@ class RedisTest(unittest.TestCase):
 
     def start_redis(self, port, *args):
         """False where the port has become somebody else's."""
-        process = subprocess.Popen(["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", self.home.name,
-                                    *args], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        words = ["--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", self.home.name, *args]
+        process = subprocess.Popen(["redis-server", *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         self.processes.append(process)
         while process.poll() is None:
             if self.redis(port, "ping").strip() in ("PONG", "NOAUTH Authentication required."):
@@ -45,7 +45,8 @@ class RedisTest(unittest.TestCase):
         return False
 
     def redis(self, port, *words):
-        return subprocess.run(["redis-cli", "-p", str(port), *words], capture_output=True, text=True, timeout=240).stdout
+        command = ["redis-cli", "-p", str(port), *words]
+        return subprocess.run(command, capture_output=True, text=True, timeout=240).stdout
 
     def ask(self, server, question=None):
         """Cached prompt tokens; without a question, of a prompt that was never asked before."""

@@ -1,6 +1,6 @@
 // Redis servers of a test on loopback, and tiers over them.
 //
-//   TEST_F(MyTest, Case) { const int port = start_redis({"--maxmemory", "3mb"}); ... servers.at(port).signal(SIGSTOP); }
+//   TEST_F(MyTest, Case) { const int port = start_redis({"--maxmemory", "3mb"}); servers.at(port).signal(SIGSTOP); }
 #pragma once
 
 #include <gtest/gtest.h>
