@@ -53,7 +53,8 @@ class RedisTest(unittest.TestCase):
         self.asked += question is None
         text = question or f"Question number {self.asked}."
         messages = [{"role": "system", "content": text + SYSTEM}, {"role": "user", "content": text}]
-        status, body = server.post("/v1/chat/completions", {"messages": messages, "max_tokens": 4, "temperature": 0})
+        request = {"model": "deepseek-v4.1-flash", "messages": messages, "max_tokens": 4, "temperature": 0}
+        status, body = server.post("/v1/chat/completions", request)
         self.assertEqual(status, 200, body)
         answer = body["choices"][0]["message"]["content"]
         return answer, body["usage"]["prompt_tokens_details"]["cached_tokens"]

@@ -327,7 +327,7 @@ std::vector<std::byte> strange_frames(std::mt19937& rng, bool of_server) {
 TEST(Peers, ServersSurviveWhatClientsSend) {
   const auto server = start_server({.host_bytes = 1 << 20});
   std::mt19937 rng(11);
-  const int rounds = std::getenv("DEEPINFER_TEST_ALL") != nullptr ? 20000 : 300;
+  const int rounds = std::getenv("DEEPINFER_TEST_ALL") != nullptr ? 100000 : 300;
   for (int i = 0; i < rounds; ++i) {
     const int fd = dial(server->port());
     const std::vector<std::byte> bytes = strange_frames(rng, false);
