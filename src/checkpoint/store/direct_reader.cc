@@ -136,6 +136,7 @@ void DirectReader::start_some() {
     free_.pop_back();
     ahead_flying_ += job.priority != Class::kNeeded;
     bytes_flying_ += job.piece.into.size() - rest;
+    if (flying() == 1) io_->submit();  // the disk begins while the others are made ready
   }
 }
 
