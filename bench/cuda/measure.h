@@ -29,8 +29,13 @@ static __global__ void read_kernel(const uint4* p, size_t n, uint32_t* out) {
   if (x == 0x12345678) *out = x;
 }
 
-// Random words under a mask: kCodes e4m3 below 2 and any e2m1; kScales near 2^-7; kBf16 +-2^-6 .. 2^-5.
-enum class Fill { kCodes, kScales, kBf16 };
+// Random words under a mask: kCodes e4m3 below 2 and any e2m1; kScales near 2^-7; kBf16 +-2^-6 .. 2^-5. kNormal: bf16
+// that are about normally distributed, as activations are.
+enum class Fill { kCodes, kScales, kBf16, kNormal };
+static __device__ uint32_t normal_bf16(uint32_t z) {
+  const int sum = static_cast<int>((z & 255) + (z >> 8 & 255) + (z >> 16 & 255) + (z >> 24)) - 510;
+  return __float_as_uint(static_cast<float>(sum) / 148.0f) >> 16;
+}
 static __global__ void fill_kernel(uint32_t* p, size_t n, uint32_t seed, Fill kind) {
   for (size_t i = static_cast<size_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < n;
        i += static_cast<size_t>(gridDim.x) * blockDim.x) {
@@ -38,9 +43,10 @@ static __global__ void fill_kernel(uint32_t* p, size_t n, uint32_t seed, Fill ki
     z = (z ^ (z >> 15)) * 2246822519u;
     z = (z ^ (z >> 13)) * 3266489917u;
     z ^= z >> 16;
-    p[i] = kind == Fill::kScales  ? 0x76767676u + (z & 0x03030303u)
-           : kind == Fill::kCodes ? z & 0xbfbfbfbfu
-                                  : (z & 0x807f807fu) | 0x3c803c80u;
+    p[i] = kind == Fill::kScales   ? 0x76767676u + (z & 0x03030303u)
+           : kind == Fill::kCodes  ? z & 0xbfbfbfbfu
+           : kind == Fill::kNormal ? normal_bf16(z) << 16 | normal_bf16((z ^ z >> 11) * 2654435761u)
+                                   : (z & 0x807f807fu) | 0x3c803c80u;
   }
 }
 template <class T>

@@ -242,7 +242,7 @@ void test_batched(WeightFormat format, int n, int k) {
   }
   const OnDevice device(format, n, k, kCount, codes, scales);
   check::Random random(3);
-  for (int rows : {1, 5, 16, 20, 70, 200}) {
+  for (int rows : {1, 5, 16, 20, 70, 200, 300}) {
     std::vector<uint16_t> x(static_cast<size_t>(rows) * kCount * k);
     for (uint16_t& v : x) v = check::bf16_bits(static_cast<float>(random.normal()));
     check::Device<uint16_t> dx(x);
@@ -285,11 +285,17 @@ int main() {
     test_format(f, 8576, 2432);  // 512 rows: one CTA adds the quarters of K itself
     test_format(f, f == WeightFormat::kBf16 ? 24 : 1000, 2304);
   }
+  // The kernel of prefill on a GPU of 132 multiprocessors: 512 rows in tiles of 256 and (8576, above as well) of 192.
+  test_format(WeightFormat::kFp8, 8448, 256);
+  test_format(WeightFormat::kFp8, 8440, 2560);
+  test_format(WeightFormat::kFp8, 8576, 256);
   test_grouped(WeightFormat::kFp4, 256, 384);
   test_grouped(WeightFormat::kFp4, 2304, 5120);
   test_grouped(WeightFormat::kFp8, 128, 256);
   test_batched(WeightFormat::kFp8, 256, 512);
   test_batched(WeightFormat::kFp8, 1024, 4096);
+  test_batched(WeightFormat::kFp8, 4096, 384);
+  test_batched(WeightFormat::kFp8, 4096, 2560);
   test_batched(WeightFormat::kFp4, 96, 384);
   return check::verdict("linear_test");
 }

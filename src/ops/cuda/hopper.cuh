@@ -14,6 +14,13 @@ __device__ __forceinline__ uint32_t shared_address(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
 
+// The same, and the compiler keeps it in a register instead of computing it anew at every use.
+__device__ __forceinline__ uint32_t kept_shared_address(const void* p) {
+  uint32_t address = shared_address(p);
+  asm volatile("" : "+r"(address));
+  return address;
+}
+
 // Programmatic launches (launch.h): a kernel may start while the one before it still runs. wait_for_inputs() returns
 // when that one and all before it are complete; every thread calls it before it touches what others wrote, and before
 // it ends.
@@ -42,6 +49,12 @@ __device__ __forceinline__ uint32_t shared_load_word(uint32_t p) {
   asm volatile("ld.shared.u32 %0, [%1];" : "=r"(u) : "r"(p) : "memory");
   return u;
 }
+// Stores four 8 x 8 matrices of 16-bit values, transposed: lane l gives the address of row l mod 8 of matrix l / 8.
+__device__ __forceinline__ void shared_store_transposed(uint32_t p, const uint32_t (&m)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(p), "r"(m[0]), "r"(m[1]),
+               "r"(m[2]), "r"(m[3])
+               : "memory");
+}
 __device__ __forceinline__ void async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int kPending>
 __device__ __forceinline__ void async_wait() {
@@ -55,18 +68,24 @@ __device__ __forceinline__ void barrier_init(uint64_t* barrier, uint32_t arrival
 __device__ __forceinline__ void barrier_init_fence() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
+__device__ __forceinline__ void barrier_expect(uint32_t barrier, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
 __device__ __forceinline__ void barrier_expect(uint64_t* barrier, uint32_t bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
-               : "memory");
+  barrier_expect(shared_address(barrier), bytes);
 }
-__device__ __forceinline__ void barrier_arrive(uint64_t* barrier) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+__device__ __forceinline__ void barrier_arrive(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
+__device__ __forceinline__ void barrier_arrive(uint64_t* barrier) { barrier_arrive(shared_address(barrier)); }
 // One arrival at the barrier when all async_load()s of this thread so far are complete.
-__device__ __forceinline__ void barrier_arrive_after_loads(uint64_t* barrier) {
-  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
+__device__ __forceinline__ void barrier_arrive_after_loads(uint32_t barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
-__device__ __forceinline__ void barrier_wait(uint64_t* barrier, uint32_t parity) {
+__device__ __forceinline__ void barrier_arrive_after_loads(uint64_t* barrier) {
+  barrier_arrive_after_loads(shared_address(barrier));
+}
+__device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) {
   asm volatile(
       "{\n"
       ".reg .pred done;\n"
@@ -75,14 +94,19 @@ __device__ __forceinline__ void barrier_wait(uint64_t* barrier, uint32_t parity)
       "@done bra end;\n"
       "bra again;\n"
       "end:\n"
-      "}\n" ::"r"(shared_address(barrier)), "r"(parity) : "memory");
+      "}\n" ::"r"(barrier), "r"(parity) : "memory");
+}
+__device__ __forceinline__ void barrier_wait(uint64_t* barrier, uint32_t parity) {
+  barrier_wait(shared_address(barrier), parity);
 }
 // bytes: a multiple of 16; both addresses 16-byte aligned.
-__device__ __forceinline__ void bulk_load(void* to, const void* from, uint32_t bytes, uint64_t* barrier) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                   shared_address(to)),
-               "l"(from), "r"(bytes), "r"(shared_address(barrier))
+__device__ __forceinline__ void bulk_load(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+               "l"(from), "r"(bytes), "r"(barrier)
                : "memory");
+}
+__device__ __forceinline__ void bulk_load(void* to, const void* from, uint32_t bytes, uint64_t* barrier) {
+  bulk_load(shared_address(to), from, bytes, shared_address(barrier));
 }
 
 // What this thread wrote to shared memory by ordinary stores becomes visible to wgmma and bulk copies (a barrier
@@ -130,20 +154,27 @@ __device__ __forceinline__ void registers_up() {
 
 // The same copy into all CTAs of the cluster named by the bits of `ctas`, each at this address and signalling its own
 // barrier.
-__device__ __forceinline__ void bulk_load_multicast(void* to, const void* from, uint32_t bytes, uint64_t* barrier,
+__device__ __forceinline__ void bulk_load_multicast(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier,
                                                     uint16_t ctas) {
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, [%3], "
-      "%4;" ::"r"(shared_address(to)),
-      "l"(from), "r"(bytes), "r"(shared_address(barrier)), "h"(ctas)
+      "%4;" ::"r"(to),
+      "l"(from), "r"(bytes), "r"(barrier), "h"(ctas)
       : "memory");
 }
+__device__ __forceinline__ void bulk_load_multicast(void* to, const void* from, uint32_t bytes, uint64_t* barrier,
+                                                    uint16_t ctas) {
+  bulk_load_multicast(shared_address(to), from, bytes, shared_address(barrier), ctas);
+}
 // Arrives at the barrier at this address in CTA `rank` of the cluster.
-__device__ __forceinline__ void barrier_arrive_remote(uint64_t* barrier, uint32_t rank) {
+__device__ __forceinline__ void barrier_arrive_remote(uint32_t barrier, uint32_t rank) {
   asm volatile(
       "{\n.reg .b32 remote;\n"
       "mapa.shared::cluster.u32 remote, %0, %1;\n"
-      "mbarrier.arrive.shared::cluster.b64 _, [remote];\n}\n" ::"r"(shared_address(barrier)), "r"(rank) : "memory");
+      "mbarrier.arrive.shared::cluster.b64 _, [remote];\n}\n" ::"r"(barrier), "r"(rank) : "memory");
+}
+__device__ __forceinline__ void barrier_arrive_remote(uint64_t* barrier, uint32_t rank) {
+  barrier_arrive_remote(shared_address(barrier), rank);
 }
 
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
@@ -155,9 +186,12 @@ __device__ __forceinline__ void wgmma_wait() {
 
 // Shared-memory matrix without swizzle: core matrices of 8 rows x 16 bytes, 128 contiguous bytes each.
 // k_stride, row_stride: bytes between core matrices that are neighbours along K and along the rows.
-__device__ __forceinline__ uint64_t matrix_descriptor(const void* p, uint32_t k_stride, uint32_t row_stride) {
-  return static_cast<uint64_t>((shared_address(p) & 0x3ffff) >> 4) | static_cast<uint64_t>(k_stride >> 4) << 16 |
+__device__ __forceinline__ uint64_t matrix_descriptor(uint32_t p, uint32_t k_stride, uint32_t row_stride) {
+  return static_cast<uint64_t>((p & 0x3ffff) >> 4) | static_cast<uint64_t>(k_stride >> 4) << 16 |
          static_cast<uint64_t>(row_stride >> 4) << 32;
+}
+__device__ __forceinline__ uint64_t matrix_descriptor(const void* p, uint32_t k_stride, uint32_t row_stride) {
+  return matrix_descriptor(shared_address(p), k_stride, row_stride);
 }
 
 // D[16][8] += A[16][16] B[8][16]^T of one warp: the same bits as wgmma_bf16 of any width (tests/cuda/linear_test.cu).
@@ -244,6 +278,32 @@ __device__ __forceinline__ void wgmma_bf16<128>(float (&d)[64], const uint32_t (
         "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]), "+f"(d[49]),
         "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), "+f"(d[56]),
         "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(accumulate)));
+}
+
+template <>
+__device__ __forceinline__ void wgmma_bf16<192>(float (&d)[96], const uint32_t (&a)[4], uint64_t b, bool accumulate) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %101, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n192k16.f32.bf16.bf16 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, "
+      "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, "
+      "%42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, "
+      "%63, %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, "
+      "%84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+      "}, {%96, %97, %98, %99}, %100, p, 1, 1, 0;\n}\n"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+        "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
+        "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
+        "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
+        "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]),
+        "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
+        "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
+        "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63]),
+        "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67]), "+f"(d[68]), "+f"(d[69]), "+f"(d[70]), "+f"(d[71]),
+        "+f"(d[72]), "+f"(d[73]), "+f"(d[74]), "+f"(d[75]), "+f"(d[76]), "+f"(d[77]), "+f"(d[78]), "+f"(d[79]),
+        "+f"(d[80]), "+f"(d[81]), "+f"(d[82]), "+f"(d[83]), "+f"(d[84]), "+f"(d[85]), "+f"(d[86]), "+f"(d[87]),
+        "+f"(d[88]), "+f"(d[89]), "+f"(d[90]), "+f"(d[91]), "+f"(d[92]), "+f"(d[93]), "+f"(d[94]), "+f"(d[95])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(accumulate)));
 }
 

@@ -9,7 +9,7 @@ namespace deepinfer::ops::cuda {
 namespace {
 
 void dispatch(const LinearWeights& w, Problem p, const LinearOutput& y, int tokens_per_tile, int token_tiles,
-              cudaStream_t stream) {
+              cudaStream_t stream, bool wide = false) {
   p.token_tiles = token_tiles;
   p.codes = static_cast<const uint8_t*>(w.codes);
   p.scales = w.scales;
@@ -23,6 +23,7 @@ void dispatch(const LinearWeights& w, Problem p, const LinearOutput& y, int toke
   p.y = y.data;
   p.y_stride = y.stride != 0 ? y.stride : w.n;
   assert(w.format == WeightFormat::kFp8 || w.format == WeightFormat::kFp4 || w.format == WeightFormat::kBf16);
+  if (wide) return multiply_wide(y.type, tokens_per_tile, p, stream);
   tokens_per_tile <= kStreamRows ? multiply_few(w.format, y.type, tokens_per_tile, p, stream)
                                  : multiply_many(w.format, y.type, tokens_per_tile, p, stream);
 }
@@ -40,11 +41,12 @@ void linear_batched(const LinearWeights& w, int count, const void* packed, int r
   Problem p{};
   p.packed = static_cast<const uint8_t*>(packed);
   p.rows = rows;
-  const int tokens = tile_tokens(rows);
+  const int wide = w.format == WeightFormat::kFp8 ? wide_tokens(w.n, w.k, count, rows) : 0,
+            tokens = wide > 0 ? wide : tile_tokens(rows);
   p.tiles_each = (rows + tokens - 1) / tokens;
   p.group_rows = packed_rows;
   p.y_group = y_between;
-  dispatch(w, p, y, tokens, count * p.tiles_each, stream);
+  dispatch(w, p, y, tokens, count * p.tiles_each, stream, wide > 0);
 }
 
 void linear_grouped(const LinearWeights& w, const void* packed, const GroupTile* tiles, const int32_t* tile_count,

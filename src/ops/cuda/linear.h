@@ -35,7 +35,7 @@ inline constexpr int kPackedRows = 128;  // rows that lie together in packed act
 // How activations lie in memory: K in chunks of 128, columns in the order of the weight format (weights.cuh).
 struct Packing {
   WeightFormat format;
-  // rows of 2 x (k up to a multiple of 128) bytes; else [128 rows][chunk][16 groups][16 cores][8 rows][16 bytes]
+  // rows of 2 x (k up to a multiple of 128) bytes; else [128 rows][half chunk][16 groups][8 cores][8 rows][16 bytes]
   bool stream;
   bool quantise = true;  // FQ8 for FP8 and FP4 weights; false: the values as they are (wo_a, spec 4.5)
 };

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <type_traits>
 
-#include "ops/cuda/problem.cuh"
+#include "ops/cuda/many.cuh"
 
 namespace deepinfer::ops::cuda {
 namespace {
@@ -23,29 +23,6 @@ __device__ __forceinline__ bool find_tile(const Problem& p, int row_tile, int to
   t->codes = p.codes + t->group.expert * p.codes_stride;
   t->scales = p.scales + t->group.expert * p.scales_stride;
   return true;
-}
-
-// Starts the copy of one chunk of the tile's tokens to shared memory: [group][16 cores][8 rows][16 bytes], in one piece
-// where the tile does not cross packed tiles. kShare: half of it, into both CTAs of a pair.
-template <bool kShare>
-__device__ __forceinline__ void load_tokens(const uint8_t* packed, const GroupTile& t, int chunks, int chunk, int rank,
-                                            uint8_t* to, uint64_t* barrier) {
-  const int groups = (t.rows + 7) / 8, half = (groups + 1) / 2;
-  barrier_expect(barrier, groups * kGroupChunkBytes);
-  int g = kShare && rank == 1 ? half : 0;
-  const int end = kShare && rank == 0 ? half : groups;
-  while (g < end) {
-    const int at = t.first_row / 8 + g, run = min(end - g, kPackedGroups - at % kPackedGroups);
-    const uint8_t* from =
-        packed + ((static_cast<int64_t>(at / kPackedGroups) * chunks + chunk) * kPackedGroups + at % kPackedGroups) *
-                     kGroupChunkBytes;
-    if constexpr (kShare) {
-      bulk_load_multicast(to + g * kGroupChunkBytes, from, run * kGroupChunkBytes, barrier, 3);
-    } else {
-      bulk_load(to + g * kGroupChunkBytes, from, run * kGroupChunkBytes, barrier);
-    }
-    g += run;
-  }
 }
 
 // A stage's weights in shared memory: kRows rows of one chunk as stored, odd rows with neighbouring 64 bytes swapped so
@@ -149,13 +126,9 @@ __device__ __forceinline__ void multiply_half(const Operand<kFormat>& w, int hal
   wgmma_fence();
 #pragma unroll
   for (int j = 0; j < 4; ++j)
-    wgmma_bf16<kTokens>(acc, w.a[j], tokens + (4 * half + j) * (2 * kCoreBytes >> 4), !first || half + j > 0);
+    wgmma_bf16<kTokens>(acc, w.a[j], tokens + half * (kTokens / 8 * kGroupHalfBytes >> 4) + j * (2 * kCoreBytes >> 4),
+                        !first || half + j > 0);
   wgmma_commit();
-}
-
-// The same value for all threads of a warp as far as the compiler can see; without that it serialises wgmma.
-__device__ __forceinline__ int warpgroup_index() {
-  return __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / kWarpgroup, 0);
 }
 
 // The sums of a tile go through shared memory (its copies have been consumed), so that whole lines are written.
@@ -201,8 +174,7 @@ __global__ __launch_bounds__((kRowGroups + 1) * kWarpgroup, kCtas) void rows_ker
   using Weights = WeightStage<kFormat, kRows>;
   constexpr int kStageBytes = kTokenBytes + Weights::kBytes;
   const int group = warpgroup_index(), thread = threadIdx.x % kWarpgroup, warp = thread / 32, lane = thread % 32;
-  uint64_t* full = reinterpret_cast<uint64_t*>(shared + kStages * kStageBytes);
-  uint64_t* empty = full + kStages;
+  const uint32_t base = kept_shared_address(shared), full = base + kStages * kStageBytes, empty = full + kStages * 8;
   const int quarter = kCluster ? blockIdx.x % kQuarters : 0;
   const int first = kCluster ? min(p.chunks, quarter * p.quarter) : 0,
             last = kCluster ? min(p.chunks, first + p.quarter) : p.chunks;
@@ -214,8 +186,11 @@ __global__ __launch_bounds__((kRowGroups + 1) * kWarpgroup, kCtas) void rows_ker
   Tile t;
   if (!find_tile<kTokens>(p, blockIdx.x / (kCluster ? kQuarters : 1), blockIdx.y, kRows, &t)) return wait_for_inputs();
   if (threadIdx.x == 0) {
-    for (int s = 0; s < kStages; ++s)
-      barrier_init(full + s, 1 + kWarpgroup), barrier_init(empty + s, kRowGroups * 4 * (kCluster ? 1 : 2));
+    uint64_t* barriers = reinterpret_cast<uint64_t*>(shared + kStages * kStageBytes);
+    for (int s = 0; s < kStages; ++s) {
+      barrier_init(barriers + s, 1 + kWarpgroup);
+      barrier_init(barriers + kStages + s, kRowGroups * 4 * (kCluster ? 1 : 2));
+    }
     barrier_init_fence();
   }
   kCluster ? __syncthreads() : cluster_sync();
@@ -224,18 +199,22 @@ __global__ __launch_bounds__((kRowGroups + 1) * kWarpgroup, kCtas) void rows_ker
     if constexpr (kCtas == 1) registers_down<40>();
     const Producer<kFormat, kRows> producer(p.n, p.k, t.row0, thread);
     const auto issue_weights = [&](int c, int stage) {
-      producer.issue(shared_address(shared + stage * kStageBytes) + kTokenBytes, t.codes, t.scales, c, thread);
-      barrier_arrive_after_loads(full + stage);
+      producer.issue(base + stage * kStageBytes + kTokenBytes, t.codes, t.scales, c, thread);
+      barrier_arrive_after_loads(full + stage * 8);
     };
     const int early = chosen_late ? first : min(last, first + kStages);
     for (int c = first; c < early; ++c) issue_weights(c, c - first);
     if (!chosen_late) wait_for_inputs();
+    TokenCopies<!kCluster> tokens(p.packed, t.group, 2 * p.chunks, 2 * first, kCluster ? 0 : blockIdx.x % 2);
     int stage = 0, round = 0;
     for (int c = first; c < last; ++c) {
-      if (round > 0) barrier_wait(empty + stage, (round - 1) & 1);
-      if (thread == 0)
-        load_tokens<!kCluster>(p.packed, t.group, p.chunks, c, blockIdx.x % 2, shared + stage * kStageBytes,
-                               full + stage);
+      if (round > 0) barrier_wait(empty + stage * 8, (round - 1) & 1);
+      if (thread == 0) {
+        const uint32_t to = base + stage * kStageBytes;
+        barrier_expect(full + stage * 8, 2 * tokens.all);
+        tokens.start(to, full + stage * 8);
+        tokens.start(to + kTokenBytes / 2, full + stage * 8);
+      }
       if (c >= early) issue_weights(c, stage);
       if (++stage == kStages) stage = 0, ++round;
     }
@@ -250,8 +229,8 @@ __global__ __launch_bounds__((kRowGroups + 1) * kWarpgroup, kCtas) void rows_ker
   float acc[kTokens / 2], total[kTokens / 2];
 #pragma unroll
   for (int x = 0; x < kTokens / 2; ++x) acc[x] = total[x] = 0;
-  const auto release = [&](uint64_t* barrier) {  // the stage may be filled again
-    __syncwarp();                                // all lanes have read it
+  const auto release = [&](uint32_t barrier) {  // the stage may be filled again
+    __syncwarp();                               // all lanes have read it
     if (kCluster && lane == 0) barrier_arrive(barrier);
     if (!kCluster && lane < 2) barrier_arrive_remote(barrier, lane);
   };
@@ -266,10 +245,9 @@ __global__ __launch_bounds__((kRowGroups + 1) * kWarpgroup, kCtas) void rows_ker
     // between, or the compiler would wait for them every time.
     const int end = min(last, begin + step);
     for (int chunk = begin; chunk < end; ++chunk) {
-      const uint8_t* at = shared + stage * kStageBytes;
-      const uint64_t tokens = matrix_descriptor(at, kCoreBytes, kGroupChunkBytes);
-      const uint32_t weights = shared_address(at) + kTokenBytes;
-      barrier_wait(full + stage, phase);
+      const uint32_t at = base + stage * kStageBytes, weights = at + kTokenBytes;
+      const uint64_t tokens = matrix_descriptor(at, kCoreBytes, kGroupHalfBytes);
+      barrier_wait(full + stage * 8, phase);
       if constexpr (kCtas > 1) {  // registers are short, and the other CTA keeps the tensor cores busy
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
@@ -278,7 +256,7 @@ __global__ __launch_bounds__((kRowGroups + 1) * kWarpgroup, kCtas) void rows_ker
           wgmma_wait<0>();
           even.keep_alive();
         }
-        release(empty + stage);
+        release(empty + stage * 8);
         if (++stage == kStages) stage = 0, phase ^= 1;
         continue;
       }
@@ -286,7 +264,7 @@ __global__ __launch_bounds__((kRowGroups + 1) * kWarpgroup, kCtas) void rows_ker
       multiply_half<kFormat, kTokens>(even, 0, tokens, chunk == begin, acc);
       wgmma_wait<1>();
       odd.keep_alive();
-      if (chunk > begin) release(empty + (stage == 0 ? kStages - 1 : stage - 1));
+      if (chunk > begin) release(empty + (stage == 0 ? kStages - 1 : stage - 1) * 8);
       odd.template expand<kRows>(weights, place, scale_place, quad, 1, p.shifts);
       multiply_half<kFormat, kTokens>(odd, 1, tokens, false, acc);
       wgmma_wait<1>();
@@ -296,7 +274,7 @@ __global__ __launch_bounds__((kRowGroups + 1) * kWarpgroup, kCtas) void rows_ker
     if constexpr (kCtas == 1) {
       wgmma_wait<0>();
       odd.keep_alive();
-      release(empty + (stage == 0 ? kStages - 1 : stage - 1));
+      release(empty + (stage == 0 ? kStages - 1 : stage - 1) * 8);
     }
     if constexpr (kCut == Cut::kInTurn) {
 #pragma unroll

@@ -48,8 +48,9 @@ __device__ __forceinline__ void pack_chunk(uint2 u, const Packing& packing, uint
     *reinterpret_cast<uint2*>(packed + (row * chunks + chunk) * 256 + j / 2 * 64 + quad * 16 + j % 2 * 8) = {words[0],
                                                                                                              words[1]};
   } else {
-    uint8_t* to = packed + ((row / kPackedRows * chunks + chunk) * (kPackedRows / 8) + row % kPackedRows / 8) * 2048 +
-                  2 * j * 128 + row % 8 * 16 + quad * 4;
+    const int64_t half = (row / kPackedRows * chunks + chunk) * 2 + j / 4;
+    uint8_t* to =
+        packed + (half * (kPackedRows / 8) + row % kPackedRows / 8) * 1024 + j % 4 * 256 + row % 8 * 16 + quad * 4;
     *reinterpret_cast<uint32_t*>(to) = words[0];
     *reinterpret_cast<uint32_t*>(to + 128) = words[1];
   }

@@ -12,7 +12,7 @@ namespace deepinfer::ops::cuda {
 
 inline constexpr int kWarpgroup = 128;
 inline constexpr int kCoreBytes = 128;                              // 8 rows x 16 bytes
-inline constexpr int kGroupChunkBytes = kChunk / 8 * kCoreBytes;    // 8 packed rows of one chunk
+inline constexpr int kGroupHalfBytes = kChunk / 16 * kCoreBytes;    // 8 packed rows of half a chunk
 inline constexpr int kPackedGroups = kPackedRows / 8;
 inline constexpr int kQuarters = 4;
 inline constexpr int kWholeChunks = 18;                             // up to this many chunks K is not cut
@@ -92,5 +92,9 @@ void multiply_few(WeightFormat format, Output output, int tokens, const Problem&
 void multiply_few_fp4(Output output, int tokens, const Problem& p, cudaStream_t stream);
 // linear_many.cu
 void multiply_many(WeightFormat format, Output output, int tokens, const Problem& p, cudaStream_t stream);
+// linear_wide.cu: FP8 in prefill. wide_tokens(): rows of a tile, 0 where linear_many.cu is taken to be faster for
+// `count` matrices of `rows` rows each.
+int wide_tokens(int n, int k, int count, int rows);
+void multiply_wide(Output output, int tokens, const Problem& p, cudaStream_t stream);
 
 }  // namespace deepinfer::ops::cuda
