@@ -15,7 +15,6 @@ namespace {
 constexpr float kForgetOwn = 0.9f;    // of how often an answer's drafts came true
 constexpr int kManyAnswers = 16;      // in a step: of more, every fourth is enough to learn from
 constexpr int64_t kManyShare = 4;
-constexpr float kLeast = 0.05f;       // chance of a text draft that is thought of
 constexpr float kModelWeight = 2;     // of the governor's prior beside the answer's own rounds, in rounds
 constexpr int kFirstRounds = 4;       // of an answer, which the prior is made of
 constexpr int kReadyRows = 16;        // in the drafter's rings, for a round of the usual quality
@@ -74,7 +73,7 @@ const TextGuess& Speculation::guess_text(Answer& a) {
   if (!d.guessed) {
     enter_text(a);
     d.guess = chances_.guess(d.text, d.history.get(),
-                             {.most = limit_of(a), .lean = d.lean.value(), .least = fixed() ? 0 : kLeast});
+                             {.most = limit_of(a), .lean = d.lean.value(), .least = least_});
   }
   d.guessed = true;
   return d.guess;
@@ -190,6 +189,7 @@ void Speculation::learn(StepJob& job) {
   if (job.learnt) return;
   job.learnt = true;
   many_ = std::ssize(job.answers) > kManyAnswers;
+  if (!fixed()) least_ = static_cast<float>(governor_.least_chance(static_cast<int>(job.answers.size())));
   for (size_t i = 0; i < job.answers.size(); ++i) {
     stats_.turns += job.token_count[i] > 0;
     stats_.tokens += job.token_count[i];

@@ -163,6 +163,7 @@ class Speculation {
   bool drafting_now_ = false;  // drafts are in use
   bool waits_ = false, feeds_ = false, serial_ = false;
   bool many_ = false;  // answers in the last step
+  float least_ = 0;    // chance of a text draft that is thought of
   std::vector<size_t> drafting_;  // samples of the job whose answers go on and may draft
   std::vector<size_t> placing_;   // the same, in place()
   std::vector<sched::PlacedDrafts> placed_;

@@ -16,7 +16,10 @@ constexpr int64_t kMeasuredFor = 500;  // steps that this is believed without an
 constexpr int kPlainKnown = 4;         // plain steps before drafts are thought of
 constexpr int64_t kLookEvery = 16;     // steps between looks at what changes slowly
 constexpr int64_t kLookEveryMost = 64; // of many requests, where looks find nothing
-constexpr int kFewRequests = 16;       // a step; the way of more is looked at in such looks
+constexpr int kFewRequests = 2;        // a step; the way of more is looked at in such looks
+constexpr int kSerialRequests = 16;    // of more, plain steps are never planned behind the one before
+constexpr int kRowsAhead = 4;          // over which the price of a row is taken
+constexpr double kPriceShare = 0.5, kChanceLeast = 0.05, kChanceMost = 0.5;
 constexpr double kForget = 0.95;       // of the first rounds
 constexpr double kHopeful = 0.95;      // a draft of a drafter that nobody knows
 constexpr double kLoss = 1.02;         // of drafts against plain steps, that ends them
@@ -118,6 +121,13 @@ double DraftGovernor::plain_s(int requests) const {
   return scale_.value() * curve_[rows] + sample_row_.value() * requests + batch_of(requests).gap_plain.value();
 }
 
+double DraftGovernor::least_chance(int requests) const {
+  if (requests <= 0 || requests + kRowsAhead >= static_cast<int>(curve_.size())) return kChanceLeast;
+  const auto rows = static_cast<size_t>(requests);
+  const double row_s = scale_.value() * (curve_[rows + kRowsAhead] - curve_[rows]) / kRowsAhead;
+  return std::clamp(kPriceShare * row_s * requests / plain_s(requests), kChanceLeast, kChanceMost);
+}
+
 double DraftGovernor::serial_gap(int requests) const {
   const Batch& b = batch_of(requests);
   return b.gap_serial.count() >= kMeasured ? b.gap_serial.value() : b.gap_plain.value() + b.host.value();
@@ -184,6 +194,7 @@ void DraftGovernor::observe_round(int sequences, double seconds) {
   probing_ = false;
   probe_waits_ = kProbeShows;
   probe_s_ = seconds;
+  next_look_ = std::min(next_look_, steps_ + 1);
 }
 
 void DraftGovernor::learn(int kind, int judged, int accepted) {
@@ -302,7 +313,8 @@ void DraftGovernor::judge_probe() {
 }
 
 void DraftGovernor::choose_way(double plain) {
-  const double wanted = way_ == DraftWay::kPlain ? kMargin * plain : plain;
+  const bool few = static_cast<int>(requests_.size()) <= kFewRequests;
+  const double wanted = plain * (way_ == DraftWay::kPlain ? few ? kMargin : kMarginMany : few ? 1 : kMargin);
   const Value all = has_drafter() ? best(true, false) : Value();
   model_wanted_ = all.asked > 0 && all.rate > kMargin * plain;
   const Value text = best(false, false), model = has_drafter() ? best(true, true) : Value();
@@ -321,7 +333,7 @@ void DraftGovernor::choose_way(double plain) {
 
 // Steps without drafts are planned behind the one before all the same.
 bool DraftGovernor::waits(int requests) {
-  if (requests > kFewRequests) return false;
+  if (requests > kSerialRequests) return false;
   Batch& b = batch_of(requests);
   if (steps_ >= b.serial_until && steps_ - b.serial_at >= kSerialAgain && b.plain.count() >= kSerialTry) {
     b.serial_at = steps_;

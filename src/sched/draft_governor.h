@@ -14,13 +14,14 @@
 // forward() is a curve measured at start, with the machine's speed followed live; the rest is measured live.
 // Gains. The caller brings survivals: text drafts are judged in the shadow (they cost nothing to make), the drafter's
 // by what came true for the request so far, else by prior(), which is learnt from the first rounds of the requests of
-// its kind. With them the best number of rows is found, and plain steps are left only for a gain of kMargin. Probes.
-// Requests differ, so the drafter is asked once for a new request beside its first plain steps (nothing is verified):
-// if it would pay with acceptance as good as it may be, and while the probes that found nothing stay within kProbeShare
-// of the time; each of those also makes the time to the next longer. Where no new request comes, a running one is
-// probed. The drafter's rings are fed only while it is used or probed. Safety. While drafts run, what they bring is
-// compared with what was expected, and so much less (or more) is expected from then on; and with plain steps: a loss
-// ends them for a time that doubles.
+// its kind. With them the best number of rows is found, and plain steps are left only for a gain of kMargin, or
+// kMarginMany where requests are too many to be looked at in every step.
+// Probes. Requests differ, so the drafter is asked once for a new request beside its first plain steps (nothing is
+// verified): if it would pay with acceptance as good as it may be, and while the probes that found nothing stay within
+// kProbeShare of the time; each of those also makes the time to the next longer. Where no new request comes, a running
+// one is probed. The drafter's rings are fed only while it is used or probed.
+// Safety. While drafts run, what they bring is compared with what was expected, and so much less (or more) is expected
+// from then on; and with plain steps: a loss ends them for a time that doubles.
 #pragma once
 
 #include <array>
@@ -75,7 +76,7 @@ class DraftGovernor {
  public:
   static constexpr int kDraftsMax = 16;
   static constexpr int kKinds = 2;  // of requests: the caller's, such as with tools and without
-  static constexpr double kMargin = 1.02;
+  static constexpr double kMargin = 1.02, kMarginMany = 1.05;
   static constexpr double kProbeShare = 0.01;
 
   DraftGovernor(const DraftCosts& costs, const DraftGovernorLimits& limits);
@@ -93,6 +94,8 @@ class DraftGovernor {
 
   // Whether the choice to come hangs on what requests hope for: of many it is looked at now and then only.
   bool looks(int requests) const;
+  // Text drafts that are less likely to come true, beside so many requests, are far from worth a row.
+  double least_chance(int requests) const;
   void begin();
   void add(const DraftHope& hope);
   DraftChoice choose();

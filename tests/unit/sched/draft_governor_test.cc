@@ -266,7 +266,7 @@ TEST(DraftGovernor, LooksSeldomAtMany) {
   for (int i = 1; i <= 256; ++i) {
     governor.observe({.requests = 32, .rows = 32, .tokens = 32, .interval_s = 5e-3, .forward_s = 4.9e-3});
     if (governor.looks(32)) looks.push_back(i);
-    EXPECT_TRUE(governor.looks(8));
+    EXPECT_TRUE(governor.looks(2));
     governor.begin();
     for (int r = 0; r < 32; ++r) governor.add({});
     governor.choose();
