@@ -24,6 +24,7 @@
 #include "model/kv_memory.h"
 #include "model/sequence.h"
 #include "ops/cpu/cpu_ops.h"
+#include "ops/kv_layout.h"
 
 namespace {
 std::atomic<int64_t> g_heap_bytes{0};  // of this program's objects; what malloc keeps for later is none
@@ -263,7 +264,9 @@ double bare_decode(model::Model& m, int batch, int tokens) {
 
 void bundled(int batch, int tokens, int repeats) {
   auto checkpoint = std::make_shared<const checkpoint::Checkpoint>(must(checkpoint::Checkpoint::open("models/tiny")));
-  const engine::ModelExecutorOptions sizes{.context_max = 1024, .sequences_max = batch};
+  constexpr int kContext = 1024;
+  const engine::ModelExecutorOptions sizes{
+      .context_max = kContext, .sequences_max = batch, .blocks = batch * ops::KvLayout::pages_for(kContext)};
   const auto make = [&] {
     return must(engine::ModelExecutor::create(checkpoint, ops::make_cpu_ops(available_cores()), sizes));
   };
