@@ -42,17 +42,18 @@ void fill_entry(check::Random& random, Kind kind, uint8_t* record) {
 }
 
 struct Row {
-  int position;     // the window holds the last 128 positions up to it
-  int entries;      // selected
+  int position;  // the window holds the last positions up to it
+  int entries;   // selected
 };
 
-void test(const char* name, int heads, const std::vector<Row>& rows, Kind kind, uint64_t seed, double q_scale) {
+void test(const char* name, int heads, const std::vector<Row>& rows, Kind kind, uint64_t seed, double q_scale,
+          int window = kWindow, int topk = kTopk) {
   check::Random random(seed);
-  const int n = static_cast<int>(rows.size()), pages_each = 40;
+  const int n = static_cast<int>(rows.size()), pages_each = 40, ring = std::max(kRing, window);
   // A row a sequence: its own record is this step's, older ones lie in its ring.
   std::vector<SequenceRows> sequences(n);
-  std::vector<int32_t> positions, sequence, blocks, selected(static_cast<size_t>(n) * kTopk, -1), image(n, -1);
-  const int64_t slot_stride = kRing * kRecordBytes + 64, page_stride = kPageEntries * kEntryBytes + 128;
+  std::vector<int32_t> positions, sequence, blocks, selected(static_cast<size_t>(n) * topk, -1), image(n, -1);
+  const int64_t slot_stride = ring * kRecordBytes + 64, page_stride = kPageEntries * kEntryBytes + 128;
   std::vector<uint8_t> records(static_cast<size_t>(n) * kRecordBytes), slots(n * slot_stride),
       pages(static_cast<size_t>(n) * pages_each * page_stride);
   std::vector<uint16_t> q(static_cast<size_t>(n) * heads * kDim);
@@ -69,10 +70,10 @@ void test(const char* name, int heads, const std::vector<Row>& rows, Kind kind, 
     positions.push_back(rows[i].position), sequence.push_back(i);
     for (int p = 0; p < pages_each; ++p) blocks.push_back(i * pages_each + (p * 7 + 3) % pages_each);
     fill_window(random, kind, &records[static_cast<size_t>(i) * kRecordBytes]);
-    for (int r = 0; r < kRing; ++r) fill_window(random, kind, &slots[i * slot_stride + 32 + r * kRecordBytes]);
+    for (int r = 0; r < ring; ++r) fill_window(random, kind, &slots[i * slot_stride + 32 + r * kRecordBytes]);
     int entry = 0;
     for (int k = 0; k < rows[i].entries; ++k)
-      selected[static_cast<size_t>(i) * kTopk + k] = entry, entry += 1 + random.below(8);
+      selected[static_cast<size_t>(i) * topk + k] = entry, entry += 1 + random.below(8);
   }
   for (size_t p = 0; p < static_cast<size_t>(n) * pages_each; ++p) {
     for (int e = 0; e < kPageEntries; ++e) fill_entry(random, kind, &pages[p * page_stride + 64 + e * kEntryBytes]);
@@ -94,8 +95,8 @@ void test(const char* name, int heads, const std::vector<Row>& rows, Kind kind, 
   a.slots = reinterpret_cast<const std::byte*>(d_slots.p), a.pages = reinterpret_cast<const std::byte*>(d_pages.p);
   a.selected = d_selected.p, a.sink = d_sink.p, a.out = reinterpret_cast<bf16*>(d_out.p);
   a.slot_stride = slot_stride, a.ring_offset = 32, a.page_stride = page_stride, a.entry_offset = 64;
-  a.heads = heads, a.window = kWindow, a.ring_slots = kRing, a.record_bytes = kRecordBytes, a.page_shift = 7,
-  a.entry_bytes = kEntryBytes, a.topk = kTopk, a.ratio = 1;
+  a.heads = heads, a.window = window, a.ring_slots = ring, a.record_bytes = kRecordBytes, a.page_shift = 7,
+  a.entry_bytes = kEntryBytes, a.topk = topk, a.ratio = 1;
   a.scale = 1 / std::sqrt(512.0f);
 
   std::vector<uint16_t> all;
@@ -117,14 +118,14 @@ void test(const char* name, int heads, const std::vector<Row>& rows, Kind kind, 
   double worst = 0, square = 0, norm = 0;
   for (int i = 0; i < n; i += n > 12 ? n / 12 : 1) {
     std::vector<std::vector<double>> keys;
-    for (int p = std::max(0, rows[i].position - kWindow + 1); p <= rows[i].position; ++p) {
+    for (int p = std::max(0, rows[i].position - window + 1); p <= rows[i].position; ++p) {
       const uint8_t* r = p == rows[i].position ? &records[static_cast<size_t>(i) * kRecordBytes]
-                                               : &slots[(n - 1 - i) * slot_stride + 32 + p % kRing * kRecordBytes];
+                                               : &slots[(n - 1 - i) * slot_stride + 32 + p % ring * kRecordBytes];
       keys.emplace_back(kDim);
       for (int c = 0; c < kDim; ++c) keys.back()[c] = check::e4m3_value(r[c]) * std::ldexp(1.0, r[kDim + c / 32] - 127);
     }
     for (int k = 0; k < rows[i].entries; ++k) {
-      const int e = selected[static_cast<size_t>(i) * kTopk + k];
+      const int e = selected[static_cast<size_t>(i) * topk + k];
       const uint8_t* r =
           &pages[blocks[i * pages_each + e / kPageEntries] * page_stride + 64 + e % kPageEntries * kEntryBytes];
       keys.emplace_back(kDim);
@@ -188,5 +189,6 @@ int main() {
   test("few heads", 8, borders, Kind::kPlain, 5, 1.0);
   test("odd heads", 70, {{500, 400}, {3000, 512}, {10, 3}}, Kind::kPlain, 6, 1.0);
   test("many rows", 64, std::vector<Row>(300, Row{4000, 512}), Kind::kPlain, 7, 1.0);
+  test("long window", 64, {{3000, 448}, {149, 120}, {140, 3}, {128, 0}}, Kind::kPlain, 8, 1.0, 150, 448);
   return check::verdict("attend_test");
 }

@@ -16,15 +16,18 @@ namespace deepinfer::ops::cuda {
 namespace {
 
 // Bytes in shared memory.
-constexpr int kProbabilities = 0;                          // [64 heads][640 keys] bf16; before: queries [64][512]
-constexpr int kScores = kHeads * kWideKeys * 2;            // of each warpgroup; then its ring of records
-constexpr int kRecords = kScores + 2 * kKept * kScoreBytes;  // address of each key's record
-constexpr int kSums = kRecords + kWideKeys * 8;            // [tile][warp][head] sums of probabilities
-constexpr int kMaxima = kSums + 4 * kMaxTiles * kHeads * 4;  // of each head, as ordered_bits()
+constexpr int kProbabilities = 0;  // [64 heads][640 keys] bf16; before: queries [64][512], then rings of four warps
+constexpr int kQueryRings = kHeads * kDim * 2;
+constexpr int kKeptTiles = 6;                    // whose scores wait in shared memory
+constexpr int kScores = kHeads * kWideKeys * 2;  // before: queries as they are in memory; then rings of records
+constexpr int kRings = kScores + kKeptTiles * kScoreBytes;  // of the other twelve warps
+constexpr int kSumsBytes = 4 * kMaxTiles * kHeads * 4;
+constexpr int kRecords = kRings + 12 * kScoreRingBytes;  // address of each key's record
+constexpr int kSums = kRecords - kSumsBytes;             // after the rings: [tile][warp][head] sums of probabilities
+constexpr int kMaxima = kRecords + kWideKeys * 8;        // of each head, as ordered_bits()
 constexpr int kInverse = kMaxima + kHeads * 4;
 constexpr int kSharedBytes = kInverse + kHeads * 4;
-constexpr int kSlots = 3;
-static_assert(kSharedBytes <= 227 << 10 && kSlots * kSlotBytes <= kKept * kScoreBytes);
+static_assert(kSharedBytes <= 227 << 10 && kQueryRings + 4 * kScoreRingBytes <= kScores);
 
 // Orders like the float, as a signed number.
 __device__ __forceinline__ int ordered_bits(float x) {
@@ -74,33 +77,41 @@ __device__ __forceinline__ void raise_maximum(int* p, float x) {
   }
 }
 
-// Queries of 64 heads on their way into shared memory, heads that are not there as zeros: load() starts, store() ends.
-// Place 2 q + half of core e of step j of a chunk holds channel packed_column(FP4, q, j, e, half).
+// Queries of 64 heads on their way into shared memory, through a stage of it; heads that are not there as zeros. A warp
+// takes pieces of 8 heads, two of the four quarters g of channels 128 chunk + 32 q + 8 g + {0 .. 7}, by two loads (full
+// sectors) and two stores (different banks). Place 2 q + half of core e of step j of a chunk holds channel
+// packed_column(FP4, q, j, e, half).
+template <int kThreads>
 struct Queries {
-  static constexpr int kEach = kHeads * kDim / 8 / kThreads;
-  uint4 u[kEach];  // 8 channels of a head: 128 chunk + 32 q + 8 g
+  static constexpr int kEach = kHeads * kDim / 8 / kThreads, kWarps = kThreads / 32;
 
-  __device__ __forceinline__ void load(const AttendArguments& a, int row, int head0) {
+  __device__ __forceinline__ static void load(const AttendArguments& a, int row, int head0, uint8_t* stage) {
+    const int lane = threadIdx.x % 32, h = lane / 8, q = lane / 2 % 4, g = lane % 2;
 #pragma unroll
     for (int n = 0; n < kEach; ++n) {
-      const int i = n * kThreads + threadIdx.x, q = i / 8 % 4, g = i / 32 % 4, chunk = i / 128 % 4,
-                head = i / 512 * 8 + i % 8;
-      u[n] = head0 + head < a.heads
-                 ? *reinterpret_cast<const uint4*>(a.q + (static_cast<int64_t>(row) * a.heads + head0 + head) * kDim +
-                                                   128 * chunk + 32 * q + 8 * g)
-                 : uint4{};
+      const int i = n / 2 * kWarps + threadIdx.x / 32, head = i / 8 * 8 + n % 2 * 4 + h;
+      const int there = min(head0 + head, a.heads - 1);
+      async_load<16>(
+          shared_address(stage) + (i * 64 + ((n % 2 * 32 + lane) ^ (h % 2))) * 16,
+          a.q + (static_cast<int64_t>(row) * a.heads + there) * kDim + i / 2 % 4 * 128 + 32 * q + 8 * (i % 2 * 2 + g));
     }
+    async_commit();
   }
-  __device__ __forceinline__ void store(uint8_t* to) const {
+  __device__ __forceinline__ static void store(const AttendArguments& a, int head0, const uint8_t* stage, uint8_t* to) {
+    async_wait<0>();
+    __syncwarp();
+    const int lane = threadIdx.x % 32, h = lane / 4, q = lane % 4;
 #pragma unroll
     for (int n = 0; n < kEach; ++n) {
-      const int i = n * kThreads + threadIdx.x, q = i / 8 % 4, g = i / 32 % 4, chunk = i / 128 % 4;
-      const uint32_t pairs[4] = {__byte_perm(u[n].x, u[n].z, 0x5410), __byte_perm(u[n].x, u[n].z, 0x7632),
-                                 __byte_perm(u[n].y, u[n].w, 0x5410), __byte_perm(u[n].y, u[n].w, 0x7632)};
+      const int i = n / 2 * kWarps + threadIdx.x / 32, g = n % 2, head = i / 8 * 8 + h;
+      uint4 u = *reinterpret_cast<const uint4*>(stage + (i * 64 + ((h * 8 + 2 * q + g) ^ (h % 2))) * 16);
+      if (head0 + head >= a.heads) u = {};
+      const uint32_t pairs[4] = {__byte_perm(u.x, u.z, 0x5410), __byte_perm(u.x, u.z, 0x7632),
+                                 __byte_perm(u.y, u.w, 0x5410), __byte_perm(u.y, u.w, 0x7632)};
 #pragma unroll
       for (int b = 0; b < 4; ++b)
-        *reinterpret_cast<uint32_t*>(to + i / 512 * kQueryStride + (16 * chunk + 4 * g + b) * kCore + i % 8 * 16 +
-                                     q * 4) = pairs[b];
+        *reinterpret_cast<uint32_t*>(to + i / 8 * kQueryStride + (16 * (i / 2 % 4) + 4 * (i % 2 * 2 + g) + b) * kCore +
+                                     h * 16 + q * 4) = pairs[b];
     }
   }
 };
@@ -170,150 +181,159 @@ __device__ __forceinline__ void soften(int t, const float (&score)[kHeads / 2], 
   }
 }
 
-__device__ __forceinline__ Tiles make_tiles(const KeyList& list) {
-  const int entries = list.total - list.in_window, window_tiles = (list.in_window + kTile - 1) / kTile;
-  return {list.in_window, entries, window_tiles, window_tiles + (entries + kTile - 1) / kTile};
-}
-
-// The addresses of all records of the tiles. Places without a key get the record of another one of their kind: their
-// probability is 0. What the places of a thread need is loaded step by step for all of them.
-__device__ __forceinline__ void place_records(const AttendArguments& a, const KeyList& list, const Tiles& tiles,
-                                              uint64_t* records) {
+// The addresses of all records: of the window, padded to whole tiles, then of the selected entries. Places without a
+// key get the record of another one of their kind: their probability is 0. The loads that hang on each other are done
+// step by step for all places of a thread, meanwhile() after the last of them.
+template <int kThreads, class Meanwhile>
+__device__ __forceinline__ bool place_records(const AttendArguments& a, const RowKeys& list, int window_tiles,
+                                              uint64_t* records, Meanwhile meanwhile) {
   constexpr int kEach = (kWideKeys + kThreads - 1) / kThreads;
-  int entry[kEach];
-  const uint8_t* record[kEach];
+  const int first = list.limit > 0 ? list.selected[0] : -1;
+  int entry[kEach], block[kEach];
 #pragma unroll
   for (int n = 0; n < kEach; ++n) {
-    const int at = n * kThreads + threadIdx.x - tiles.window_tiles * kTile;
-    entry[n] = at >= 0 && tiles.entries > 0 ? list.selected[at < tiles.entries ? at : 0] : -1;
+    const int at = n * kThreads + threadIdx.x - window_tiles * kTile;
+    entry[n] = at >= 0 && at < list.limit ? list.selected[at] : first;
   }
+  bool fewer = first < 0 && list.limit > 0;  // were selected than could be
+#pragma unroll
+  for (int n = 0; n < kEach; ++n) {
+    fewer |= entry[n] < 0 && first >= 0;
+    if (entry[n] < 0) entry[n] = first;
+    block[n] = first < 0 ? 0 : list.block(a, entry[n]);
+  }
+  meanwhile();
 #pragma unroll
   for (int n = 0; n < kEach; ++n) {
     const int place = n * kThreads + threadIdx.x;
-    record[n] =
-        entry[n] >= 0 ? list.entry_record(a, entry[n]) : list.window_record(a, place < list.in_window ? place : 0);
+    if (place < kWideKeys)
+      records[place] = reinterpret_cast<uint64_t>(first >= 0 && place >= window_tiles * kTile
+                                                      ? list.entry_record(a, entry[n], block[n])
+                                                      : list.window_record(a, place < list.in_window ? place : 0));
   }
-#pragma unroll
-  for (int n = 0; n < kEach; ++n) {
-    const int place = n * kThreads + threadIdx.x;
-    if (place >= tiles.count * kTile) continue;
-    records[place] = reinterpret_cast<uint64_t>(record[n]);
-#pragma unroll
-    for (int i = 0; i < 5; ++i) {
-      if (i < 3 || entry[n] < 0) asm volatile("prefetch.global.L2 [%0];" ::"l"(record[n] + 128 * i));
-    }
-  }
+  return fewer;
 }
 
-template <int kSplit>
-__global__ __launch_bounds__(kThreads, 1) void attend_wide_kernel(const AttendArguments a, const Shifts shifts) {
+template <int kSplit, int kGroups>
+__global__ __launch_bounds__(kGroups* kGroup, 1) void attend_wide_kernel(const AttendArguments a) {
   extern __shared__ __align__(128) uint8_t shared[];
-  constexpr int kUnits = 2 * kSplit, kSteps = kSplit == 1 ? 4 : kSplit == 2 ? 2 : 1;
-  static_assert((kMaxTiles + kUnits - 1) / kUnits <= kKept + 1);
+  constexpr int kThreads = kGroups * kGroup, kUnits = kGroups * kSplit, kSteps = kUnits == 4 ? 2 : 1,
+                kSharers = kUnits == 8 ? 2 : 1;
+  static_assert(kUnits >= 4 && kMaxTiles - kUnits <= kKeptTiles);  // a unit's last tile stays in registers
   const int row = blockIdx.x / kSplit, rank = blockIdx.x % kSplit, head0 = blockIdx.y * kHeads;
-  const int group = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / kGroup, 0), unit = 2 * rank + group,
+  const int group = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / kGroup, 0), unit = kGroups * rank + group,
             warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) % kGroup / 32, 0);
   const int lane = threadIdx.x % 32, quad = lane % 4;
   auto* records = reinterpret_cast<uint64_t*>(shared + kRecords);
   auto* maxima = reinterpret_cast<int*>(shared + kMaxima);
+  const RowKeys list(a, row);  // of what was there before the step's first kernel
+  const int window_tiles = (list.in_window + kTile - 1) / kTile;
   wait_for_inputs();
   start_next_kernel();
-  Queries q;
-  q.load(a, row, head0);
-  const KeyList list(a, row);
-  const Tiles tiles = make_tiles(list);
-  place_records(a, list, tiles, records);
+  Queries<kThreads>::load(a, row, head0, shared + kScores);
+  const bool fewer = place_records<kThreads>(a, list, window_tiles, records,
+                                             [&] { Queries<kThreads>::store(a, head0, shared + kScores, shared); });
+  async_proxy_fence();
   if (threadIdx.x < kHeads) maxima[threadIdx.x] = ordered_bits(-1e30f);
   if constexpr (kSplit > 1) cluster_arrive();  // this CTA is there, and its maxima
-  q.store(shared);
-  async_proxy_fence();
-  __syncthreads();
+  const int entries = __syncthreads_or(fewer) ? list.entries() : list.limit;
+  const Tiles tiles{list.in_window, entries, window_tiles, window_tiles + (entries + kTile - 1) / kTile};
 
-  // Scores. A unit (warpgroup of the cluster) takes tiles unit, unit + kUnits, ..; the last of kKept + 1 stays in
+  // Scores. A unit (warpgroup of the cluster) takes tiles number unit, unit + kUnits, ..; the last one stays in
   // registers.
   const uint64_t queries = matrix_descriptor(shared, kCore, kQueryStride);
   const int key0 = 16 * warp + key_at(lane / 4),
             mine = unit < tiles.count ? (tiles.count - unit + kUnits - 1) / kUnits : 0;
+  const int ring_index = 4 * group + warp;
+  uint8_t* key_ring = shared + (ring_index < 4 ? kQueryRings + ring_index * kScoreRingBytes
+                                               : kRings + (ring_index - 4) * kScoreRingBytes);
+  KeyStream keys(records, tiles, unit, kUnits, key_ring, warp, lane);
   const float scale = a.scale * 256.0f;
   // [tile][8][thread]
-  float4* kept = reinterpret_cast<float4*>(shared + kScores + group * kKept * kScoreBytes) + threadIdx.x % kGroup;
+  float4* kept = reinterpret_cast<float4*>(shared + kScores + group * kScoreBytes) + threadIdx.x % kGroup;
   float score[kHeads / 2];
-  float top[16];
-#pragma unroll
-  for (int i = 0; i < 16; ++i) top[i] = -1e30f;
   const auto keep = [&](int n, int t) {  // scales the scores, -infinity for keys that are not there
+    float top[16];
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const bool there = tiles.there(t, key0 + 8 * h);
+    for (int i = 0; i < kHeads / 2; ++i) score[i] *= scale;
+    if (!tiles.whole(t)) {
 #pragma unroll
-      for (int i = 0; i < 16; ++i) {
-        float& x = score[i / 2 * 4 + 2 * h + i % 2];
-        x = there ? x * scale : -INFINITY;
-        top[i] = fmaxf(top[i], x);
+      for (int h = 0; h < 2; ++h) {
+        if (tiles.there(t, key0 + 8 * h)) continue;
+#pragma unroll
+        for (int i = 0; i < 16; ++i) score[i / 2 * 4 + 2 * h + i % 2] = -INFINITY;
       }
     }
-    if (n < kKept) {
+#pragma unroll
+    for (int i = 0; i < 16; ++i) top[i] = fmaxf(score[i / 2 * 4 + i % 2], score[i / 2 * 4 + 2 + i % 2]);
+    if (n + 1 < mine) {
 #pragma unroll
       for (int i = 0; i < 8; ++i)
-        kept[(n * 8 + i) * kGroup] = {score[4 * i], score[4 * i + 1], score[4 * i + 2], score[4 * i + 3]};
+        kept[(n * kGroups * 8 + i) * kGroup] = {score[4 * i], score[4 * i + 1], score[4 * i + 2], score[4 * i + 3]};
     }
-  };
-  const auto keys_of = [&](int n) { return TwoKeys(records + (unit + min(n, mine - 1) * kUnits) * kTile + key0); };
-  const int mine_window = unit < tiles.window_tiles ? (tiles.window_tiles - unit + kUnits - 1) / kUnits : 0;
-  RawKeys<false> entry[2];
-  if (mine_window < mine)
-    entry[0].load(keys_of(mine_window).record, 0, quad), entry[1].load(keys_of(mine_window).record, 1, quad);
-  if (mine_window > 0) {
-    RawKeys<true> window[2];
-    window[0].load(keys_of(0).record, 0, quad), window[1].load(keys_of(0).record, 1, quad);
-#pragma unroll 1
-    for (int n = 0; n < mine_window; ++n) {
-      score_tile<true>(keys_of(n), keys_of(min(n + 1, mine_window - 1)), window, quad, queries, shifts, score);
-      keep(n, unit + n * kUnits);
+    if constexpr (kSplit > 1) {
+      if (n == 0) cluster_wait();
     }
-  }
-#pragma unroll 1
-  for (int n = mine_window; n < mine; ++n) {
-    score_tile<false>(keys_of(n), keys_of(n + 1), entry, quad, queries, shifts, score);
-    keep(n, unit + n * kUnits);
-  }
-  if constexpr (kSplit > 1) cluster_wait();
-  if (mine > 0) {
     int at;
     const float2 best = combine_columns(top, lane, &at, [](float x, float y) { return fmaxf(x, y); });
     raise_maximum<kSplit>(maxima + 8 * at + 2 * quad, best.x);
     raise_maximum<kSplit>(maxima + 8 * at + 2 * quad + 1, best.y);
+  };
+#pragma unroll 1
+  for (int n = 0; n < mine; ++n) {
+    const int t = tiles.scored(unit + n * kUnits);
+    tiles.is_window(t) ? score_tile<true>(keys, key_ring, queries, score)
+                       : score_tile<false>(keys, key_ring, queries, score);
+    keep(n, t);
+  }
+  if constexpr (kSplit > 1) {
+    if (mine == 0) cluster_wait();
   }
   meet<kSplit>();  // nobody reads queries any more
 #pragma unroll 1
   for (int n = mine - 1; n >= 0; --n) {
-    if (n < kKept) {
+    if (n + 1 < mine) {
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
-        const float4 v = kept[(n * 8 + i) * kGroup];
+        const float4 v = kept[(n * kGroups * 8 + i) * kGroup];
         score[4 * i] = v.x, score[4 * i + 1] = v.y, score[4 * i + 2] = v.z, score[4 * i + 3] = v.w;
       }
     }
-    soften<kSplit>(unit + n * kUnits, score, shared, warp, lane);
+    soften<kSplit>(tiles.scored(unit + n * kUnits), score, shared, warp, lane);
   }
   async_proxy_fence();
 
-  // Values: the unit's channels of all keys. Ahead by two tiles.
-  using V = Values<kSteps>;
-  const bool active = kSplit < 8 || group == 0;  // 64 channels are the least
-  const int channel0 = kSplit < 8 ? unit * V::kChannels : rank * V::kChannels;
-  const uint32_t ring = shared_address(shared + kScores + group * kKept * kScoreBytes);
-  group_sync(1 + group, kGroup);  // nobody reads kept scores any more
-  if (active) V::issue(tiles, records, 0, ring, channel0), V::issue(tiles, records, 1, ring + kSlotBytes, channel0);
+  // Values: the unit's channels of all keys. The first slot is where the group kept its first scores; the last one has
+  // no place for keys of the window, so a longer window than two tiles does without.
+  using V = Values<kSteps, kSharers * kGroup>;
+  const bool active = kUnits < 16 || group == 0;  // eight units are enough
+  const int part = kUnits < 16 ? unit : rank, channel0 = (kSteps == 2 ? part : part / 2) * V::kChannels;
+  const int ring_group = group / kSharers;
+  static_assert(V::kSlotBytes <= kScoreBytes &&
+                kScores + kGroups * (kScoreBytes + V::kSlotBytes + V::kEntrySlotBytes) <= kSums);
+  const int last_slot = tiles.window_tiles > 2 ? 1 : 2;
+  const auto slot = [&](int s) {
+    return shared + kScores +
+           (s == 0   ? ring_group * kSharers * kScoreBytes
+            : s == 1 ? kGroups * kScoreBytes + ring_group * V::kSlotBytes
+                     : kGroups * (kScoreBytes + V::kSlotBytes) + ring_group * V::kEntrySlotBytes);
+  };
+  const auto meet_ring = [&] { group_sync(1 + ring_group, kSharers * kGroup); };
+  meet_ring();  // nobody of it reads kept scores any more
+  if (active) V::issue(tiles, records, 0, shared_address(slot(0)), channel0);
   meet<kSplit>();
   async_proxy_fence();
-  if (const int head = static_cast<int>(threadIdx.x) - kGroup; head >= 0 && head < kHeads) {
+  if (active && last_slot == 2) V::issue(tiles, records, 1, shared_address(slot(1)), channel0);
+  if (const int head = static_cast<int>(threadIdx.x) - (kGroups - 1) * kGroup; head >= 0 && head < kHeads) {
     const float* sums = reinterpret_cast<const float*>(shared + kSums) + head;
     float sum = 0;
-#pragma unroll 2
-    for (int t = 0; t < tiles.count; ++t) {
 #pragma unroll
-      for (int w = 0; w < 4; ++w) sum += sums[(4 * t + w) * kHeads];
+    for (int t = 0; t < kMaxTiles; t += kMaxTiles / 2) {  // many loads on their way
+      float part[kMaxTiles / 2 * 4];
+#pragma unroll
+      for (int i = 0; i < kMaxTiles / 2 * 4; ++i) part[i] = t + i / 4 < tiles.count ? sums[(4 * t + i) * kHeads] : 0.0f;
+#pragma unroll
+      for (int i = 0; i < kMaxTiles / 2 * 4; ++i) sum += part[i];
     }
     // 2^8 over the denominator.
     reinterpret_cast<float*>(shared + kInverse)[head] =
@@ -325,29 +345,27 @@ __global__ __launch_bounds__(kThreads, 1) void attend_wide_kernel(const AttendAr
 #pragma unroll
     for (int i = 0; i < kHeads / 2; ++i) acc[m][i] = 0;
   }
-  uint32_t operand[2][V::kBatch * kSteps][4];
+  uint32_t operand[2][kSteps][4];
   const uint64_t probabilities = matrix_descriptor(shared + kProbabilities, kCore, kProbabilityStride);
-  const int place = 8 * warp + lane / 4, channel = channel0 + 2 * kSteps * place;
-  const int entry_scale = channel % 256 / 16, window_scale = channel / 32;
-  int slot = 0;
+  const int first = kSteps == 2 ? 0 : part % 2 * 2, channel = channel0 + 32 * warp + lane / 4 * 4 + first;
+  const typename V::Lane mine_of{warp, lane, first, channel / 32, channel % 256 / 16};
+  int now = 0;
   const auto next_tile = [&](int t) {  // the tile is there, and the slot of the one before is free
-    async_wait<1>();
-    group_sync(1 + group, kGroup);
-    V::issue(tiles, records, t + 2, ring + (slot == 0 ? kSlots - 1 : slot - 1) * kSlotBytes, channel0);
-    const uint8_t* at = shared + kScores + group * kKept * kScoreBytes + slot * kSlotBytes;
-    slot = slot == kSlots - 1 ? 0 : slot + 1;
+    last_slot == 2 ? async_wait<1>() : async_wait<0>();
+    meet_ring();
+    V::issue(tiles, records, t + last_slot, shared_address(slot(now == 0 ? last_slot : now - 1)), channel0);
+    const uint8_t* at = slot(now);
+    now = now == last_slot ? 0 : now + 1;
     return at;
   };
 #pragma unroll 1
-  for (int t = 0; active && t < tiles.window_tiles; ++t) {
-    V::template multiply<true>(next_tile(t), place, window_scale, quad, probabilities + t * (kTile / 8) * (kCore / 16),
-                               shifts, acc, operand);
-  }
+  for (int t = 0; active && t < tiles.window_tiles; ++t)
+    V::template multiply<true>(next_tile(t), mine_of, moved(probabilities, t * (kTile / 8) * (kCore / 16)), acc,
+                               operand);
 #pragma unroll 1
-  for (int t = tiles.window_tiles; active && t < tiles.count; ++t) {
-    V::template multiply<false>(next_tile(t), place, entry_scale, quad, probabilities + t * (kTile / 8) * (kCore / 16),
-                                shifts, acc, operand);
-  }
+  for (int t = tiles.window_tiles; active && t < tiles.count; ++t)
+    V::template multiply<false>(next_tile(t), mine_of, moved(probabilities, t * (kTile / 8) * (kCore / 16)), acc,
+                                operand);
   wgmma_wait<0>();
   keep_alive(operand[0]);
   keep_alive(operand[1]);
@@ -362,14 +380,12 @@ __global__ __launch_bounds__(kThreads, 1) void attend_wide_kernel(const AttendAr
 #pragma unroll
     for (int m = 0; m < kSteps; ++m) {
       const int at = i / 2 * 4 + i % 2;
-      const __nv_bfloat162 pair(rounded(list.total == 0 ? 0.0f : acc[m][at] * inverse[head]),
-                                rounded(list.total == 0 ? 0.0f : acc[m][at + 2] * inverse[head]));
+      const __nv_bfloat162 pair(rounded(tiles.count == 0 ? 0.0f : acc[m][at] * inverse[head]),
+                                rounded(tiles.count == 0 ? 0.0f : acc[m][at + 2] * inverse[head]));
       out[m] = *reinterpret_cast<const uint32_t*>(&pair);
     }
     bf16* to = a.out + (static_cast<int64_t>(row) * a.heads + head0 + head) * kDim + channel;
-    if constexpr (kSteps == 4) {
-      *reinterpret_cast<uint4*>(to) = {out[0], out[1], out[2], out[3]};
-    } else if constexpr (kSteps == 2) {
+    if constexpr (kSteps == 2) {
       *reinterpret_cast<uint2*>(to) = {out[0], out[1]};
     } else {
       *reinterpret_cast<uint32_t*>(to) = out[0];
@@ -377,12 +393,12 @@ __global__ __launch_bounds__(kThreads, 1) void attend_wide_kernel(const AttendAr
   }
 }
 
-template <int kSplit>
+template <int kSplit, int kGroups>
 void launch(const AttendArguments& a, int rows, cudaStream_t stream) {
-  cudaFuncSetAttribute(attend_wide_kernel<kSplit>, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
+  cudaFuncSetAttribute(attend_wide_kernel<kSplit, kGroups>, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(rows * kSplit), static_cast<unsigned>((a.heads + kHeads - 1) / kHeads));
-  config.blockDim = dim3(kThreads);
+  config.blockDim = dim3(kGroups * kGroup);
   config.dynamicSmemBytes = kSharedBytes;
   config.stream = stream;
   cudaLaunchAttribute attributes[2]{};
@@ -393,17 +409,17 @@ void launch(const AttendArguments& a, int rows, cudaStream_t stream) {
   attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
   config.attrs = attributes;
   config.numAttrs = kSplit > 1 ? 2 : 1;
-  cudaLaunchKernelEx(&config, attend_wide_kernel<kSplit>, a, Shifts{});
+  cudaLaunchKernelEx(&config, attend_wide_kernel<kSplit, kGroups>, a);
 }
 
 }  // namespace
 
 void attend_wide(const AttendArguments& a, int rows, cudaStream_t stream) {
   const int blocks = rows * ((a.heads + kHeads - 1) / kHeads);
-  if (blocks <= 16) return launch<8>(a, rows, stream);
-  if (blocks <= 32) return launch<4>(a, rows, stream);
-  if (blocks <= 64) return launch<2>(a, rows, stream);
-  launch<1>(a, rows, stream);
+  if (blocks <= 16) return launch<8, 2>(a, rows, stream);
+  if (blocks <= 32) return launch<4, 2>(a, rows, stream);
+  if (blocks <= 64) return launch<2, 4>(a, rows, stream);
+  launch<1, 4>(a, rows, stream);
 }
 
 }  // namespace deepinfer::ops::cuda
