@@ -93,7 +93,6 @@ class Offload(unittest.TestCase):
         self.assertEqual(snapshot(model), files)
         self.assertEqual(snapshot(self.home), {})
 
-    @unittest.skipIf(SANITIZED, "memory is counted otherwise")
     def test_a_kill_leaves_nothing_behind(self):
         code, expected, err = self.run_program(BUNDLED, "--max-tokens", "40")
         self.assertEqual(code, 0, err)
@@ -105,7 +104,6 @@ class Offload(unittest.TestCase):
         self.assertEqual(out, expected[1:])  # the first byte has been read
         self.assertRegex(err.decode(), SOME_READ)
 
-    @unittest.skipIf(SANITIZED, "memory is counted otherwise")
     def test_a_file_cut_at_work_is_a_clear_error(self):
         model = pathlib.Path(self.scratch.name) / "model"
         shutil.copytree(BUNDLED, model)
