@@ -58,6 +58,7 @@ osd_pool_default_min_size = 1
 mon_allow_pool_size_one = true
 mon_allow_pool_delete = true
 mon_max_pg_per_osd = 1000
+mon_data_avail_crit = 0
 mon_osd_min_down_reporters = 1
 mon_osd_min_up_ratio = 0
 mon_osd_min_in_ratio = 0
