@@ -331,6 +331,10 @@ bool PeerServer::Impl::on_get(Connection& c, std::span<const PeerKey> keys) {
 void PeerServer::Impl::on_put(Connection& c, const PeerHeader& h) {
   ++counted.puts;
   std::shared_ptr<PeerBytes> record = std::move(c.body);
+  if (h.bytes == 0 || !record) {  // a body that was never there, or an earlier frame's
+    ++counted.puts_refused;
+    return answer(c, PeerOp::kDone, h.id, h.key, Code::kDataLoss);
+  }
   const PutInfo info{.space = h.space, .ttl_s = static_cast<double>(h.ttl_s)};
   Status status = record_is_whole(*record) ? Status() : Status(Code::kDataLoss, "");
   if (status.ok()) {

@@ -324,6 +324,32 @@ std::vector<std::byte> strange_frames(std::mt19937& rng, bool of_server) {
   return out;
 }
 
+TEST(Peers, APutWithoutABodyIsRefused) {
+  const auto server = start_server();
+  const int fd = dial(server->port());
+  std::vector<std::byte> out;
+  append(&out, {.op = PeerOp::kAuth}, {}, true);
+  append(&out, {.op = PeerOp::kPut, .id = 7, .key = key_of(1)}, {}, true);
+  append(&out, {.op = PeerOp::kErase, .id = 8, .count = 0}, {}, true);
+  append(&out, {.op = PeerOp::kPut, .id = 9, .key = key_of(1)}, {}, true);
+  ASSERT_EQ(::send(fd, out.data(), out.size(), MSG_NOSIGNAL), static_cast<ssize_t>(out.size()));
+  std::vector<std::byte> in(kPeerHeaderBytes + kPeerChallengeBytes + 4 * kPeerHeaderBytes);
+  for (size_t n = 0; n < in.size();) {
+    const ssize_t got = ::recv(fd, in.data() + n, in.size() - n, 0);
+    if (got < 0 && errno == EAGAIN) continue;
+    ASSERT_GT(got, 0);
+    n += static_cast<size_t>(got);
+  }
+  ::close(fd);
+  for (const auto& [at, id] : {std::pair(3, 7u), std::pair(1, 9u)}) {
+    const auto head = std::span(in).last(static_cast<size_t>(at) * kPeerHeaderBytes).first<kPeerHeaderBytes>();
+    const Result<PeerHeader> h = decode_peer_header(head);
+    ASSERT_TRUE(h.ok());
+    EXPECT_EQ(h->id, id);
+    EXPECT_EQ(h->status, Code::kDataLoss);
+  }
+}
+
 TEST(Peers, ServersSurviveWhatClientsSend) {
   const auto server = start_server({.host_bytes = 1 << 20});
   std::mt19937 rng(11);
