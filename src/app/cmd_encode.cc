@@ -200,6 +200,8 @@ int encode(const EncodeFlags& flags) {
     fmt::print(stderr, "{}\n", recipe::error_body(protocol, *error));
     return kExitBadInput;
   }
+  if (e.request.completion && !e.request.completion->prompt_ids.empty())
+    return fail("prompt is a list of token ids: there is nothing to encode.");
   e.prompt = recipe::render_request(e.request);
   if (const Status status = tokenize(flags, e); !status.ok()) return fail(status.message());
   if (flags.json) {

@@ -95,6 +95,7 @@ struct RequestOptions {
 // What the completions endpoint continues or fills (spec 12).
 struct Completion {
   std::string prompt;
+  std::vector<int32_t> prompt_ids;  // in place of the text, as they are; not checked against a vocabulary
   std::optional<std::string> suffix;
   bool echo = false;  // the answer begins with the prompt
 };

@@ -18,18 +18,9 @@ class CompletionsReader : public RequestReader {
         !read_stream_options(body)) {
       return false;
     }
-    // Several clients send one text as a list.
-    if (Json* list = body.find("prompt"); list != nullptr && list->is_array()) {
-      JsonArray& texts = list->as_array();
-      if (texts.size() != 1 || !texts[0].is_string()) {
-        return fail(root_ / "prompt", "A list of prompts must hold exactly one text here; send a request for each.");
-      }
-      Json only = std::move(texts[0]);
-      *list = std::move(only);
-    }
     Completion c;
     std::optional<int64_t> logprobs;
-    if (!read(body, root_, "prompt", c.prompt, true) || !read(body, root_, "suffix", c.suffix) ||
+    if (!read_prompt(body, c) || !read(body, root_, "suffix", c.suffix) ||
         !read(body, root_, "echo", c.echo) || !read(body, root_, "logprobs", logprobs)) {
       return false;
     }
@@ -38,10 +29,33 @@ class CompletionsReader : public RequestReader {
     }
     if (c.echo && (c.suffix || logprobs))
       return fail(root_ / "echo", "echo cannot be used together with suffix or logprobs");
+    if (c.suffix && !c.prompt_ids.empty()) return fail(root_ / "suffix", "suffix needs a prompt that is a text");
     out_.inference.logprobs = logprobs.has_value();
     if (logprobs) out_.inference.top_logprobs = static_cast<int>(*logprobs);
     out_.completion = std::move(c);
     return true;
+  }
+
+  // A text or token ids; either may stand alone in a list, as several clients send it.
+  bool read_prompt(Json& body, Completion& c) {
+    const Json* prompt = body.find("prompt");
+    if (prompt == nullptr || !prompt->is_array()) return read(body, root_, "prompt", c.prompt, true);
+    const bool one = prompt->as_array().size() == 1;
+    if (one && prompt->as_array()[0].is_string()) {
+      c.prompt = prompt->as_array()[0].as_string();
+      return true;
+    }
+    const JsonArray& ids = (one && prompt->as_array()[0].is_array() ? prompt->as_array()[0] : *prompt).as_array();
+    for (const Json& item : ids) {
+      const auto id = item.is_integer() ? item.to_int64() : std::nullopt;
+      if (!id || *id < 0 || *id > INT32_MAX) {
+        return fail(root_ / "prompt",
+                    "prompt must be one text or one list of token ids, or a list of one of them; send a request for "
+                    "each prompt.");
+      }
+      c.prompt_ids.push_back(static_cast<int32_t>(*id));
+    }
+    return !c.prompt_ids.empty() || fail(root_ / "prompt", "prompt is an empty list");
   }
 };
 

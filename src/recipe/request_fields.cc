@@ -151,7 +151,7 @@ constexpr RequestField kFields[] = {
     {M, "betas", kIgnored, ""},
 
     {F, "model", kHonoured, "compared exactly with the served names"},
-    {F, "prompt", kHonoured, "a string, or a list of one"},
+    {F, "prompt", kHonoured, "a text or a list of token ids; either may be the only item of a list"},
     {F, "suffix", kHonoured, "fill in the middle"},
     {F, "echo", kHonoured, "not with suffix or logprobs"},
     {F, "logprobs", kHonoured, "0 to 20"},

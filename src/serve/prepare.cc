@@ -1,6 +1,7 @@
 #include "serve/prepare.h"
 
 #include "engine/api_request.h"
+#include "recipe/logprobs.h"
 #include "recipe/render.h"
 #include "serve/service.h"
 
@@ -16,6 +17,15 @@ ApiError internal_error(const Status& status) {
 void read_engine_options(const Service& service, Prepared& p) {
   engine::read_api_request(p.request, service.specials, &p.engine, &p.constraint);
   p.engine.timeout_s = service.config.limits->request_timeout_s;
+}
+
+std::string echo_of(const Service& service, const recipe::Request& request) {
+  std::string text = request.completion->prompt;
+  for (const int32_t id : request.completion->prompt_ids) {
+    const recipe::OutputToken token = service.vocabulary.at(id);
+    if (token.kind != recipe::TokenKind::kSilent) text += token.bytes;
+  }
+  return recipe::printable(text);
 }
 
 }  // namespace
@@ -35,6 +45,12 @@ std::optional<ApiError> parse_api_request(const Service& service, recipe::Protoc
 std::optional<ApiError> prepare_prompt(const Service& service, std::string_view owner, Prepared& p) {
   p.scope = owner;
   if (!p.request.user_id.empty()) p.scope.append("\n").append(p.request.user_id);
+  Result<std::vector<int32_t>> ids = engine::prompt_token_ids(p.request, service.tokenizer.vocab_size());
+  if (!ids.ok()) return ApiError{.status = 400, .message = ids.status().message(), .param = "prompt"};
+  if (!ids.value().empty()) {
+    p.engine.prompt = std::move(ids).value();
+    return std::nullopt;
+  }
   const recipe::Prompt prompt = recipe::render_request(p.request);
   for (const recipe::ImageRef& at : prompt.images) {
     p.images.push_back(std::move(p.request.conversation.messages[at.message].content.images[at.image]));
@@ -64,7 +80,7 @@ std::optional<ApiError> prepare(const Service& service, recipe::Protocol protoco
   if (service.config.policies.separate_usage) p.answer.usage_chunk = recipe::UsageChunk::kSeparate;
   p.answer.created = service.now();
   p.answer.now = [&service] { return service.now(); };
-  if (p.request.completion && p.request.completion->echo) p.answer.completion_prefix = p.request.completion->prompt;
+  if (p.request.completion && p.request.completion->echo) p.answer.completion_prefix = echo_of(service, p.request);
   return std::nullopt;
 }
 

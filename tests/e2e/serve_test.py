@@ -105,6 +105,27 @@ class ServeTest(unittest.TestCase):
             self.assertEqual(response.status, 404)
             self.assertIn("/v1/embeddings", json.loads(text)["error"]["message"])
 
+    def test_completions_take_token_ids_as_they_are(self):
+        with Serving() as server:
+            text = "Once upon a time"
+            ids = [0] + json.loads(server.request("POST", "/v1/tokenize", {"prompt": text})[1])["tokens"]
+            more = {"model": "deepseek-v4.1-flash", "max_tokens": 8, "temperature": 0, "echo": True}
+
+            def complete(prompt):
+                response, body = server.request("POST", "/v1/completions", {**more, "prompt": prompt})
+                return response.status, json.loads(body)
+
+            status, of_text = complete(text)
+            self.assertEqual(status, 200, of_text)
+            for prompt in (ids, [ids]):
+                status, of_ids = complete(prompt)
+                self.assertEqual(status, 200, of_ids)
+                self.assertEqual(of_ids["choices"], of_text["choices"])
+                self.assertEqual(of_ids["usage"]["prompt_tokens"], len(ids))
+            status, refused = complete([0, 1 << 20])
+            self.assertEqual((status, refused["error"]["param"]), (400, "prompt"))
+            self.assertIn("prompt[1]", refused["error"]["message"])
+
     def test_refuses_other_machines_without_keys(self):
         done = subprocess.run([PROGRAM, "serve", "--host", "0.0.0.0"], capture_output=True, text=True, timeout=WAIT_S)
         self.assertEqual(done.returncode, 2)

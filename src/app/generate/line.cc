@@ -143,6 +143,8 @@ Status LineReader::read_prompt(const recipe::Request& request, const Json& body,
   if (is_set(body.find("token_ids"))) {
     return read_ids(body, "token_ids", options_.vocab_size, &ids);
   }
+  DI_ASSIGN_OR_RETURN(ids, engine::prompt_token_ids(request, options_.vocab_size));
+  if (!ids.empty()) return Status();
   const recipe::Prompt prompt = recipe::render_request(request);
   if (!prompt.images.empty()) return Status(Code::kUnsupported, "Images are not possible in a batch file yet.");
   DI_ASSIGN_OR_RETURN(recipe::EncodedPrompt encoded, encoder_->encode(prompt));

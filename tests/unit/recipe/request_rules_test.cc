@@ -1,6 +1,7 @@
 // Rules of the request converters that the fixtures leave open: error paths, limits, and what goes beyond the service.
 #include <algorithm>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "base/file.h"
@@ -453,6 +454,19 @@ TEST(CompletionsRequest, FillsOrContinues) {
   EXPECT_EQ(prompt.text, "<｜begin▁of▁sentence｜><｜fim▁begin｜>q<｜fim▁hole｜><｜fim▁end｜><｜fim▁end｜>");
   EXPECT_EQ(prompt.specials.size(), 4u);
   EXPECT_EQ(render_request(accepted(F, body(F, ""))).text, "<｜begin▁of▁sentence｜>q");
+}
+
+TEST(CompletionsRequest, TakesTokenIdsAndListsOfOne) {
+  const auto with = [](std::string_view prompt) { return fmt::format(R"({{"model":"m","prompt":{}}})", prompt); };
+  EXPECT_EQ(accepted(F, with(R"(["q"])")).completion->prompt, "q");
+  for (const char* ids : {"[3,0,7]", "[[3,0,7]]"})
+    EXPECT_EQ(accepted(F, with(ids)).completion->prompt_ids, (std::vector<int32_t>{3, 0, 7})) << ids;
+  for (const char* bad : {"[]", "[[]]", R"(["a","b"])", "[[1],[2]]", "[1,\"a\"]", "[1.5]", "[-1]", "[4294967296]", "[null]", "7"}) {
+    const auto error = refusal(F, with(bad));
+    ASSERT_TRUE(error) << bad;
+    EXPECT_EQ(error->param, "prompt") << bad;
+  }
+  EXPECT_EQ(refusal(F, R"({"model":"m","prompt":[1],"suffix":"x"})")->param, "suffix");
 }
 
 }  // namespace
