@@ -1,13 +1,12 @@
-"""The official Python clients against `deepinfer serve` with the bundled model: chat, streams, a full tool loop,
-structured output, state, token counts, typed errors. The clients are installed below build/; skipped where they cannot
-be had."""
+"""OpenAI's official Python client against `deepinfer serve` with the bundled model: chat, responses, streams, full tool
+loops, structured output, state, token counts, typed errors; keys with Anthropic's as well. The clients are installed
+below build/; skipped where they cannot be had."""
 
 import asyncio
 import json
 import pathlib
 import subprocess
 import sys
-import time
 import tempfile
 import unittest
 
@@ -17,58 +16,24 @@ import sdk_install  # noqa: E402
 try:
     import anthropic
     import openai
-    import pydantic
 except ImportError:
     sdk_install.enter_python(__file__)
 
-from program import PROGRAM, SANITIZED  # noqa: E402
+from clients_case import CITY, WEATHER, RESULT, QUESTION, ROSA, OFF, Person, user, start_server  # noqa: E402
+from program import PROGRAM  # noqa: E402
 from server import Server  # noqa: E402
-
-CITY = {
-    "type": "object",
-    "properties": {
-        "city": {"type": "string", "description": "The name of the city"},
-        "unit": {"type": "string", "enum": ["celsius", "fahrenheit"]},
-    },
-    "required": ["city"],
-}
-WEATHER = {
-    "type": "function",
-    "function": {"name": "get_weather", "description": "Get the current weather for a city.", "parameters": CITY},
-}
-WEATHER_BLOCK = {"name": "get_weather", "description": "Get the current weather for a city.", "input_schema": CITY}
-RESULT = '{"temperature": 18, "unit": "celsius", "condition": "sunny"}'
-QUESTION = "What is the weather in Paris?"
-ROSA = "Put this into JSON with the keys name, age, city: My name is Rosa. I live in Lisbon. I am 34 years old."
-OFF = {"thinking": {"type": "disabled"}}
-GREEDY = {"temperature": 0}  # not a parameter of this version of the anthropic client
-
-
-class Person(pydantic.BaseModel):
-    model_config = pydantic.ConfigDict(extra="forbid")
-    name: str
-    age: int
-    city: str
 
 
 def setUpModule():
-    global server, client, claude, MODEL
-    if SANITIZED:
-        raise unittest.SkipTest("needs a build without sanitizers")
-    server = Server("--context", "32768")
+    global server, client, MODEL
+    server = start_server()
     client = openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0, timeout=240)
-    claude = anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0, timeout=240)
     MODEL = client.models.list().data[0].id
 
 
 def tearDownModule():
     client.close()
-    claude.close()
     server.stop()
-
-
-def user(text):
-    return [{"role": "user", "content": text}]
 
 
 class OpenAiTest(unittest.TestCase):
@@ -246,10 +211,13 @@ class OpenAiTest(unittest.TestCase):
             answer.choices[0].text,
         )
 
-    def test_a_prompt_may_be_a_list_of_one(self):
+    def test_a_prompt_may_be_token_ids_or_a_list_of_one(self):
         ask = lambda prompt: client.completions.create(model=MODEL, prompt=prompt, max_tokens=8, temperature=0)
-        self.assertEqual(ask(["Once upon a time"]).choices[0].text, ask("Once upon a time").choices[0].text)
-        for several in (["a", "b"], [], [1, 2], [[1, 2]]):
+        text = ask("Once upon a time").choices[0].text
+        ids = [0] + client.post("/tokenize", body={"prompt": "Once upon a time"}, cast_to=object)["tokens"]
+        for prompt in (["Once upon a time"], ids, [ids]):
+            self.assertEqual(ask(prompt).choices[0].text, text)
+        for several in (["a", "b"], [], [[1], [2]], ["a", 1], [1 << 20]):
             with self.assertRaises(openai.BadRequestError) as caught:
                 ask(several)
             self.assertEqual(caught.exception.param, "prompt")
@@ -425,136 +393,6 @@ class ResponsesTest(unittest.TestCase):
             self.respond(temperature=9)
         with self.assertRaises((openai.NotFoundError, openai.BadRequestError)):
             self.respond(previous_response_id="resp_none")
-
-
-class AnthropicTest(unittest.TestCase):
-    maxDiff = None
-
-    def message(self, text="How do I make tea?", **more):
-        return claude.messages.create(
-            **{
-                "model": MODEL,
-                "max_tokens": 200,
-                "messages": user(text),
-                "extra_body": GREEDY,
-                "thinking": {"type": "disabled"},
-                **more,
-            }
-        )
-
-    def test_message_and_stream(self):
-        whole = self.message()
-        self.assertEqual((whole.type, whole.role, whole.stop_reason), ("message", "assistant", "end_turn"))
-        self.assertIn("water", whole.content[0].text)
-        with claude.messages.stream(
-            model=MODEL,
-            max_tokens=200,
-            messages=user("How do I make tea?"),
-            extra_body=GREEDY,
-            thinking={"type": "disabled"},
-        ) as events:
-            text = "".join(events.text_stream)
-            final = events.get_final_message()
-        self.assertEqual((text, final.content[0].text, final.stop_reason), (whole.content[0].text,) * 2 + ("end_turn",))
-        self.assertEqual(final.usage.output_tokens, whole.usage.output_tokens)
-        self.assertEqual(self.message(max_tokens=4).stop_reason, "max_tokens")
-        stop = whole.content[0].text.split()[3]
-        cut = self.message(stop_sequences=[stop])
-        self.assertEqual((cut.stop_reason, cut.stop_sequence), ("stop_sequence", stop))
-
-    def test_thinking(self):
-        answer = self.message(
-            "Please tell me a short story about a storm. End with the moral.",
-            thinking={"type": "enabled", "budget_tokens": 1024},
-            max_tokens=2000,
-        )
-        self.assertEqual([block.type for block in answer.content], ["thinking", "text"])
-        again = self.message(
-            "unused",
-            messages=[*user("Tell me a story."), {"role": "assistant", "content": answer.content}, *user("Thank you!")],
-        )
-        self.assertEqual(again.stop_reason, "end_turn")  # a thinking block comes back unchanged
-
-    def test_tool_loop(self):
-        first = self.message(QUESTION, tools=[WEATHER_BLOCK])
-        call = next(b for b in first.content if b.type == "tool_use")
-        self.assertEqual((first.stop_reason, call.name, call.input["city"]), ("tool_use", "get_weather", "Paris"))
-        with claude.messages.stream(
-            model=MODEL,
-            max_tokens=200,
-            messages=user(QUESTION),
-            tools=[WEATHER_BLOCK],
-            extra_body=GREEDY,
-            thinking={"type": "disabled"},
-        ) as events:
-            streamed = events.get_final_message()
-        self.assertEqual(
-            [(b.name, b.input) for b in streamed.content if b.type == "tool_use"], [(call.name, call.input)]
-        )
-        last = self.message(
-            "unused",
-            tools=[WEATHER_BLOCK],
-            messages=[
-                *user(QUESTION),
-                {"role": "assistant", "content": first.content},
-                {"role": "user", "content": [{"type": "tool_result", "tool_use_id": call.id, "content": RESULT}]},
-            ],
-        )
-        self.assertEqual(last.stop_reason, "end_turn")
-        self.assertIn("18", last.content[0].text)
-
-    def test_structured_output(self):
-        answer = self.message(
-            ROSA, output_config={"format": {"type": "json_schema", "schema": Person.model_json_schema()}}
-        )
-        self.assertEqual(Person.model_validate_json(answer.content[0].text), Person(name="Rosa", age=34, city="Lisbon"))
-        parsed = claude.messages.parse(
-            model=MODEL,
-            max_tokens=200,
-            messages=user(ROSA),
-            output_format=Person,
-            extra_body=GREEDY,
-            thinking={"type": "disabled"},
-        )
-        self.assertEqual(parsed.parsed_output, Person(name="Rosa", age=34, city="Lisbon"))
-
-    def test_models_and_request_ids(self):
-        page = claude.models.list()
-        self.assertEqual([m.type for m in page.data], ["model"])
-        self.assertEqual(claude.models.retrieve(page.data[0].id).display_name, page.data[0].id)
-        self.assertLess(abs(page.data[0].created_at.timestamp() - time.time()), 3600)
-        with self.assertRaises(anthropic.NotFoundError) as caught:
-            claude.models.retrieve("none")
-        self.assertTrue(caught.exception.request_id.startswith("req_"))
-        message = claude.messages.create(model=MODEL, max_tokens=2, messages=user("Hello"))
-        self.assertTrue(message._request_id.startswith("req_"))
-
-    def test_token_count_is_what_is_billed(self):
-        for request in (
-            {"messages": user("How do I make tea?")},
-            {"messages": user(QUESTION), "tools": [WEATHER_BLOCK], "system": "Be brief."},
-        ):
-            count = claude.messages.count_tokens(model=MODEL, thinking={"type": "disabled"}, **request).input_tokens
-            usage = claude.messages.create(model=MODEL, max_tokens=1, thinking={"type": "disabled"}, **request).usage
-            self.assertEqual(count, usage.input_tokens + (usage.cache_read_input_tokens or 0))
-
-    def test_errors_are_typed(self):
-        def refused(kind, **request):
-            with self.assertRaises(kind) as caught:
-                claude.messages.create(**{"model": MODEL, "max_tokens": 1, "messages": user("Hi"), **request})
-            self.assertEqual(caught.exception.body["type"], "error")
-            self.assertTrue(caught.exception.body["error"]["message"])
-
-        refused(anthropic.BadRequestError, extra_body={"temperature": 9})
-        refused(anthropic.BadRequestError, messages=[])
-        refused(
-            anthropic.BadRequestError,
-            messages=[
-                *user("Hi"),
-                {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "x", "content": "y"}]},
-            ],
-        )
-        refused((anthropic.BadRequestError, anthropic.NotFoundError), model="no-such-model")
 
 
 class KeysTest(unittest.TestCase):
