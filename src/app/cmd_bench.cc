@@ -1,5 +1,4 @@
 // deepinfer bench offline: how fast an engine reads prompts and writes answers, many at once.
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
@@ -8,7 +7,7 @@
 #include "app/commands.h"
 #include "app/options/command_options.h"
 #include "app/terminal/interrupt.h"
-#include "app/terminal/terminal.h"
+#include "app/terminal/result.h"
 #include "app/watch.h"
 
 namespace deepinfer::app {
@@ -65,7 +64,7 @@ int bench(Flags flags) {
   if (!m.ok()) return fail(m.status());
   llm.value().reset();  // its last steps are traced, too
   if (const Status status = watch.value()->close(); !status.ok()) return fail(status);
-  return write_out(STDOUT_FILENO, report(flags, m.value())) ? kExitOk : app::fail("Cannot write the report.");
+  return print_result(report(flags, m.value()));
 }
 
 void setup_bench(CLI::App& app, Run* run) {

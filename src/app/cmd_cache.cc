@@ -1,7 +1,6 @@
 // deepinfer cache ls|stat|purge|verify STORE: what the KV stores below device memory hold; cache explain: why a prompt
 // missed.
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <ctime>
@@ -14,7 +13,7 @@
 #include "app/kv_tiers.h"
 #include "app/run/cache_explain.h"
 #include "app/run/find_model.h"
-#include "app/terminal/terminal.h"
+#include "app/terminal/result.h"
 #include "base/format.h"
 #include "kv/peer_tier.h"
 #include "kv/prompt_log.h"
@@ -63,7 +62,7 @@ int stat_peers(const CacheFlags& flags) {
     all &= said.ok();
     text += fmt::format("{}\n{}", name, said.ok() ? said.value() : said.status().message() + "\n");
   }
-  return write_out(STDOUT_FILENO, text) && all ? kExitOk : kExitFailure;
+  return print_result(text, all ? kExitOk : kExitFailure);
 }
 
 // A folder of --kv-ssd that is there; nothing is made by looking at it.
@@ -91,7 +90,7 @@ int list(const CacheFlags& flags) {
   for (const kv::SsdRecord& r : ssd.value()->list()) {
     text += fmt::format("{:32}  {:>10}  {:>9}  {:016x}\n", r.key.hex(), r.bytes, time_left(r.expires_at), r.space);
   }
-  return write_out(STDOUT_FILENO, text) ? kExitOk : kExitFailure;
+  return print_result(text);
 }
 
 int stat(const CacheFlags& flags) {
@@ -101,7 +100,7 @@ int stat(const CacheFlags& flags) {
     if (!store.ok()) return fail(store.status().message());
     const Status status = store.value()->ping();
     if (!status.ok()) return fail(status.message());
-    return write_out(STDOUT_FILENO, fmt::format("{} answers.\n", flags.store)) ? kExitOk : kExitFailure;
+    return print_result(fmt::format("{} answers.\n", flags.store));
   }
   const auto ssd = open_ssd(flags.store);
   if (!ssd.ok()) return fail(ssd.status().message());
@@ -116,7 +115,7 @@ int stat(const CacheFlags& flags) {
   for (const auto& [space, sum] : spaces)
     text += fmt::format("  space {:016x}{}: {} blocks, {}\n", space, space == kv::space_of("") ? " (no tenant)" : "",
                         sum.first, format_bytes(sum.second));
-  return write_out(STDOUT_FILENO, text) ? kExitOk : kExitFailure;
+  return print_result(text);
 }
 
 int purge(const CacheFlags& flags) {
@@ -138,7 +137,7 @@ int purge(const CacheFlags& flags) {
     if (flags.expired) {
       const Result<int64_t> swept = store.value()->sweep();
       if (!swept.ok()) return fail(swept.status().message());
-      return write_out(STDOUT_FILENO, fmt::format("{} blocks removed.\n", swept.value())) ? kExitOk : kExitFailure;
+      return print_result(fmt::format("{} blocks removed.\n", swept.value()));
     }
     const Status status = store.value()->purge(space);
     return status.ok() ? kExitOk : fail(status.message());
@@ -149,7 +148,7 @@ int purge(const CacheFlags& flags) {
   if (!flags.expired) ssd.value()->purge(space);
   ssd.value()->flush();
   const int64_t removed = before - ssd.value()->stats().records;
-  return write_out(STDOUT_FILENO, fmt::format("{} blocks removed.\n", removed)) ? kExitOk : kExitFailure;
+  return print_result(fmt::format("{} blocks removed.\n", removed));
 }
 
 int verify(const CacheFlags& flags) {
@@ -157,7 +156,7 @@ int verify(const CacheFlags& flags) {
   if (!ssd.ok()) return fail(ssd.status().message());
   const int64_t records = ssd.value()->stats().records, bad = ssd.value()->scrub();
   const std::string text = fmt::format("{} blocks read; {} were damaged and are forgotten.\n", records, bad);
-  return !write_out(STDOUT_FILENO, text) || bad > 0 ? kExitFailure : kExitOk;
+  return print_result(text, bad > 0 ? kExitFailure : kExitOk);
 }
 
 struct ExplainFlags {
@@ -187,7 +186,7 @@ int explain(const ExplainFlags& flags) {
   }
   const std::string text =
       explain_prompt(prompts.value(), at, {.keep = flags.keep}, tokenizer ? &*tokenizer : nullptr);
-  return write_out(STDOUT_FILENO, text) ? kExitOk : kExitFailure;
+  return print_result(text);
 }
 
 struct PoolFlags {

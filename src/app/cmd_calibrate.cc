@@ -1,5 +1,4 @@
 // deepinfer calibrate MODEL DATA: temperatures of the drafter's confidence head, from what comes true of its drafts.
-#include <unistd.h>
 
 #include <deque>
 
@@ -12,7 +11,7 @@
 #include "app/run/find_model.h"
 #include "app/run/load.h"
 #include "app/terminal/interrupt.h"
-#include "app/terminal/terminal.h"
+#include "app/terminal/result.h"
 #include "base/file.h"
 #include "base/line_file.h"
 #include "checkpoint/checkpoint.h"
@@ -130,7 +129,7 @@ void setup_calibrate(CLI::App& app, Run* run) {
     std::string text;
     const Status status = calibrate(*flags, &text);
     if (!status.ok()) return status.code() == Code::kCancelled ? 130 : fail(status.message());
-    return write_out(STDOUT_FILENO, text) ? kExitOk : kExitFailure;
+    return print_result(text);
   };
 }
 

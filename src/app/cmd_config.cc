@@ -1,12 +1,11 @@
 // deepinfer config: checks a configuration file, and prints the page of all options.
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 
 #include "app/commands.h"
 #include "app/options/docs_page.h"
 #include "app/options/values.h"
-#include "app/terminal/terminal.h"
+#include "app/terminal/result.h"
 
 namespace deepinfer::app {
 namespace {
@@ -17,7 +16,7 @@ struct ConfigFlags {
 };
 
 int config(const ConfigFlags& flags) {
-  if (flags.docs) return write_out(STDOUT_FILENO, configuration_markdown()) ? kExitOk : fail("Cannot write the page.");
+  if (flags.docs) return print_result(configuration_markdown());
   if (flags.file.empty()) return fail("Name a configuration file, or ask for the page of all options with --docs.");
   const auto values = read_config_file(flags.file);
   return values.ok() ? kExitOk : fail(values.status().message());

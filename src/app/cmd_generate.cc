@@ -1,5 +1,4 @@
 // deepinfer generate FILE.jsonl -o OUT.jsonl: many requests, one a line, answered together.
-#include <signal.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -49,7 +48,6 @@ std::string summary(const JobResult& r, double seconds) {
 }
 
 int generate(GenerateFlags& flags) {
-  ::signal(SIGXFSZ, SIG_IGN);  // a file size limit shows as a failed write, which has a message
   const Result<int64_t> total = count_lines(flags.input);
   if (!total.ok()) return fail(total.status());
   Result<std::unique_ptr<OutputFile>> output = OutputFile::open(flags.output, flags.resume);

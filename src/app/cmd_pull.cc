@@ -1,9 +1,6 @@
 // deepinfer pull REPO[@REVISION]: fetches a model from a Hugging Face hub into the local cache.
-#include <unistd.h>
 
-#include <cerrno>
 #include <csignal>
-#include <cstring>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
@@ -12,7 +9,7 @@
 #include "app/environment.h"
 #include "app/terminal/interrupt.h"
 #include "app/terminal/progress_bar.h"
-#include "app/terminal/terminal.h"
+#include "app/terminal/result.h"
 #include "checkpoint/hub.h"
 
 namespace deepinfer::app {
@@ -39,7 +36,6 @@ int pull_model(const PullFlags& flags) {
   config.verify = flags.verify;
   const Result<checkpoint::ModelId> id = checkpoint::ModelId::parse(flags.model);
   if (!id.ok()) return fail(id.status().message());
-  std::signal(SIGXFSZ, SIG_IGN);  // a file size limit shows as a failed write, which has a message
   std::signal(SIGPIPE, SIG_IGN);  // a TLS connection that the peer closed is a failed write, too
   const Interrupt interrupt;
   ProgressBar bar(id.value().to_string(), 0ms);
@@ -53,10 +49,7 @@ int pull_model(const PullFlags& flags) {
     return kExitInterrupted;
   }
   if (!dir.ok()) return fail(dir.status().message());
-  if (!write_out(STDOUT_FILENO, dir.value() + "\n")) {
-    return fail(fmt::format("Cannot write the answer: {}.", std::strerror(errno)));
-  }
-  return kExitOk;
+  return print_result(dir.value() + "\n");
 }
 
 void setup_pull(CLI::App& app, Run* run) {

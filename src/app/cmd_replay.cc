@@ -1,5 +1,4 @@
 // deepinfer replay TRACE: runs the steps of a trace again and compares what comes out.
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
@@ -9,7 +8,7 @@
 #include "app/run/find_model.h"
 #include "app/run/load.h"
 #include "app/terminal/interrupt.h"
-#include "app/terminal/terminal.h"
+#include "app/terminal/result.h"
 #include "checkpoint/checkpoint.h"
 #include "engine/trace/replay.h"
 #include "engine/trace/writers.h"
@@ -61,8 +60,7 @@ int replay(const ReplayFlags& flags) {
   }
   if (!r->same_numerics) text += "another backend than that of the trace: equal bits are not expected\n";
   text += fmt::format("forward {:.3f} s, when traced {:.3f} s\n", r->forward_s, r->traced_forward_s);
-  if (!write_out(STDOUT_FILENO, text)) return app::fail("Cannot write the report.");
-  return r->same_numerics && r->first_difference >= 0 ? kExitFailure : kExitOk;
+  return print_result(text, r->same_numerics && r->first_difference >= 0 ? kExitFailure : kExitOk);
 }
 
 void setup_replay(CLI::App& app, Run* run) {

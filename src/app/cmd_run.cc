@@ -155,7 +155,6 @@ int answer_once(engine::EngineGenerator& generator, Session& session, const RunO
 int run_model(Flags& flags) {
   const auto begin = std::chrono::steady_clock::now();
   ::signal(SIGBUS, &on_bus_error);
-  ::signal(SIGXFSZ, SIG_IGN);  // a file size limit shows as a failed write, which has a message
   if (const Status status = apply_flags(flags); !status.ok()) return fail(status);
   RunOptions& o = flags.options;
   const bool chat = !o.prompt && is_terminal(STDIN_FILENO);

@@ -1,7 +1,6 @@
 // deepinfer serve [MODEL]: the HTTP service and its page.
 #include <signal.h>
 #include <sys/random.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <memory>
@@ -103,7 +102,6 @@ void reload(ServeFlags& flags, CommandOptions& options, serve::Service& service)
 }
 
 int serve_model(ServeFlags& flags, CommandOptions& options) {
-  ::signal(SIGXFSZ, SIG_IGN);
   ::signal(SIGPIPE, SIG_IGN);
   if (!flags.model_option.empty()) flags.model = flags.model_option;
   if (const Status status = check_addresses(flags); !status.ok()) return fail(status);

@@ -1,3 +1,4 @@
+#include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -108,10 +109,21 @@ void explain_bus_errors() {
   ::sigaction(SIGBUS, &action, nullptr);
 }
 
+// The number of a closed standard stream would go to the next file that is opened, which then got what is printed. What
+// stands in for it can be neither read nor written.
+void occupy_closed_streams() {
+  for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (::fcntl(stream, F_GETFD) < 0 && errno == EBADF)
+      (void)!::open("/dev/null", stream == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+  }
+}
+
 }  // namespace deepinfer::app
 
 int main(int argc, char** argv) {
+  deepinfer::app::occupy_closed_streams();
   deepinfer::app::explain_bus_errors();
+  ::signal(SIGXFSZ, SIG_IGN);  // a file over the limit (ulimit -f) is an error of its write
   try {
     return deepinfer::app::run_main(argc, argv);
   } catch (const std::bad_alloc&) {

@@ -301,6 +301,29 @@ class CommandsTest(unittest.TestCase):
                 body.seek(0)
                 self.refused(*args, stdout=full, stdin=body, words=("No space left on device",))
 
+    def test_file_size_limit(self):
+        def limit():
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024))
+
+        with tempfile.TemporaryDirectory() as home, open(f"{home}/out", "wb") as out:
+            self.refused("config", "--docs", stdout=out, preexec_fn=limit, words=("Cannot write",))
+            for name in "abcdefgh":  # each takes more than 128 bytes
+                subprocess.run([PROGRAM, "keys", "add", name * 60, "--keys", f"{home}/keys"],
+                               capture_output=True, check=True, timeout=240)
+            before = pathlib.Path(f"{home}/keys").read_bytes()
+            self.refused("keys", "add", "i", "--keys", f"{home}/keys", preexec_fn=limit, words=("File too large",))
+            self.assertEqual(pathlib.Path(f"{home}/keys").read_bytes(), before)
+
+    def test_closed_standard_output_is_not_taken_by_a_file(self):
+        with tempfile.TemporaryDirectory() as home:
+            kv = pathlib.Path(home) / "kv"
+            pathlib.Path(f"{home}/in").write_text(json.dumps({"prompt": "word " * 600, "max_tokens": 1}) + "\n")
+            subprocess.run([PROGRAM, "generate", f"{home}/in", "-o", f"{home}/out", "-q", "--kv-ssd", kv,
+                            "--kv-ssd-gb", "1"], check=True, timeout=240)
+            before = {path.name: path.read_bytes() for path in kv.iterdir()}
+            self.refused("cache", "ls", kv, preexec_fn=lambda: os.close(1), words=("Cannot write",))
+            self.assertEqual({path.name: path.read_bytes() for path in kv.iterdir()}, before)
+
     def test_endless_standard_input(self):
         for args in (("encode", "-"), ("decode", "-"), ("grammar", "match", "--kind", "regex", "--source", "a*"),
                      ("run", )):

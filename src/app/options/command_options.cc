@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "app/commands.h"
+#include "app/terminal/result.h"
 #include "app/terminal/terminal.h"
 
 namespace deepinfer::app {
@@ -106,10 +107,7 @@ int CommandOptions::run(const std::function<int()>& command) {
   if (!values.ok()) return fail(values.status().message());
   values_ = std::move(values).value();
   for (const std::string& note : values_.notes) write_out(STDERR_FILENO, fmt::format("deepinfer: note: {}\n", note));
-  if (print_) {
-    if (!write_out(STDOUT_FILENO, values_.to_toml())) return fail("Cannot write the configuration.");
-    return kExitOk;
-  }
+  if (print_) return print_result(values_.to_toml());
   for (const auto& [name, read] : bindings_) read(values_);
   return command();
 }
