@@ -23,6 +23,7 @@ cp -r /etc/apt/apt.conf.d/. "$root/etc/apt/apt.conf.d/" 2>/dev/null || true
 rm -f "$root"/etc/apt/apt.conf.d/docker* "$root"/etc/apt/apt.conf.d/20packagekit "$root"/etc/apt/apt.conf.d/50appstream
 mount -t proc proc "$root/proc"
 mount --bind /dev "$root/dev"
+mount --make-private "$root/dev"  # else the next mount, and its end, show in this system's /dev, too
 mount --bind /dev/pts "$root/dev/pts"  # the chat is tested on a pseudo-terminal
 rm -rf "$root/deepinfer"
 git clone -q --no-hardlinks . "$root/deepinfer"
