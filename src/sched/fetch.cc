@@ -134,10 +134,8 @@ void Scheduler::Impl::arrived(const kv::BlockKey& key, std::span<const std::byte
   claims.erase(it);
   ++claims_version;
   if (s == nullptr) return;
-  Fetch& f = *s->fetch;
   if (s->phase == Phase::kRunning) return;
-  f.end = std::min(f.end, block);  // what lies behind a gap is of no use
-  f.next = std::min(f.next, f.end);
+  s->fetch->end = std::min(s->fetch->end, block);  // what lies behind a gap is of no use
 }
 
 bool Scheduler::Impl::keep_page(Sequence& s, int block, std::span<const std::byte> page) {

@@ -26,7 +26,7 @@ enum class Phase : uint8_t { kFetching, kWaiting, kRunning, kEnded };
 // Blocks first .. end - 1 of a sequence on their way from a lower tier.
 struct Fetch {
   int first = 0, end = 0;
-  int next = 0;          // the next block to ask for
+  int next = 0;          // the next block to ask for: all before it may have claims, those behind a gap too
   int arrived = 0;       // blocks first .. arrived - 1 are in host memory
   int outstanding = 0;   // gets without an answer
   int host = kv::kNoEntry;

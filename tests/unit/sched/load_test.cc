@@ -97,6 +97,43 @@ TEST(Load, PartOfAPromptIsUsedWhenTheRestIsLate) {
   loads.driver.drain();
 }
 
+// What comes for a request that did not wait for it is nobody's, whoever sits in its place by then.
+TEST(Load, LatePagesBehindAGapAreNotTheNextPrompts) {
+  Loads loads;
+  Scheduler& s = *loads.driver.s;
+  const std::vector<std::byte> page(small_config().block_bytes);
+  std::vector<TierGet> gets;
+  const auto ask = [&](size_t asked) {
+    gets.clear();
+    s.take_tier_gets(&gets);
+    EXPECT_EQ(gets.size(), asked);
+    std::vector<kv::BlockKey> keys;
+    for (const TierGet& g : gets) keys.push_back(g.key);
+    return keys;
+  };
+  const int64_t first = loads.driver.submit({.prompt = prompt_of(kPrompt), .max_tokens = 1});
+  s.tier_arrived(ask(1).at(0), page, loads.driver.now);
+  loads.driver.step();
+  const std::vector<kv::BlockKey> late = ask(5);
+  s.tier_arrived(late.at(0), {}, loads.driver.now);
+  loads.driver.now += 60;
+  loads.driver.step();
+  EXPECT_EQ(loads.driver.ended[first], EndReason::kMaxTokens);
+  EXPECT_EQ(s.stats().tier_blocks, 1);
+
+  loads.driver.submit({.prompt = prompt_of(kPrompt, 500), .max_tokens = 1});
+  const std::vector<kv::BlockKey> own = ask(1);
+  for (size_t i = 1; i < late.size(); ++i) s.tier_arrived(late[i], page, loads.driver.now);
+  s.tier_arrived(own.at(0), page, loads.driver.now);
+  loads.driver.step();
+  EXPECT_TRUE(s.fetching());
+  for (const kv::BlockKey& key : ask(5)) s.tier_arrived(key, {}, loads.driver.now);
+  loads.driver.step();
+  EXPECT_FALSE(s.fetching());
+  EXPECT_EQ(s.stats().tier_blocks, 2) << "pages of another prompt were taken";
+  loads.driver.drain();
+}
+
 TEST(Load, RateIsTheLatelyMeasuredOne) {
   LoadRate rate;
   EXPECT_EQ(rate.seconds(100), 0) << "nothing is known";
