@@ -269,6 +269,7 @@ __device__ __forceinline__ uint32_t score_keys(const uint8_t* tile, const IndexO
   uint32_t factor = (top - 0x00040004u) << 7;  // 2^(top - 131): what a shifted code of each key is worth
   if (plain) {
     chain = plain_chain(tile, operands.key0(), q, threadIdx.x % 32);
+    __syncwarp();  // all lanes have read it; above, the products see to that
     release();
     factor = 0x3f803f80u;
   }
