@@ -194,7 +194,8 @@ Status RedisStore::learn_slots() {
   slot_nodes_.resize(kSlots);
   Status status;
   for (size_t i = 0, known = nodes_.size(); i < known; ++i) {
-    Result<Reply> slots = ask(nodes_[i], {"CLUSTER", "SLOTS"});
+    const std::string asked = nodes_[i];  // an answer that was on its way may name a new one
+    Result<Reply> slots = ask(asked, {"CLUSTER", "SLOTS"});
     if (!slots.ok()) {
       status = slots.status();
       continue;
@@ -203,7 +204,7 @@ Status RedisStore::learn_slots() {
     if (all.type != REDIS_REPLY_ARRAY) {
       const bool none = text_of(all).find("cluster support disabled") != std::string_view::npos;
       return make_error(none || is_refusal_of_us(text_of(all)) ? Code::kFailedPrecondition : Code::kUnavailable,
-                        "Redis at {} is no cluster that can be used: {}", nodes_[i], text_of(all));
+                        "Redis at {} is no cluster that can be used: {}", asked, text_of(all));
     }
     learn_at_ = std::numeric_limits<double>::infinity();
     for (size_t k = 0; k < all.elements; ++k) {
@@ -400,7 +401,10 @@ Status RedisStore::purge(uint64_t space) {
   std::vector<uint16_t> masters = slot_nodes_;
   std::ranges::sort(masters);
   masters.erase(std::unique(masters.begin(), masters.end()), masters.end());
-  for (const uint16_t m : masters) DI_RETURN_IF_ERROR(purge_node(nodes_[m], space));
+  for (const uint16_t m : masters) {
+    const std::string node = nodes_[m];  // as in learn_slots()
+    DI_RETURN_IF_ERROR(purge_node(node, space));
+  }
   return Status();
 }
 
