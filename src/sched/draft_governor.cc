@@ -77,12 +77,12 @@ void DraftGovernor::Recent::add(double x) {
   if (std::isnan(x)) return;
   float& oldest = values_[static_cast<size_t>(count_ % kValues)];
   const auto value = static_cast<float>(x);
-  const int known = std::min(count_, kValues);
+  const int64_t known = std::min<int64_t>(count_, kValues);
   // From the place of the one that leaves, or the end, to its own.
   auto at = sorted_.begin() + (count_ < kValues ? known : std::ranges::find(sorted_, oldest) - sorted_.begin());
   oldest = value;
   ++count_;
-  const int held = std::min(count_, kValues);
+  const int64_t held = std::min<int64_t>(count_, kValues);
   for (; at != sorted_.begin() && *(at - 1) > value; --at) *at = *(at - 1);
   for (; at + 1 < sorted_.begin() + held && *(at + 1) < value; ++at) *at = *(at + 1);
   *at = value;

@@ -117,13 +117,13 @@ class DraftGovernor {
     explicit Recent(float first = 0) : median_(first) {}
     void add(double x);
     double value() const { return median_; }
-    int count() const { return count_; }
+    int64_t count() const { return count_; }
 
    private:
     static constexpr int kValues = 15;
     std::array<float, kValues> values_ = {}, sorted_ = {};
     float median_;
-    int count_ = 0;
+    int64_t count_ = 0;
   };
   static constexpr int64_t kSerialAgain = 1024;  // steps between trials of serial plain steps
   struct Batch {  // of about as many requests
