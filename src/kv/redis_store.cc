@@ -75,14 +75,15 @@ Result<RedisStore::Connection*> RedisStore::connect(const std::string& node) {
   Connection& c = connections_[node];
   if (c.context != nullptr && c.waiting.empty() && !c.pipe->clean()) disconnect(c);  // it said more than was asked
   if (c.context != nullptr) return &c;
-  // Not "away": others may be there.
-  if (now() < c.away_until) return make_error(Code::kIo, "Redis at {} is left alone for a while", node);
+  if (now() < c.away_until) {  // not "away" where others may be there
+    return make_error(has_others() ? Code::kIo : Code::kUnavailable, "Redis at {} is left alone for a while", node);
+  }
   Status status = dial(node, c);
   if (status.ok()) status = log_in(node, c);
   if (status.ok()) return &c;
   disconnect(c);
   leave_alone(c);
-  if (options_.cluster && status.code() != Code::kFailedPrecondition && nodes_.size() > 1)
+  if (status.code() != Code::kFailedPrecondition && has_others())
     return Status(Code::kIo, status.message());
   return status;
 }
@@ -134,8 +135,7 @@ void RedisStore::disconnect(Connection& c) {
 
 Status RedisStore::lost(const std::string& node, int error) const {
   const bool late = is_late(error);
-  const bool others = options_.cluster && nodes_.size() > 1;
-  const Code code = others ? Code::kIo : late ? Code::kDeadlineExceeded : Code::kUnavailable;
+  const Code code = has_others() ? Code::kIo : late ? Code::kDeadlineExceeded : Code::kUnavailable;
   return make_error(code, "Redis at {}: {}", node,
                     late         ? "no answer in time"
                     : error == 0 ? "the connection was closed"

@@ -79,6 +79,7 @@ class RedisStore : public RemoteStore {
   Status log_in(const std::string& node, Connection& c);
   void disconnect(Connection& c);
   void leave_alone(Connection& c);
+  bool has_others() const { return options_.cluster && nodes_.size() > 1; }
   void heard(Connection& c);
   Status lost(const std::string& node, int error) const;
   // One exchange with a node once nothing else waits for it, over again with a new connection if the old one had been
@@ -104,8 +105,8 @@ class RedisStore : public RemoteStore {
   const RedisOptions options_;
   std::map<std::string, Connection> connections_;  // by host:port
   std::deque<Open> open_;
-  // Of a cluster. The first node is home().
-  std::vector<std::string> nodes_{home()};
+  // Of a cluster. The first node is home(). New ones come while calls hold references to others.
+  std::deque<std::string> nodes_{home()};
   std::vector<uint16_t> slot_nodes_;  // 0: not known
   double learn_at_ = 0;
 };

@@ -297,6 +297,20 @@ TEST(RedisPipes, SurviveWhatServersSend) {
   EXPECT_GT(answers, rounds / 4);
 }
 
+// Nobody listens: also while it is left alone it is away, so that its tier waits longer every time.
+TEST(RedisStores, ThatAreLeftAloneAreAway) {
+  const int taken = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in a{.sin_family = AF_INET, .sin_port = 0, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+  socklen_t size = sizeof a;
+  ASSERT_EQ(::bind(taken, reinterpret_cast<sockaddr*>(&a), size), 0);
+  ::getsockname(taken, reinterpret_cast<sockaddr*>(&a), &size);
+  for (const bool cluster : {false, true}) {
+    RedisStore store({.port = ntohs(a.sin_port), .cluster = cluster, .connect_timeout_s = kPatientS});
+    for (uint32_t i = 0; i < 10; ++i) EXPECT_EQ(get(store, i), Code::kUnavailable) << i;
+  }
+  ::close(taken);
+}
+
 // One byte now and then keeps no call under way for ever.
 TEST(RedisPipes, EndAnswersThatTrickle) {
   const Wire wire;
