@@ -13,19 +13,11 @@
 namespace deepinfer::app {
 namespace {
 
-constexpr int kExitInterrupted = 130;
-
 struct Flags : BenchFlags {
   std::string what;
   int prompts = 0;
   WatchFlags watch;
 };
-
-int fail(const Status& status) {
-  if (status.code() == Code::kCancelled) return kExitInterrupted;
-  const int code = app::fail(status.message());
-  return status.code() == Code::kInternal ? kExitFailure : code;
-}
 
 std::string report(const Flags& f, const Measured& m) {
   if (f.json) {

@@ -128,7 +128,7 @@ void setup_calibrate(CLI::App& app, Run* run) {
   *run = [flags] {
     std::string text;
     const Status status = calibrate(*flags, &text);
-    if (!status.ok()) return status.code() == Code::kCancelled ? 130 : fail(status.message());
+    if (!status.ok()) return fail(status);
     return print_result(text);
   };
 }

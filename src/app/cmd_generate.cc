@@ -13,6 +13,7 @@
 #include "app/run/find_model.h"
 #include "app/terminal/interrupt.h"
 #include "app/terminal/progress_bar.h"
+#include "app/terminal/result.h"
 #include "app/terminal/terminal.h"
 #include "checkpoint/checkpoint.h"
 #include "ops/ops.h"
@@ -23,7 +24,6 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr int kExitInterrupted = 130;
 constexpr double kGrammarTimeoutS = 20;
 
 struct GenerateFlags {
@@ -32,12 +32,6 @@ struct GenerateFlags {
   uint64_t seed = 0;
   bool resume = false, quiet = false;
 };
-
-int fail(const Status& status) {
-  if (status.code() == Code::kCancelled) return kExitInterrupted;
-  const int code = app::fail(status.message());
-  return status.code() == Code::kInternal ? kExitFailure : code;
-}
 
 std::string summary(const JobResult& r, double seconds) {
   std::string text = fmt::format("{} answers, {} errors", r.answered, r.failed);

@@ -1,5 +1,4 @@
 // deepinfer pull REPO[@REVISION]: fetches a model from a Hugging Face hub into the local cache.
-
 #include <csignal>
 
 #include <CLI/CLI.hpp>
@@ -16,8 +15,6 @@ namespace deepinfer::app {
 namespace {
 
 using namespace std::chrono_literals;
-
-constexpr int kExitInterrupted = 130;
 
 struct PullFlags {
   std::string model;

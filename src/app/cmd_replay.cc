@@ -17,18 +17,10 @@
 namespace deepinfer::app {
 namespace {
 
-constexpr int kExitInterrupted = 130;
-
 struct ReplayFlags {
   std::string file, model, trace_chrome;
   RunOptions run;
 };
-
-int fail(const Status& status) {
-  if (status.code() == Code::kCancelled) return kExitInterrupted;
-  const int code = app::fail(status.message());
-  return status.code() == Code::kInternal ? kExitFailure : code;
-}
 
 Result<engine::ReplayReport> run(const ReplayFlags& flags) {
   DI_ASSIGN_OR_RETURN(engine::Replay replay, engine::Replay::open(flags.file));

@@ -23,6 +23,7 @@
 #include "app/run/report.h"
 #include "app/run/session.h"
 #include "app/terminal/interrupt.h"
+#include "app/terminal/result.h"
 #include "app/terminal/terminal.h"
 #include "base/file.h"
 #include "checkpoint/checkpoint.h"
@@ -30,19 +31,12 @@
 namespace deepinfer::app {
 namespace {
 
-constexpr int kExitInterrupted = 130;
 constexpr size_t kInputBytesMax = 64u << 20;
 
 struct Flags {
   RunOptions options;
   std::string model_option, effort, prefill;
 };
-
-int fail(const Status& status) {
-  if (status.code() == Code::kCancelled) return kExitInterrupted;
-  const int code = app::fail(status.message());
-  return status.code() == Code::kInternal ? kExitFailure : code;
-}
 
 // A mapped weight file that shrinks or cannot be read ends the program by SIGBUS; at least it says so.
 void on_bus_error(int) {
@@ -134,7 +128,7 @@ int answer_once(engine::EngineGenerator& generator, Session& session, const RunO
   if (answer.ok() && o.json) printer.on_content(recipe::to_python_json(answer_json(answer.value(), context)));
   printer.finish();
   if (printer.write_error() != 0) {
-    return app::fail(fmt::format("Cannot write the answer: {}.", std::strerror(printer.write_error())));
+    return fail(fmt::format("Cannot write the answer: {}.", std::strerror(printer.write_error())));
   }
   if (!answer.ok()) return fail(answer.status());
   if (const std::string why = why_cut(answer.value()); !why.empty() && !o.quiet) write_out(STDERR_FILENO, why + "\n");

@@ -14,6 +14,7 @@
 #include "app/engine_flags.h"
 #include "app/options/command_options.h"
 #include "app/run/find_model.h"
+#include "app/terminal/result.h"
 #include "app/terminal/signals.h"
 #include "base/thread_pool.h"
 #include "checkpoint/checkpoint.h"
@@ -26,7 +27,6 @@
 namespace deepinfer::app {
 namespace {
 
-constexpr int kExitInterrupted = 130;
 constexpr double kGrammarTimeoutS = 2;
 
 struct ServeFlags {
@@ -46,12 +46,6 @@ struct ServeFlags {
     config.limits.replace(limits);
   }
 };
-
-int fail(const Status& status) {
-  if (status.code() == Code::kCancelled) return kExitInterrupted;
-  const int code = app::fail(status.message());
-  return status.code() == Code::kInternal ? kExitFailure : code;
-}
 
 uint64_t random_seed() {
   uint64_t seed = 0;
@@ -106,7 +100,7 @@ int serve_model(ServeFlags& flags, CommandOptions& options) {
   if (!flags.model_option.empty()) flags.model = flags.model_option;
   if (const Status status = check_addresses(flags); !status.ok()) return fail(status);
   if (flags.config.tls.certificate.empty() != flags.config.tls.key.empty()) {
-    return app::fail("TLS needs both --tls-certificate and --tls-key.");
+    return fail("TLS needs both --tls-certificate and --tls-key.");
   }
   flags.apply_limits();
   flags.config.policies.deepseek_sampling = flags.sampling_policy == "deepseek";

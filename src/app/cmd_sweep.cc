@@ -13,24 +13,17 @@
 #include "app/commands.h"
 #include "app/options/command_options.h"
 #include "app/terminal/interrupt.h"
+#include "app/terminal/result.h"
 #include "app/terminal/terminal.h"
 #include "base/file.h"
 
 namespace deepinfer::app {
 namespace {
 
-constexpr int kExitInterrupted = 130;
-
 struct Flags : BenchFlags {
   std::string output, counts;
   int decode_prompt_tokens = 0;
 };
-
-int fail(const Status& status) {
-  if (status.code() == Code::kCancelled) return kExitInterrupted;
-  const int code = app::fail(status.message());
-  return status.code() == Code::kInternal ? kExitFailure : code;
-}
 
 std::vector<int> numbers(const std::string& list) {
   std::vector<int> out = {0};
@@ -124,7 +117,7 @@ Status run_points(const Flags& flags, const std::vector<int>& counts, const std:
 int sweep(const Flags& flags) {
   std::error_code error;
   std::filesystem::create_directories(flags.output, error);
-  if (error) return app::fail(fmt::format("Cannot make the folder {}: {}.", flags.output, error.message()));
+  if (error) return fail(fmt::format("Cannot make the folder {}: {}.", flags.output, error.message()));
   Interrupt interrupt;
   const Status status = run_points(flags, numbers(flags.counts), &interrupt.flag());
   return status.ok() ? kExitOk : fail(status);

@@ -4,11 +4,12 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "app/terminal/result.h"
+
 namespace deepinfer::app {
 namespace {
 
 constexpr int64_t kPatienceS = 2;
-constexpr int kExitInterrupted = 130;
 
 std::atomic<bool> g_interrupted{false};
 std::atomic<int64_t> g_since_s{0};

@@ -16,4 +16,10 @@ int print_result(std::string_view text, int code) {
   return fail(fmt::format("Cannot write the output: {}.", std::strerror(errno)));
 }
 
+int fail(const Status& status) {
+  if (status.code() == Code::kCancelled) return kExitInterrupted;
+  const int code = fail(status.message());
+  return status.code() == Code::kInternal ? kExitFailure : code;
+}
+
 }  // namespace deepinfer::app

@@ -3,10 +3,10 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include "app/terminal/result.h"
+
 namespace deepinfer::app {
 namespace {
-
-constexpr int kExitInterrupted = 130;
 
 sigset_t watched() {
   sigset_t set;
