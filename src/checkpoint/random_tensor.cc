@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "base/mix.h"
 #include "numeric/formats.h"
 
 namespace deepinfer::checkpoint {
@@ -11,12 +12,6 @@ namespace {
 
 constexpr uint64_t kGolden = 0x9E3779B97F4A7C15u;
 constexpr int64_t kScaleColumns = 32;
-
-inline uint64_t mix(uint64_t z) {
-  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
-  z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
-  return z ^ (z >> 31);
-}
 
 // factor and mean of the value rule that a name falls under.
 struct Rule {
@@ -83,10 +78,10 @@ uint64_t fnv1a(std::string_view name) {
   return h;
 }
 
-uint64_t splitmix(uint64_t z) { return mix(z); }
+uint64_t splitmix(uint64_t z) { return mix_bits(z); }
 
 RandomTensor::RandomTensor(uint64_t seed, const TensorSpec& spec)
-    : key_(mix(fnv1a(spec.name) ^ mix(seed))), format_(spec.format), rows_(1), columns_(spec.shape.back()) {
+    : key_(mix_bits(fnv1a(spec.name) ^ mix_bits(seed))), format_(spec.format), rows_(1), columns_(spec.shape.back()) {
   for (size_t i = 0; i + 1 < spec.shape.size(); ++i) rows_ *= spec.shape[i];
   const Rule rule = rule_for(spec.name, columns_);
   factor_ = rule.factor;
@@ -110,7 +105,7 @@ void RandomTensor::values(int64_t row_begin, int64_t row_end, float* out) const 
   const uint64_t first = static_cast<uint64_t>(row_begin) * static_cast<uint64_t>(columns_);
   const int64_t n = (row_end - row_begin) * columns_;
   for (int64_t i = 0; i < n; ++i) {
-    const uint64_t w = mix(key_ + (first + static_cast<uint64_t>(i) + 1) * kGolden);
+    const uint64_t w = mix_bits(key_ + (first + static_cast<uint64_t>(i) + 1) * kGolden);
     const int32_t sum =
         static_cast<int32_t>((w & 0xffff) + ((w >> 16) & 0xffff) + ((w >> 32) & 0xffff) + (w >> 48)) - 131070;
     const float z = static_cast<float>(sum * 111) * 0x1p-22f;

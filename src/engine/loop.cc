@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/mix.h"
 #include "engine/engine_impl.h"
 
 namespace deepinfer::engine {
@@ -11,14 +12,6 @@ namespace {
 constexpr double kIdleWaitS = 3600, kPausedWaitS = 0.05, kExpiryS = 60;
 constexpr unsigned long kTimerSlackNs = 1000;  // sleeps of this thread are short: in front of a step's end, of a tier
 constexpr double kGetWaitS = 0.00005, kPutWaitS = 0.01;  // between polls of a tier
-
-// SplitMix64's finaliser: neighbouring inputs give unrelated seeds.
-uint64_t mix(uint64_t x) {
-  x += 0x9e3779b97f4a7c15;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-  return x ^ (x >> 31);
-}
 
 FinishReason finish_reason(sched::EndReason end, const Answer& a) {
   switch (end) {
@@ -235,7 +228,7 @@ void Engine::Impl::add(Submission&& submission) {
   l->stream = std::move(submission.stream);
   l->submitted_s = submission.at_s;
   Request& r = l->request;
-  l->seed = r.seed ? *r.seed : mix(options.seed + mix(requests));
+  l->seed = r.seed ? *r.seed : mix_seed(options.seed + mix_seed(requests));
   ++requests;
   if (!r.ignore_end) l->end_tokens = options.end_tokens;
   l->end_tokens.insert(l->end_tokens.end(), r.stop_tokens.begin(), r.stop_tokens.end());

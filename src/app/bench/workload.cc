@@ -3,24 +3,17 @@
 #include <algorithm>
 #include <chrono>
 
+#include "base/mix.h"
 #include "checkpoint/config.h"
 
 namespace deepinfer::app {
 namespace {
 
-// SplitMix64's finaliser.
-uint64_t mix(uint64_t x) {
-  x += 0x9e3779b97f4a7c15;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-  return x ^ (x >> 31);
-}
-
 std::vector<int32_t> random_prompt(const checkpoint::ModelConfig& config, const Workload& load, int number) {
   std::vector<int32_t> ids = {static_cast<int32_t>(config.bos_token_id)};
-  uint64_t state = mix(load.seed + mix(static_cast<uint64_t>(number)));
+  uint64_t state = mix_seed(load.seed + mix_seed(static_cast<uint64_t>(number)));
   while (static_cast<int>(ids.size()) < load.prompt_tokens) {
-    state = mix(state);
+    state = mix_seed(state);
     ids.push_back(static_cast<int32_t>(state % static_cast<uint64_t>(config.vocab_size)));
   }
   return ids;

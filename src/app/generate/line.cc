@@ -1,5 +1,6 @@
 #include "app/generate/line.h"
 
+#include "base/mix.h"
 #include "engine/api_request.h"
 #include "grammar/constraint.h"
 #include "recipe/constants.h"
@@ -42,14 +43,6 @@ Status read_ids(const Json& body, std::string_view name, int64_t vocab_size, std
   return Status();
 }
 
-// SplitMix64's finaliser.
-uint64_t mix(uint64_t x) {
-  x += 0x9e3779b97f4a7c15;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-  return x ^ (x >> 31);
-}
-
 Result<recipe::Protocol> protocol_of(const Json& root) {
   const Json* url = root.find("url");
   if (!is_set(url) || !url->is_string()) return Status(Code::kInvalidArgument, "The line has a body, but no url.");
@@ -86,7 +79,7 @@ Status LineReader::read(std::string_view text, int64_t number, Line* line) {
     return make_error(Code::kInvalidArgument, "The line must be a JSON object, not {}.", root.kind_name());
   line->batch = root.find("custom_id") != nullptr || root.find("body") != nullptr;
   if (const Json* id = root.find(line->batch ? "custom_id" : "id")) line->id = *id;
-  line->request.seed = mix(options_.seed + mix(static_cast<uint64_t>(number)));
+  line->request.seed = mix_seed(options_.seed + mix_seed(static_cast<uint64_t>(number)));
   line->answer.id = fmt::format("gen-{}", number);
   if (!line->batch) {
     const bool chat = is_set(root.find("messages"));
