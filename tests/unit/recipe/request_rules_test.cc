@@ -461,7 +461,8 @@ TEST(CompletionsRequest, TakesTokenIdsAndListsOfOne) {
   EXPECT_EQ(accepted(F, with(R"(["q"])")).completion->prompt, "q");
   for (const char* ids : {"[3,0,7]", "[[3,0,7]]"})
     EXPECT_EQ(accepted(F, with(ids)).completion->prompt_ids, (std::vector<int32_t>{3, 0, 7})) << ids;
-  for (const char* bad : {"[]", "[[]]", R"(["a","b"])", "[[1],[2]]", "[1,\"a\"]", "[1.5]", "[-1]", "[4294967296]", "[null]", "7"}) {
+  for (const char* bad :
+       {"[]", "[[]]", R"(["a","b"])", "[[1],[2]]", R"([1,"a"])", "[1.5]", "[-1]", "[4294967296]", "[null]", "7"}) {
     const auto error = refusal(F, with(bad));
     ASSERT_TRUE(error) << bad;
     EXPECT_EQ(error->param, "prompt") << bad;
