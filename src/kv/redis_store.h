@@ -105,8 +105,8 @@ class RedisStore : public RemoteStore {
   const RedisOptions options_;
   std::map<std::string, Connection> connections_;  // by host:port
   std::deque<Open> open_;
-  // Of a cluster. The first node is home(). New ones come while calls hold references to others.
-  std::deque<std::string> nodes_{home()};
+  // Of a cluster. The first node is home().
+  std::vector<std::string> nodes_{home()};
   std::vector<uint16_t> slot_nodes_;  // 0: not known
   double learn_at_ = 0;
 };
