@@ -13,12 +13,15 @@ class Answer(str):
     token_ids            numpy int32: all drawn tokens, the one that ended the answer included
     finish_reason        stop, stop_text, length, context_full, kv_full, timeout, prompt_length_exceeded, error
     stop_text            the stop text that ended it
-    logprobs             numpy float64, a token each; None if not asked for. top_logprobs: [(id, logprob, bytes), ..]
-    each logits               numpy float32 [tokens, vocabulary] with generate(logits=True) prompt_token_ids     numpy
-    int32;  prompt_logprobs, prompt_top_logprobs: a prompt token each, None for the first usage
-    prompt_tokens, completion_tokens, total_tokens, cached_tokens, replayed_tokens, preemptions timings
-    first_token_s, total_s error                None, or the sentence that says why there is no answer answers
-    all n answers of the prompt, this one first reasoning, tool_calls  of a chat
+    logprobs             numpy float64, a token each; None if not asked for
+    top_logprobs         a list [(id, logprob, bytes), ..] a token each; None without logprobs
+    logits               numpy float32 [tokens, vocabulary] with generate(logits=True)
+    prompt_token_ids     numpy int32;  prompt_logprobs, prompt_top_logprobs: a prompt token each, None for the first
+    usage                prompt_tokens, completion_tokens, total_tokens, cached_tokens, replayed_tokens, preemptions
+    timings              first_token_s, total_s
+    error                None, or the sentence that says why there is no answer
+    answers              all n answers of the prompt, this one first
+    reasoning, tool_calls  of a chat
     """
 
     token_ids: np.ndarray

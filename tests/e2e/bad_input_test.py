@@ -294,8 +294,8 @@ class CommandsTest(unittest.TestCase):
 
     def test_full_disk(self):
         request = b'{"model": "deepseek-v4.1-flash", "messages": [{"role": "user", "content": "Hi"}]}'
-        for args in (("inspect", BUNDLED), ("inspect", "--json", BUNDLED), ("--help", ), ("encode", "-"), ("decode",
-                                                                                                           "-")):
+        for args in (("inspect", BUNDLED), ("inspect", "--json", BUNDLED), ("--help",), ("encode", "-"),
+                     ("decode", "-")):
             with open("/dev/full", "wb") as full, tempfile.TemporaryFile() as body:
                 body.write(request)
                 body.seek(0)
