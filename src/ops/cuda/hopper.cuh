@@ -162,19 +162,12 @@ __device__ __forceinline__ void bulk_load_multicast(uint32_t to, const void* fro
       "l"(from), "r"(bytes), "r"(barrier), "h"(ctas)
       : "memory");
 }
-__device__ __forceinline__ void bulk_load_multicast(void* to, const void* from, uint32_t bytes, uint64_t* barrier,
-                                                    uint16_t ctas) {
-  bulk_load_multicast(shared_address(to), from, bytes, shared_address(barrier), ctas);
-}
 // Arrives at the barrier at this address in CTA `rank` of the cluster.
 __device__ __forceinline__ void barrier_arrive_remote(uint32_t barrier, uint32_t rank) {
   asm volatile(
       "{\n.reg .b32 remote;\n"
       "mapa.shared::cluster.u32 remote, %0, %1;\n"
       "mbarrier.arrive.shared::cluster.b64 _, [remote];\n}\n" ::"r"(barrier), "r"(rank) : "memory");
-}
-__device__ __forceinline__ void barrier_arrive_remote(uint64_t* barrier, uint32_t rank) {
-  barrier_arrive_remote(shared_address(barrier), rank);
 }
 
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
