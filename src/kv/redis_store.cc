@@ -257,6 +257,7 @@ Status RedisStore::command(const std::string& name, const Exchange& exchange) {
     if (error.empty()) return Status();
     if (!redirected(name, error)) return refused(node, error);
     node = error.substr(error.rfind(' ') + 1);
+    if (connections_.size() >= kNodesMax && !connections_.contains(node)) break;  // it names ever new ones
     asking = error.starts_with("ASK ");
   }
   return Status(Code::kIo, "Redis Cluster redirects in circles");
