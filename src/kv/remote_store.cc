@@ -4,6 +4,7 @@
 
 #include <sys/stat.h>
 
+#include <atomic>
 #include <charconv>
 #include <chrono>
 #include <filesystem>
@@ -93,6 +94,7 @@ class LateStore : public RemoteStore {
     double next_try = 0;
     Status why{Code::kUnavailable, "the store is away"};
     std::unique_ptr<RemoteStore> first;
+    std::atomic<bool> opened = false;
   };
   explicit LateStore(std::shared_ptr<Shared> shared) : shared_(std::move(shared)) {}
 
@@ -125,17 +127,19 @@ class LateStore : public RemoteStore {
   std::unique_ptr<RemoteStore> clone() const override { return std::make_unique<LateStore>(shared_); }
 
  private:
-  // This thread's own, once there is one; who finds another thread trying does not wait for it.
+  // This thread's own, once there is one; who finds another thread trying to open the store does not wait for it.
   Result<RemoteStore*> store() {
     if (own_) return own_.get();
-    const std::unique_lock<std::mutex> lock(shared_->mutex, std::try_to_lock);
-    if (!lock.owns_lock()) return Status(Code::kUnavailable, "the store is away");
+    std::unique_lock<std::mutex> lock(shared_->mutex, std::defer_lock);
+    if (shared_->opened) lock.lock();
+    else if (!lock.try_lock()) return Status(Code::kUnavailable, "the store is away");
     if (!shared_->first) {
       if (now() < shared_->next_try) return shared_->why;
       Result<std::unique_ptr<RemoteStore>> opened = shared_->open();
       shared_->next_try = now() + kOpenS;
       if (!opened.ok()) return shared_->why = Status(Code::kUnavailable, opened.status().message());
       shared_->first = std::move(opened.value());
+      shared_->opened = true;
     }
     own_ = shared_->first->clone();
     return own_.get();
