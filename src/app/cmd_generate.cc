@@ -58,6 +58,7 @@ int generate(GenerateFlags& flags) {
       parts->tokenizer,
       {.context_max = flags.engine.context(parts->checkpoint->config()),
        .vocab_size = parts->checkpoint->config().vocab_size,
+       .vocabulary = &vocabulary,
        .seed = flags.seed,
        .model_name = "deepseek-v4.1-flash",
        .created = created.count(),

@@ -1,7 +1,7 @@
 #include "serve/prepare.h"
 
 #include "engine/api_request.h"
-#include "recipe/logprobs.h"
+#include "recipe/echo.h"
 #include "recipe/render.h"
 #include "serve/service.h"
 
@@ -17,15 +17,6 @@ ApiError internal_error(const Status& status) {
 void read_engine_options(const Service& service, Prepared& p) {
   engine::read_api_request(p.request, service.specials, &p.engine, &p.constraint);
   p.engine.timeout_s = service.config.limits->request_timeout_s;
-}
-
-std::string echo_of(const Service& service, const recipe::Request& request) {
-  std::string text = request.completion->prompt;
-  for (const int32_t id : request.completion->prompt_ids) {
-    const recipe::OutputToken token = service.vocabulary.at(id);
-    if (token.kind != recipe::TokenKind::kSilent) text += token.bytes;
-  }
-  return recipe::printable(text);
 }
 
 }  // namespace
@@ -80,7 +71,7 @@ std::optional<ApiError> prepare(const Service& service, recipe::Protocol protoco
   if (service.config.policies.separate_usage) p.answer.usage_chunk = recipe::UsageChunk::kSeparate;
   p.answer.created = service.now();
   p.answer.now = [&service] { return service.now(); };
-  if (p.request.completion && p.request.completion->echo) p.answer.completion_prefix = echo_of(service, p.request);
+  p.answer.completion_prefix = recipe::echoed_prompt(p.request, service.vocabulary);
   return std::nullopt;
 }
 

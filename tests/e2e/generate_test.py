@@ -44,6 +44,16 @@ class GenerateTest(unittest.TestCase):
     def answers(self):
         return [json.loads(line) for line in pathlib.Path(self.output).read_text().splitlines()]
 
+    def test_echo(self):
+        ids = GREEDY[4]["prompt_ids"]
+        prompts = ({"prompt": "Once upon a time"}, {"token_ids": ids}, {"prompt": ids})
+        self.write([{**p, "max_tokens": 6, "temperature": 0, "echo": echo} for p in prompts for echo in (False, True)])
+        self.run_program()
+        text = [a["response"]["choices"][0]["text"] for a in self.answers()]
+        self.assertEqual(text[1], "Once upon a time" + text[0])
+        self.assertTrue(text[3].endswith(text[2]) and len(text[3]) > len(text[2]), text)
+        self.assertEqual(text[5], text[3])
+
     def test_forms(self):
         case = GREEDY[4]
         self.write([

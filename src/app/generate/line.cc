@@ -4,6 +4,7 @@
 #include "engine/api_request.h"
 #include "grammar/constraint.h"
 #include "recipe/constants.h"
+#include "recipe/echo.h"
 #include "recipe/render.h"
 
 namespace deepinfer::app {
@@ -112,6 +113,10 @@ Status LineReader::read_body(Json body, recipe::Protocol protocol, Line* line) {
   std::optional<grammar::Constraint> constraint;
   engine::read_api_request(request, specials_, &r, &constraint);
   DI_RETURN_IF_ERROR(read_prompt(request, body, line));
+  if (ids && request.completion) {
+    request.completion->prompt.clear();
+    request.completion->prompt_ids = r.prompt;
+  }
   DI_RETURN_IF_ERROR(read_ids(body, "allowed_token_ids", options_.vocab_size, &r.allowed_tokens));
   r.full_prefill = options_.full_prefill;
   DI_RETURN_IF_ERROR(read_flag(body, "full_prefill", &r.full_prefill));
@@ -128,6 +133,7 @@ Status LineReader::read_body(Json body, recipe::Protocol protocol, Line* line) {
   line->answer.model = request.model;
   line->answer.stream = false;
   line->answer.created = options_.created;
+  if (options_.vocabulary) line->answer.completion_prefix = recipe::echoed_prompt(request, *options_.vocabulary);
   return Status();
 }
 

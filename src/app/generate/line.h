@@ -23,6 +23,7 @@
 #include "grammar/compiler.h"
 #include "recipe/api_stream.h"
 #include "recipe/json.h"
+#include "recipe/output_vocabulary.h"
 #include "recipe/tokenize.h"
 #include "text/tokenizer.h"
 
@@ -38,6 +39,7 @@ struct Line {
 struct LineOptions {
   int64_t context_max = 0;
   int64_t vocab_size = 0;  // of the model
+  const recipe::OutputVocabulary* vocabulary = nullptr;  // for prompts that are echoed; outlives the reader
   uint64_t seed = 0;
   std::string model_name;
   int64_t created = 0;        // of the answers, seconds since 1970
