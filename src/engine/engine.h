@@ -108,6 +108,7 @@ struct EngineOptions {
   std::shared_ptr<kv::Tier> tier;
   double tier_wait_s = 2;     // a request waits no longer for its pages
   double tier_timeout_s = 5;  // a single page is given up
+  double tier_beside_s = 0.05;  // a step that began before its last pages had come waits no longer for them; 0: none do
   double tier_flush_s = 2;    // the engine's end waits so long for writes
   // Seconds that blocks may stay unused, on the device and in every tier, by kv::Traffic: chat 7 days, agents 3.
   std::array<double, kv::kTraffics> ttl_s = {7 * 86400.0, 3 * 86400.0};

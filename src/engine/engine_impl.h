@@ -23,6 +23,8 @@
 
 namespace deepinfer::engine {
 
+// Whether steps have the host's cores for themselves: nothing is done beside them.
+bool runs_alone(const ExecutorInfo& info, const EngineOptions& options);
 sched::SchedulerConfig scheduler_config(const ExecutorInfo& info, const EngineOptions& options);
 
 struct Engine::Impl {
@@ -56,6 +58,7 @@ struct Engine::Impl {
   bool step_alone();  // the same, with nothing beside it
   StepJob* plan_step();
   void prepare(StepJob& job);
+  bool bring_pages();
   void end_step(StepJob& job);
   void settle();  // ends the running step without starting another
   void fail_device();
@@ -108,9 +111,10 @@ struct Engine::Impl {
   const std::function<void(StepJob&, StepJob&)> place = [this](StepJob& done, StepJob& next) {
     speculation.place(done, next, *scheduler);
   };
+  const std::function<bool()> bring = [this] { return bring_pages(); };
   sched::StepResult empty_result;
   std::vector<Answer*> device_ends;
-  const bool alone;  // steps have the host's cores for themselves: nothing is done beside them
+  const bool alone;  // runs_alone()
   StepRunner runner;
   const int drafts_max;  // of a sequence and step
   Speculation speculation;

@@ -26,6 +26,10 @@
 #include "sched/plan.h"
 
 namespace deepinfer::engine {
+class StepLoads;
+}
+
+namespace deepinfer::engine {
 
 // What a device has computed so far (spec/deepinfer.md T8).
 struct WorkStats {
@@ -51,6 +55,7 @@ struct ExecutorInfo {
   int backtrack = 0;
   int history_tokens = 0;  // tokens before a row that a plan names
   int drafts_max = 0;      // tokens of a draft round; 0: no drafter
+  bool loads_beside = false;  // forward_loading() is there
   bool leaves_cores = false;  // a step does not need the host's cores: the engine may watch for its end
   double peak_flops = 0;   // of the device, bf16 operations a second; 0: not known
   std::string checkpoint;  // digest
@@ -71,6 +76,11 @@ class StepExecutor {
   // Runs the copies in order; kSeal seals the host entry.
   virtual Status copy(std::span<const sched::MemoryOp> ops, kv::HostStore& host) = 0;
   virtual Status forward(const model::StepPlan& plan) = 0;
+  // As forward(), with pages that may still be on their way (engine/step_loads.h): each layer's part of them is written
+  // before the layer reads it. When it returns, failed or not, all of them are written, if they came.
+  virtual Status forward_loading(const model::StepPlan&, StepLoads&) {
+    return Status(Code::kUnsupported, "this device takes no pages while a step runs");
+  }
   // Waits for the forward. `rows` logits rows in the plan's order.
   virtual Result<std::span<const float>> logits(int rows) = 0;
   // One draft round behind a forward whose logits have been read (they are gone afterwards). For every draft position

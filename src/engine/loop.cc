@@ -42,6 +42,10 @@ DraftOptions draft_options(const EngineOptions& options) {
 
 }  // namespace
 
+bool runs_alone(const ExecutorInfo& info, const EngineOptions& options) {
+  return !info.leaves_cores && !(options.drafts.ahead && options.overlap);
+}
+
 sched::SchedulerConfig scheduler_config(const ExecutorInfo& info, const EngineOptions& options) {
   sched::SchedulerConfig c;
   c.blocks = info.blocks;
@@ -72,6 +76,10 @@ sched::SchedulerConfig scheduler_config(const ExecutorInfo& info, const EngineOp
   }
   if (options.tier) c.tier_gets_max = kTierGetsMax;
   c.tier_wait_s = options.tier_wait_s;
+  if (options.tier) {
+    c.tier_known = [tier = options.tier](std::span<const kv::BlockKey> keys) { return tier->known_prefix(keys); };
+  }
+  if (options.tier && info.loads_beside && runs_alone(info, options)) c.load_beside_s = options.tier_beside_s;
   c.scope = {.checkpoint = info.checkpoint,
              .layout = info.layout,
              .kv_dtype = info.kv_dtype,
@@ -86,7 +94,7 @@ Engine::Impl::Impl(std::unique_ptr<StepExecutor> e, std::unique_ptr<sched::Sched
       executor(std::move(e)),
       scheduler(std::move(s)),
       tokenizer(std::move(t)),
-      alone(!executor->info().leaves_cores && !(options.drafts.ahead && options.overlap)),
+      alone(runs_alone(executor->info(), options)),
       runner(*executor, *scheduler, tokenizer ? &*tokenizer : nullptr, !alone, options.cpu_times,
              [](const void* self) { return static_cast<const Impl*>(self)->now(); }, this),
       drafts_max(options.drafts.mode == DraftMode::kOff ? 0 : options.drafts.drafts_max),

@@ -6,6 +6,7 @@
 #include "base/memory.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/store/weight_store.h"
+#include "engine/step_loads.h"
 #include "engine/weights.h"
 #include "ops/cuda_backend.h"
 #include "ops/kv_layout.h"
@@ -113,6 +114,7 @@ Result<std::unique_ptr<ModelExecutor>> ModelExecutor::create(std::shared_ptr<con
   i.layout = fmt::format("v41-page{}-{}", ops::kPageTokens, layout.page_bytes);
   i.kv_dtype = layout.format.records == ops::KvFormat::Records::kPacked ? "packed" : "raw";
   i.peak_flops = options.peak_flops;
+  i.loads_beside = capabilities.host_memory;
   i.leaves_cores = !capabilities.host_memory;
   i.numeric_class = capabilities.numeric_class;
   i.placement = ops::cuda_placement(self->model_->ops());
@@ -196,15 +198,44 @@ Status ModelExecutor::copy(std::span<const MemoryOp> ops, kv::HostStore& host) {
   return Status();
 }
 
+void ModelExecutor::count_work(const model::StepPlan& plan) {
+  if (counter_ == nullptr) return;
+  model::Work done = {linear_, attention_, index_};
+  for (const model::StepSequence& s : plan.sequences) done += counter_->of(s);
+  linear_ = done.linear;
+  attention_ = done.attention;
+  index_ = done.index;
+}
+
 Status ModelExecutor::forward(const model::StepPlan& plan) {
-  if (counter_ != nullptr) {
-    model::Work done = {linear_, attention_, index_};
-    for (const model::StepSequence& s : plan.sequences) done += counter_->of(s);
-    linear_ = done.linear;
-    attention_ = done.attention;
-    index_ = done.index;
-  }
+  count_work(plan);
   return model_->forward(plan);
+}
+
+// One source's part of every page.
+Status ModelExecutor::place(const StepLoads& loads, size_t source) {
+  const ops::KvLayout& layout = model_->kv_layout();
+  const size_t begin = source == 0 ? 0 : layout.sources[source].key_offset;
+  const size_t end = source + 1 < layout.sources.size() ? layout.sources[source + 1].key_offset : layout.page_bytes;
+  for (const StepLoads::Page& p : loads.pages())
+    DI_RETURN_IF_ERROR(model_->ops().kv_write(page(p.block) + begin, p.bytes.subspan(begin, end - begin)));
+  return Status();
+}
+
+Status ModelExecutor::forward_loading(const model::StepPlan& plan, StepLoads& loads) {
+  count_work(plan);
+  const ops::KvLayout& layout = model_->kv_layout();
+  size_t placed = 0;
+  Status written;
+  const auto place_to = [&](size_t sources) {
+    for (; placed < sources; ++placed) {
+      if (loads.wait() && written.ok()) written = place(loads, placed);
+    }
+  };
+  const Status status =
+      model_->forward(plan, [&](int layer) { place_to(static_cast<size_t>(layout.source_at(layer)) + 1); });
+  place_to(layout.sources.size());
+  return status.ok() ? written : status;
 }
 
 Status ModelExecutor::draft(const model::DraftPlan& plan, const DraftChooser& choose, std::span<int32_t> tokens,

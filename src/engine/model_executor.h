@@ -49,6 +49,7 @@ class ModelExecutor : public StepExecutor {
   std::optional<WorkStats> work_stats() const override;
   Status copy(std::span<const sched::MemoryOp> ops, kv::HostStore& host) override;
   Status forward(const model::StepPlan& plan) override;
+  Status forward_loading(const model::StepPlan& plan, StepLoads& loads) override;
   Result<std::span<const float>> logits(int rows) override;
   Status draft(const model::DraftPlan& plan, const DraftChooser& choose, std::span<int32_t> tokens,
                std::span<float> confidence) override;
@@ -57,6 +58,8 @@ class ModelExecutor : public StepExecutor {
 
  private:
   ModelExecutor() = default;
+  void count_work(const model::StepPlan& plan);
+  Status place(const StepLoads& loads, size_t source);
   Status copy_one(const sched::MemoryOp& op, kv::HostStore& host);
   Status copy_windows(const sched::MemoryOp& op, std::span<std::byte> bytes);
   std::byte* page(int id) const;

@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <chrono>
+#include <thread>
 #include <utility>
 
 #include "engine/engine_impl.h"
@@ -70,12 +72,26 @@ StepJob* Engine::Impl::plan_step() {
     collect_ends();  // of requests whose time was over before they ran
     return nullptr;
   }
+  if (!plan.beside.empty()) tier->pump(*scheduler, now());  // asked for before the step takes the cores
   StepJob& job = running == &jobs[0] ? jobs[1] : jobs[0];
   job.begin(plan);
+  job.loads.begin(plan.beside, scheduler->host(), executor->info().block_bytes, &bring);
   job.at.begin = begin_s;
   job.at.planned = now();
   stats.times.plan += step_clock() - t0;
   return &job;
+}
+
+// The pages that a running step waits for, in the middle of it: false throws it away.
+bool Engine::Impl::bring_pages() {
+  constexpr std::chrono::microseconds kPoll(20);
+  const double until = now() + options.tier_beside_s;
+  sched::LoadState state = scheduler->load_state();
+  for (; state == sched::LoadState::kComing && now() < until; state = scheduler->load_state()) {
+    if (!tier->pump(*scheduler, now())) std::this_thread::sleep_for(kPoll);
+  }
+  scheduler->end_load(state == sched::LoadState::kHere);
+  return state == sched::LoadState::kHere;
 }
 
 // What the draws of a running step need: the answers as they are after the step before it.
@@ -109,7 +125,7 @@ void Engine::Impl::end_step(StepJob& job) {
   const bool rows = !job.plan->step.sequences.empty();
   stats.steps += rows;
   stats.failed_steps += job.isolated;
-  const bool observed = options.observer != nullptr && !job.plan->empty();
+  const bool observed = options.observer != nullptr && !job.plan->empty() && !job.thrown;
   if (observed) {
     job.at.streamed = now();
     const auto vocab = static_cast<size_t>(limits.vocab_size);
@@ -122,7 +138,7 @@ void Engine::Impl::end_step(StepJob& job) {
   if (observed) options.observer->on_commit(commit_s, now());
   const double t4 = step_clock();
   collect_ends();
-  if (speculation.enabled()) {
+  if (speculation.enabled() && !job.thrown) {
     for (size_t i = 0; i < job.answers.size(); ++i) job.answers[i] = find(job.plan->samples[i].id);
     const StepTimes& t = stats.times;
     speculation.end_step(job, *scheduler,
@@ -133,7 +149,7 @@ void Engine::Impl::end_step(StepJob& job) {
   stats.times.sample += job.sample_s;
   stats.times.launch += job.launch_s;
   if (rows) stats.times.forward += job.at.ready - job.at.started;
-  if (tier) learn_cost(job);
+  if (tier && !job.thrown) learn_cost(job);
 }
 
 // What a row of a prompt takes, from steps with nothing else: the scheduler compares it with loading the row's block.

@@ -38,7 +38,7 @@ void StepJob::begin(const sched::Plan& p) {
   outputs = static_cast<int>(sequence_of_row.size());
   answers.assign(p.samples.size(), nullptr);
   readers.assign(p.step.sequences.size(), nullptr);
-  keep_all = isolated = learnt = false;
+  keep_all = thrown = isolated = learnt = false;
   drawn.assign(p.samples.size(), -1);
   first_token.clear();
   token_count.assign(p.samples.size(), 0);
@@ -150,12 +150,22 @@ void StepRunner::prepare(StepJob& job, const StepJob* before) {
   job.at.started = now_(clock_);
 }
 
+// Nobody draws from it or reads it.
+void StepRunner::throw_away(StepJob& job) {
+  job.thrown = true;
+  std::ranges::fill(job.answers, nullptr);
+  std::ranges::fill(job.readers, nullptr);
+}
+
 void StepRunner::finish(StepJob& job) {
   if (!job.device_failure.ok()) return;
   if (!own_thread_) {
     const model::StepPlan* step = plan_of(job);
     job.at.started = now_(clock_);
-    started_ = step != nullptr ? executor_.forward(*step) : Status();
+    started_ = step == nullptr     ? Status()
+               : job.loads.empty() ? executor_.forward(*step)
+                                   : executor_.forward_loading(*step, job.loads);
+    if (job.loads.lost()) throw_away(job);
   }
   Status status = started_;
   std::span<const float> logits;

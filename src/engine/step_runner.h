@@ -42,6 +42,7 @@
 #include "base/thread_pool.h"
 #include "engine/answer.h"
 #include "engine/executor.h"
+#include "engine/step_loads.h"
 #include "engine/step_observer.h"
 #include "engine/step_watch.h"
 #include "ops/cpu/sampler.h"
@@ -57,6 +58,8 @@ struct StepJob {
   std::vector<Answer*> readers;  // of plan->step.sequences: who wants logits of their prompt rows, else null
   int outputs = 0;               // logits rows
   bool keep_all = false;         // all logits are wanted afterwards
+  StepLoads loads;               // of plan->beside; only where the runner has no thread of its own
+  bool thrown = false;           // a page did not come: nothing of the step counts
 
   std::vector<int32_t> drawn;    // of plan->samples, the last one if there are several; -1: none
   // All that was drawn for sample i: the accepted drafts and the token behind them.
@@ -111,6 +114,7 @@ class StepRunner {
   void loop();
   StepJob* run(const Command& command);
   void finish(StepJob& job);
+  void throw_away(StepJob& job);
   void prepare(StepJob& job, const StepJob* before);
   void isolate(StepJob& job, const Status& failure);
   void run_alone(StepJob& job, size_t i, int first_output, const Status& failure);

@@ -34,6 +34,7 @@ class EncryptedTier : public Tier {
   std::string_view name() const override { return below_->name(); }
   Ticket get(const BlockKey& key, std::span<std::byte> into) override;
   Ticket put(const BlockKey& key, std::span<const std::byte> record, const PutInfo& info) override;
+  Known known_prefix(std::span<const BlockKey> keys) const override { return below_->known_prefix(keys); }
   void erase(const BlockKey& key) override { below_->erase(key); }
   size_t poll(std::span<Completion> done) override;
   void cancel(Ticket ticket) override;

@@ -66,6 +66,11 @@ bool HostTier::contains(const BlockKey& key) const {
   return at != by_key_.end() && at->second->expires_at > now();
 }
 
+Tier::Known HostTier::known_prefix(std::span<const BlockKey> keys) const {
+  const auto end = std::ranges::find_if_not(keys, [this](const BlockKey& key) { return contains(key); });
+  return {static_cast<size_t>(end - keys.begin()), true};
+}
+
 Tier::Ticket HostTier::get(const BlockKey& key, std::span<std::byte> into) {
   Record* r = find(key);
   if (r == nullptr) return complete(Status(Code::kNotFound, "no such record in host memory"));

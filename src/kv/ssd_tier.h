@@ -67,6 +67,7 @@ class SsdTier : public Tier {
   std::string_view name() const override { return "ssd"; }
   Ticket get(const BlockKey& key, std::span<std::byte> into) override;
   Ticket put(const BlockKey& key, std::span<const std::byte> record, const PutInfo& info) override;
+  Known known_prefix(std::span<const BlockKey> keys) const override { return {count_prefix(keys), true}; }
   void erase(const BlockKey& key) override;
   size_t poll(std::span<Completion> done) override;
   void cancel(Ticket ticket) override;

@@ -84,6 +84,13 @@ class Tier {
   virtual Ticket put_owned(const BlockKey& key, std::shared_ptr<const RecordBytes> record, const PutInfo& info) {
     return put(key, *record, info);
   }
+  // How many of the chain's first keys are here, as far as that is known without waiting. Nothing is promised: what is
+  // counted may be gone when it is asked for.
+  struct Known {
+    size_t keys = 0;
+    bool all = false;  // the next key is not here either
+  };
+  virtual Known known_prefix(std::span<const BlockKey> /*keys*/) const { return {}; }
   // Forgets the key, if it is there.
   virtual void erase(const BlockKey& key) = 0;
   // Completions since the last call, at most done.size(); how many were written.

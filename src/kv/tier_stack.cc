@@ -76,6 +76,23 @@ Tier::Ticket TierStack::get_for(const BlockKey& key, std::span<std::byte> into, 
   return ticket;
 }
 
+// Level after level, each from where the others end.
+Tier::Known TierStack::known_prefix(std::span<const BlockKey> keys) const {
+  Known known{.all = true};
+  for (bool more = true; more && known.keys < keys.size();) {
+    more = false;
+    known.all = true;
+    for (const std::shared_ptr<Tier>& level : levels_) {
+      const Known here = level->known_prefix(keys.subspan(known.keys));
+      known.keys += here.keys;
+      known.all = known.all && here.all;
+      more = more || here.keys > 0;
+    }
+  }
+  known.all = known.all || known.keys == keys.size();
+  return known;
+}
+
 Tier::Ticket TierStack::put(const BlockKey& key, std::span<const std::byte> record, const PutInfo& info) {
   return put_to(levels_.size(), record.size(), info, false, [&](Tier& t) { return t.put(key, record, info); });
 }

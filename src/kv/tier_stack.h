@@ -55,6 +55,7 @@ class TierStack : public Tier {
   Ticket get_for(const BlockKey& key, std::span<std::byte> into, const PutInfo& who) override;
   Ticket put(const BlockKey& key, std::span<const std::byte> record, const PutInfo& info) override;
   Ticket put_owned(const BlockKey& key, std::shared_ptr<const RecordBytes> record, const PutInfo& info) override;
+  Known known_prefix(std::span<const BlockKey> keys) const override;
   void erase(const BlockKey& key) override;
   size_t poll(std::span<Completion> done) override;
   void cancel(Ticket ticket) override;

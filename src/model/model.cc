@@ -33,6 +33,7 @@ struct Model::Impl {
   ops::KvMemory memory;
   std::unique_ptr<BatchBuilder> batch;
   Observer observer;
+  const GlobalGate* gate = nullptr;  // of the forward in work
   std::vector<int32_t> expert_rows;  // [experts], of a layer; empty: not counted
   std::atomic<double> busiest_rows{0}, mean_rows{0};
 
@@ -74,6 +75,7 @@ void Model::Impl::attention(At at, bool compress) const {
     ops->write_global(at);
     note(at.layer, Stage::kGlobal, at.rows);
   }
+  if (gate != nullptr && !draft && layer->owns_kv()) (*gate)(at.layer);
   if (!draft && layer->owns_index()) {
     ops->select(at);
     note(at.layer, Stage::kSelected, at.rows);
@@ -232,7 +234,7 @@ const ops::Limits& Model::limits() const { return impl_->options.limits; }
 ExpertLoad Model::expert_load() const { return {impl_->busiest_rows, impl_->mean_rows}; }
 void Model::observe(Observer observer) { impl_->observer = std::move(observer); }
 
-Status Model::forward(const StepPlan& plan) {
+Status Model::forward(const StepPlan& plan, const GlobalGate& gate) {
   Impl& m = *impl_;
   DI_RETURN_IF_ERROR(m.batch->build(plan));
   const ops::RowBatch encoder = m.batch->encoder(), decoder = m.batch->decoder();
@@ -243,8 +245,10 @@ Status Model::forward(const StepPlan& plan) {
   for (const StepSequence& s : plan.sequences) decode_only = decode_only && s.kind != RowKind::kPrefill;
   // What is recorded holds for any plan of that many decode rows: which rows they are is in the arrays.
   const bool feeds = plan.feeds_drafter && m.config().has_drafter();
-  const ops::GraphKey key{feeds ? kForwardGraph : kPlainForwardGraph, all && decode_only ? encoder.rows : 0};
+  const ops::GraphKey key{feeds ? kForwardGraph : kPlainForwardGraph, all && decode_only && !gate ? encoder.rows : 0};
+  m.gate = gate ? &gate : nullptr;
   m.ops->run(key, [&m, form = Impl::StepForm{all, decoder.rows > 0, feeds}] { m.step(form); });
+  m.gate = nullptr;
   return {};
 }
 

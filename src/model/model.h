@@ -70,6 +70,10 @@ enum class Stage : uint8_t {
 // follows. Drafter stages are layers n, n + 1, ..
 using Observer = std::function<void(int layer, Stage stage, ops::Rows rows)>;
 
+// Called while a step runs, at most once a row set for every layer with global KV of its own, before the step reads
+// that: what other steps wrote there need not be in memory before.
+using GlobalGate = std::function<void(int layer)>;
+
 // Picks the next draft token of every sequence: reads Role::kLogits [sequences, V], writes column index + 1 of
 // kDraftTokens.
 using DraftChooser = std::function<Status(int index)>;
@@ -87,7 +91,7 @@ class Model {
   const ops::Limits& limits() const;
 
   // Queues the step; results are there after ops().synchronize() or ops().read().
-  Status forward(const StepPlan& plan);
+  Status forward(const StepPlan& plan, const GlobalGate& gate = nullptr);
   // Queues a draft round; `choose` is called once a draft position.
   Status draft(const DraftPlan& plan, const DraftChooser& choose);
   DraftChooser greedy_chooser();

@@ -124,11 +124,16 @@ void Scheduler::Impl::commit(const StepResult& result, double now) {
     Sequence& s = *p.rows[i];
     const model::StepSequence& step = p.plan.step.sequences[i];
     --s.refs;
+    if (&s == p.thrown) continue;
     s.state.computed = std::max(s.state.computed, step.first_position + step.count);
   }
   for (size_t i = 0; i < p.draws.size(); ++i) {
     Sequence& s = *p.draws[i];
     --s.refs;
+    if (&s == p.thrown) {
+      --s.ahead;
+      continue;
+    }
     commit_draw(s, p.plan.step.step, p.plan.samples[i], i < result.samples.size() ? result.samples[i] : kNothing);
   }
   for (size_t i = 0; i < p.rows.size(); ++i) {

@@ -18,6 +18,7 @@
 #include "kv/block_pool.h"
 #include "kv/cache_key.h"
 #include "kv/faults.h"
+#include "kv/tier.h"
 
 namespace deepinfer::sched {
 
@@ -85,6 +86,9 @@ struct SchedulerConfig {
   int tier_gets_max = 0;             // pages asked for at once; 0: there are no lower tiers
   int tier_puts_max = 64;            // finished blocks that wait to be written
   double tier_wait_s = 2;            // a request waits no longer for pages, and never longer than computing them takes
+  // How many of the keys lower tiers are known to have (kv::Tier::known_prefix); empty: it is not known.
+  std::function<kv::Tier::Known(std::span<const kv::BlockKey>)> tier_known;
+  double load_beside_s = 0;          // pages that come this soon may come while the step runs; 0: none (Plan::beside)
 };
 
 Status check(const SchedulerConfig& config);

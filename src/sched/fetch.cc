@@ -33,6 +33,13 @@ bool Scheduler::Impl::choose_blocks(Sequence& s) {
   end = static_cast<int>(std::min<uint64_t>(
       static_cast<uint64_t>(end), static_cast<uint64_t>(first) + room / std::max<size_t>(config.block_bytes, 1)));
   if (first >= end) return false;
+  bool sure = false;
+  if (config.tier_known) {
+    const auto wanted = known.subspan(static_cast<size_t>(first), static_cast<size_t>(end - first));
+    const kv::Tier::Known there = config.tier_known(wanted);
+    sure = there.all && there.keys > 0;  // nothing: the first block is asked for all the same, so that it counts as a miss
+    if (sure) end = first + static_cast<int>(there.keys);
+  }
   const int saved = start_with(s, end) - start_with(s, first);
   if (saved <= 0) return false;
   const double compute_s = std::max(kShortWaitS, computing_takes_s(saved));
@@ -45,6 +52,7 @@ bool Scheduler::Impl::choose_blocks(Sequence& s) {
   Fetch& f = *s.fetch;
   f.first = f.next = f.arrived = first;
   f.end = end;
+  f.sure = sure;
   f.here.assign(static_cast<size_t>(end - first), 0);
   f.until_s = std::min(f.until_s, now_s + compute_s);
   return true;
@@ -64,10 +72,10 @@ bool Scheduler::Impl::start_fetch(Sequence& s) {
   return true;
 }
 
-// The first block tells whether there is anything; only then the others are worth asking for.
+// Unless it is known, the first block tells whether there is anything; only then the others are worth asking for.
 void Scheduler::Impl::issue_gets(Sequence& s) {
   Fetch& f = *s.fetch;
-  const int limit = f.arrived == f.first ? std::min(f.first + 1, f.end) : f.end;
+  const int limit = f.arrived == f.first && !f.sure ? std::min(f.first + 1, f.end) : f.end;
   for (; f.next < limit && gets_in_flight < config.tier_gets_max; ++f.next) {
     const auto at = static_cast<size_t>(f.next);
     const auto [it, added] = claims.try_emplace(s.keys[at], Claim{.by = &s, .block = f.next, .in_flight = true});
@@ -108,6 +116,7 @@ void Scheduler::Impl::advance_fetches() {
     }
     if (!done) issue_gets(*s);
     done |= f.arrived >= f.end && f.outstanding == 0;
+    if (!done) done = f.beside = may_load_beside(*s);
     if (!done) {
       fetching[kept++] = s;
       continue;
@@ -130,24 +139,29 @@ void Scheduler::Impl::arrived(const kv::BlockKey& key, std::span<const std::byte
   Sequence* s = it->second.by;
   const int block = it->second.block;
   if (s != nullptr) --s->fetch->outstanding;
-  if (s != nullptr && s->phase != Phase::kRunning && block < s->fetch->end && keep_page(*s, block, page)) return;
+  const bool wanted = s != nullptr && (s->phase != Phase::kRunning || s == loading);
+  if (wanted && block < s->fetch->end && keep_page(*s, block, page)) return;
   claims.erase(it);
   ++claims_version;
-  if (s == nullptr) return;
-  if (s->phase == Phase::kRunning) return;
-  s->fetch->end = std::min(s->fetch->end, block);  // what lies behind a gap is of no use
+  if (!wanted) return;
+  Fetch& f = *s->fetch;
+  if (block < f.end) f.sure = true;
+  f.end = std::min(f.end, block);  // what lies behind a gap is of no use
+}
+
+bool Scheduler::Impl::reserve_pages(Fetch& f) {
+  if (f.host != kv::kNoEntry) return true;
+  const size_t bytes = static_cast<size_t>(f.end - f.first) * config.block_bytes;
+  f.host = host.reserve(bytes);
+  if (f.host == kv::kNoEntry) return false;
+  fetch_bytes += bytes;
+  f.here.resize(static_cast<size_t>(f.end - f.first));
+  return true;
 }
 
 bool Scheduler::Impl::keep_page(Sequence& s, int block, std::span<const std::byte> page) {
   Fetch& f = *s.fetch;
-  if (page.empty() || page.size() != config.block_bytes) return false;
-  if (f.host == kv::kNoEntry) {
-    const size_t bytes = static_cast<size_t>(f.end - f.first) * config.block_bytes;
-    f.host = host.reserve(bytes);
-    if (f.host == kv::kNoEntry) return false;
-    fetch_bytes += bytes;
-    f.here.resize(static_cast<size_t>(f.end - f.first));
-  }
+  if (page.empty() || page.size() != config.block_bytes || !reserve_pages(f)) return false;
   const auto at = static_cast<size_t>(block - f.first);
   if (config.host_keeps_bytes)
     std::memcpy(host.buffer(f.host).data() + at * config.block_bytes, page.data(), page.size());
@@ -156,28 +170,36 @@ bool Scheduler::Impl::keep_page(Sequence& s, int block, std::span<const std::byt
   return true;
 }
 
-// Puts what has come behind the sequence's first `shared` blocks, at its admission.
+// Puts what has come behind the sequence's first `shared` blocks, at its admission, or what is to come.
 void Scheduler::Impl::load_fetched(Sequence& s, int shared) {
-  if (!s.fetch || s.fetch->host == kv::kNoEntry) return;
+  if (!s.fetch) return;
   Fetch& f = *s.fetch;
+  const bool beside = begin_load(s);
+  if (f.host == kv::kNoEntry) return;
   s.loaded_begin = s.loaded_end = shared;
-  for (int i = shared; i >= f.first && i < f.arrived; ++i) {
+  OpenPlan& p = current();
+  for (int i = shared, end = beside ? f.end : f.arrived; i >= f.first && i < end; ++i) {
     const int b = take_block(s);
     if (b == kv::kNoBlock) break;
     s.blocks.push_back(b);
     s.loaded_end = i + 1;
-    current().plan.before.push_back({.kind = MemoryOp::Kind::kLoadBlock, .to = b, .host = f.host,
-                                     .offset = static_cast<int64_t>(i - f.first) *
-                                               static_cast<int64_t>(config.block_bytes)});
+    (beside ? p.plan.beside : p.plan.before)
+        .push_back({.kind = MemoryOp::Kind::kLoadBlock, .to = b, .host = f.host,
+                    .offset = static_cast<int64_t>(i - f.first) * static_cast<int64_t>(config.block_bytes)});
   }
+  if (s.loaded_end > s.loaded_begin) {
+    host.pin(f.host);
+    p.pinned.push_back(f.host);
+  }
+  if (beside) return;
+  count_loaded(s);
+  drop_pages(s);
+}
+
+void Scheduler::Impl::count_loaded(Sequence& s) {
   const int used = s.loaded_end - s.loaded_begin;
   stats.tier_blocks += used;
-  stats.tier_losses += f.arrived - f.first - used;
-  if (used > 0) {
-    host.pin(f.host);
-    current().pinned.push_back(f.host);
-  }
-  drop_pages(s);
+  stats.tier_losses += s.fetch->arrived - s.fetch->first - used;
 }
 
 void Scheduler::Impl::drop_pages(Sequence& s) {

@@ -58,6 +58,10 @@ bool Scheduler::Impl::grow(Sequence& s, int end) {
 void Scheduler::Impl::release_memory(Sequence& s) {
   drop_pages(s);
   release_claims(s);
+  release_device(s);
+}
+
+void Scheduler::Impl::release_device(Sequence& s) {
   s.loaded_begin = s.loaded_end = 0;
   index.drop(s.node);
   s.node = kv::kNoNode;

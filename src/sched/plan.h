@@ -2,7 +2,7 @@
 //
 // The engine executes a plan in this order, on one queue of the device:
 //   1. `before`, in list order: copies between blocks, slots and host memory
-//   2. model.forward(plan.step), if it has sequences
+//   2. model.forward(plan.step), if it has sequences; `beside` is done while it runs, before it reads those blocks
 //   3. sampling: for samples[i] draw from its logits rows; the token becomes element i of ops::Role::kFeedback, which
 //      the next plan's rows name as -1 - i
 // and gives the tokens back with Scheduler::commit. `before` may be all that a plan holds; it must be executed even so.
@@ -50,6 +50,7 @@ struct SampleRow {
 struct Plan {
   model::StepPlan step;
   std::vector<MemoryOp> before;
+  std::vector<MemoryOp> beside;  // kLoadBlock of pages of which some are on their way (Scheduler::load_state)
   std::vector<SampleRow> samples;
 
   bool empty() const { return step.sequences.empty() && before.empty(); }

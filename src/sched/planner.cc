@@ -9,10 +9,12 @@ namespace deepinfer::sched {
 void OpenPlan::clear() {
   plan.step.clear();
   plan.before.clear();
+  plan.beside.clear();
   plan.samples.clear();
   rows.clear();
   draws.clear();
   pinned.clear();
+  thrown = nullptr;
 }
 
 bool Scheduler::Impl::wants_prefill(const Sequence& s) const {
@@ -36,6 +38,7 @@ const Plan& Scheduler::Impl::make_plan(double now) {
     std::fprintf(stderr, "deepinfer: plan() was called with two plans open; commit the older one first\n");
     std::abort();
   }
+  if (loading != nullptr) end_load(false);
   pass_deadlines(now_s);
   retire_ended();
   advance_fetches();
@@ -55,6 +58,10 @@ const Plan& Scheduler::Impl::make_plan(double now) {
   }
   plan_decode();
   admit_waiting(plan_prefill(prefill_budget()));
+  if (loading != nullptr && loading->in_plan != p.plan.step.step) {  // no room for its rows
+    p.plan.beside.clear();
+    end_load(false);
+  }
   planning = false;
   ++stats.plans;
   stats.rows += static_cast<int64_t>(p.plan.step.tokens.size());
@@ -155,6 +162,7 @@ void Scheduler::Impl::admit_waiting(int budget) {
       add_decode(*s, 0);
       --budget;
     }
+    if (loading != nullptr) return;  // nobody else waits for its pages
   }
 }
 

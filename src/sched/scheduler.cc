@@ -297,6 +297,9 @@ void Scheduler::tier_arrived(const kv::BlockKey& key, std::span<const std::byte>
   impl_->arrived(key, page);
 }
 
+LoadState Scheduler::load_state() const { return impl_->load_state(); }
+void Scheduler::end_load(bool here) { impl_->end_load(here); }
+
 bool Scheduler::fetching() const { return !impl_->fetching.empty(); }
 
 std::span<const int32_t> Scheduler::tokens(int64_t id) const {

@@ -118,6 +118,8 @@ struct SchedulerStats {
   // Prompts that asked lower tiers for blocks; of these, waits that ended before all blocks had come. Declined: prompts
   // that did not ask, since computing takes less time by what both have taken lately; with their blocks.
   int64_t tier_loads = 0, tier_loads_late = 0, tier_loads_declined = 0, tier_blocks_declined = 0;
+  // Steps that began before all pages had come, and those of them that were thrown away.
+  int64_t loads_beside = 0, loads_thrown = 0;
   int64_t snapshots_taken = 0, snapshots_used = 0, snapshots_skipped = 0;
   std::array<int64_t, kLimits> limit_hits = {};
 };
@@ -169,6 +171,10 @@ class Scheduler {
   void take_tier_puts(std::vector<TierPut>* out);
   // Answers a TierGet, once each. `page` has block_bytes, or none: a miss.
   void tier_arrived(const kv::BlockKey& key, std::span<const std::byte> page, double now_s);
+  // Of the newest plan's `beside`. Before the next plan() the load is ended: all of it is there, or the step is thrown
+  // away.
+  LoadState load_state() const;
+  void end_load(bool here);
   // Requests that wait for pages: plan() should be called again soon.
   bool fetching() const;
   // Sequences that wait or run, or copies that plan() still has to hand out.

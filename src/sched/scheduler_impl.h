@@ -1,7 +1,7 @@
 // Inside the scheduler: what a sequence is, and the parts of policy (internal to sched/).
 //   scheduler.cc   requests in, ends out          planner.cc   the rows of a step
 //   memory.cc      blocks, slots, cache, copies   commit.cc    results, ends
-//   fetch.cc       lower tiers
+//   fetch.cc       lower tiers                    beside.cc    pages that come while a step runs
 #pragma once
 
 #include <array>
@@ -31,6 +31,9 @@ struct Fetch {
   int outstanding = 0;   // gets without an answer
   int host = kv::kNoEntry;
   bool asked = false;    // for any block
+  bool sure = false;     // all up to `end` are there, and no more, as far as anybody knows
+  bool beside = false;   // the rest may come while the first step runs
+  bool thrown = false;   // it was tried and a page did not come
   double until_s = 0;
   int64_t looked_at = -1;     // claims_version when the index was last searched
   std::vector<uint8_t> here;  // of blocks first ..
@@ -99,6 +102,7 @@ struct OpenPlan {
   std::vector<Sequence*> rows;   // as plan.step.sequences
   std::vector<Sequence*> draws;  // as plan.samples
   std::vector<int> pinned;       // host entries that its copies read
+  Sequence* thrown = nullptr;    // its rows and draws do not count
 
   void clear();
 };
@@ -154,6 +158,7 @@ struct Scheduler::Impl {
   void restart(Sequence& s);             // forgets what is computed
   void drop_spill(Sequence& s);
   void release_memory(Sequence& s);
+  void release_device(Sequence& s);      // of that, all but pages of lower tiers
   bool admit(Sequence& s);
   int64_t blocks_to_admit(const Sequence& s, int shared_blocks) const;
   bool restore(Sequence& s);             // from its spill; false if that is damaged or does not fit
@@ -174,13 +179,21 @@ struct Scheduler::Impl {
   void issue_gets(Sequence& s);
   void take_gets(std::vector<TierGet>* out);
   void arrived(const kv::BlockKey& key, std::span<const std::byte> page);
+  bool reserve_pages(Fetch& f);          // host memory for all of them
   bool keep_page(Sequence& s, int block, std::span<const std::byte> page);
   void load_fetched(Sequence& s, int shared);
   void drop_pages(Sequence& s);          // its host memory
+  void count_loaded(Sequence& s);
   void release_claims(Sequence& s);
   kv::PutInfo put_info(const Sequence& s) const;
   void put_block(const Sequence& s, const kv::BlockKey& key, std::span<const int32_t> tokens, int block);
   void take_puts(std::vector<TierPut>* out);
+
+  // beside.cc
+  bool may_load_beside(const Sequence& s) const;
+  bool begin_load(Sequence& s);          // false: what has come is all there will be
+  LoadState load_state() const;
+  void end_load(bool here);
 
   // commit.cc
   void commit(const StepResult& result, double now_s);
@@ -215,6 +228,7 @@ struct Scheduler::Impl {
   std::map<kv::BlockKey, Claim> claims;
   int64_t claims_version = 0;
   int gets_in_flight = 0;
+  Sequence* loading = nullptr;                     // the newest plan began before its pages had come
   LoadRate load_rate;
   std::vector<kv::BlockKey> gets;                  // claimed and not handed out yet
   std::vector<TierPut> puts;

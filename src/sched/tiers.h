@@ -7,13 +7,26 @@
 //                                              writer.write(put.key, put.tokens, s->host().buffer(put.host), put.info);
 //                                            s->host().unpin(put.host);
 //
-// Policy. A request whose prompt goes on behind what the device's prefix index holds asks for its first missing block;
-// if that comes, for all up to where cached KV saves rows (kv/hit_plan.h). It does not ask if loading them takes
+// Policy. A request whose prompt goes on behind what the device's prefix index holds asks for its missing blocks up to
+// where cached KV saves rows (kv/hit_plan.h): for those that are known to be there (SchedulerConfig::tier_known), else
+// for the first, and if that comes for all. It does not ask if loading them takes
 // longer, by what loads have taken lately and what is in flight already, than computing the rows that they save
 // (StepCost); loads of a quarter of a second are never too slow. Meanwhile it is not in the queue, so that it holds
 // nobody up, and it gives up waiting after tier_wait_s or as long as computing takes, whichever is less. What has come
 // by its admission is used, the rest is computed. Requests with the same prefix wait for the first of them instead of
-// asking again. Pages lie in host memory, at most half of host_bytes_max, until the request is admitted; a lost race
+// asking again.
+//
+// Beside computing. With load_beside_s a request that is alone need not wait for its last pages: once it is known which
+// blocks are there, or the first that is not has been answered, and all are asked for, it starts as if they had come. Its plan names them in Plan::beside, and no
+// other rows. Before the next plan() the owner says what became of them:
+//
+//   while (s->load_state() == LoadState::kComing && it is not too late) ...      // hand over what comes
+//   s->end_load(s->load_state() == LoadState::kHere);
+//
+// Pages that did not come throw the step away: its rows and draws do not count, and the request goes back to wait for
+// what is still under way, up to the gap, and starts again without what has not come.
+//
+// Pages lie in host memory, at most half of host_bytes_max, until the request is admitted; a lost race
 // (the blocks before them were evicted) throws them away, counted. Every block that was computed here and entered the
 // prefix index is written, once its bytes are in host memory; beyond tier_puts_max, or without host memory, it is not,
 // counted.
@@ -33,6 +46,9 @@ struct TierGet {
   std::span<const int32_t> tokens;  // valid until the next call of the scheduler
   kv::PutInfo info;                 // of who asks
 };
+
+// Of the pages in the newest plan's `beside`: none are named; some are under way; all are there; some will not come.
+enum class LoadState : uint8_t { kNone, kComing, kHere, kLost };
 
 struct TierPut {
   kv::BlockKey key;

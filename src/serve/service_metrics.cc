@@ -180,6 +180,10 @@ void ServiceMetrics::update_loads(const sched::SchedulerStats& s) {
   };
   raise("deepinfer_kv_loads_total", "Prompts that asked lower tiers for blocks.", s.tier_loads);
   raise("deepinfer_kv_loads_late_total", "Of those, waits that ended before all blocks had come.", s.tier_loads_late);
+  raise("deepinfer_kv_loads_beside_total", "Of those, steps that began before their last blocks had come.",
+        s.loads_beside);
+  raise("deepinfer_kv_loads_thrown_total", "Of these steps, those thrown away since a block did not come.",
+        s.loads_thrown);
   raise("deepinfer_kv_loads_declined_total",
         "Prompts that did not ask, since computing takes less time by what both have taken lately.",
         s.tier_loads_declined);

@@ -45,6 +45,9 @@ class BesideExecutor : public engine::StepExecutor {
   Status forward(const model::StepPlan& plan) override {
     return between([&] { return executor_->forward(plan); });
   }
+  Status forward_loading(const model::StepPlan& plan, engine::StepLoads& loads) override {
+    return between([&] { return executor_->forward_loading(plan, loads); });
+  }
   Result<std::span<const float>> logits(int rows) override {
     return between([&] { return executor_->logits(rows); });
   }
