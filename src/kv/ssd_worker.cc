@@ -14,6 +14,7 @@ namespace deepinfer::kv {
 namespace {
 
 constexpr uint64_t kWakeTag = 0;
+constexpr size_t kRunBytes = 256 << 10;  // of frames that are read together
 constexpr int64_t kFullPauseS = 1, kExpirePauseS = 60;
 
 Status no_space() { return Status(Code::kResourceExhausted, "no space on the device of the SSD cache"); }
@@ -178,6 +179,7 @@ void SsdWorker::begin_ready() {
     ready_.pop_front();
     started += posted;
   }
+  start_gets();
   const std::lock_guard lock(mutex_);
   unstarted_ -= started;
   if (unstarted_ == 0 && pending_bytes_ == 0) idle_.notify_all();
@@ -190,7 +192,8 @@ void SsdWorker::watch_wake() {
 }
 
 bool SsdWorker::begin(std::unique_ptr<SsdOp>& op) {
-  if (io_->in_flight() + 2 > options_.depth) return false;  // one is for the wake-up
+  if (op->kind != SsdOp::Kind::kGet) start_gets();
+  if (io_->in_flight() + 2 + (first_get_ != nullptr) > options_.depth) return false;  // one is for the wake-up
   switch (op->kind) {
     case SsdOp::Kind::kGet: begin_get(op); break;
     case SsdOp::Kind::kPut: begin_put(op); break;
@@ -231,27 +234,50 @@ void SsdWorker::start(std::unique_ptr<SsdOp> op, bool write, size_t bytes) {
   }
 }
 
-void SsdWorker::begin_get(std::unique_ptr<SsdOp>& op) {
+bool SsdWorker::locate(SsdOp& op) {
   Status status;
   {
     const std::lock_guard lock(mutex_);
     ++log_->stats.gets;
-    if (was_cancelled(op->ticket)) return;
-    const SsdEntry* e = log_->find(op->key, unix_time());
+    if (was_cancelled(op.ticket)) return false;
+    const SsdEntry* e = log_->find(op.key, unix_time());
     if (e == nullptr) {
       status = Status(Code::kNotFound, "no such record on the SSD");
-    } else if (e->frame.bytes > op->into.size()) {
+    } else if (e->frame.bytes > op.into.size()) {
       status = Status(Code::kResourceExhausted, "the record is larger than the buffer");
     } else {
-      op->header = e->frame;
-      op->place = {.segment = e->segment, .offset = e->frame.offset};
+      op.header = e->frame;
+      op.place = {.segment = e->segment, .offset = e->frame.offset};
     }
   }
-  if (!status.ok()) return complete(op->ticket, std::move(status));
+  const bool found = status.ok();
+  if (!found) complete(op.ticket, std::move(status));
+  return found;
+}
+
+// Blocks of a prompt were mostly written one behind the other, and a device reads a long piece faster than many.
+void SsdWorker::begin_get(std::unique_ptr<SsdOp>& op) {
+  if (!locate(*op)) return;
   const size_t bytes = frame_bytes(op->header.bytes);
-  op->buffer = buffers_.take(bytes);
-  if (op->buffer.empty()) return complete(op->ticket, no_memory());
-  start(std::move(op), false, bytes);
+  const bool joins = first_get_ != nullptr && !op->alone && !first_get_->alone && first_get_->place.segment == op->place.segment &&
+                     first_get_->place.offset + run_bytes_ == op->place.offset && run_bytes_ + bytes <= kRunBytes;
+  if (joins) {
+    first_get_->behind.push_back(std::move(op));
+    run_bytes_ += bytes;
+    return;
+  }
+  start_gets();
+  first_get_ = std::move(op);
+  run_bytes_ = bytes;
+}
+
+void SsdWorker::start_gets() {
+  if (first_get_ == nullptr) return;
+  std::unique_ptr<SsdOp> op = std::move(first_get_);
+  op->buffer = buffers_.take(op->behind.empty() ? run_bytes_ : kRunBytes);
+  if (!op->buffer.empty()) return start(std::move(op), false, run_bytes_);
+  complete(op->ticket, no_memory());
+  for (const std::unique_ptr<SsdOp>& o : op->behind) complete(o->ticket, no_memory());
 }
 
 void SsdWorker::begin_put(std::unique_ptr<SsdOp>& op) {
@@ -348,7 +374,7 @@ void SsdWorker::complete(Tier::Ticket ticket, Status status, size_t bytes, const
 
 void SsdWorker::finish(std::unique_ptr<SsdOp> op, const IoQueue::Done& done) {
   if (op->kind == SsdOp::Kind::kGet) {
-    finish_get(*op, done);
+    finish_gets(std::move(op), done);
   } else if (op->kind == SsdOp::Kind::kMoveRead) {
     finish_move_read(std::move(op), done);
   } else {
@@ -356,12 +382,37 @@ void SsdWorker::finish(std::unique_ptr<SsdOp> op, const IoQueue::Done& done) {
   }
 }
 
-void SsdWorker::finish_get(SsdOp& op, const IoQueue::Done& done) {
+void SsdWorker::finish_gets(std::unique_ptr<SsdOp> first, const IoQueue::Done& done) {
+  std::vector<std::unique_ptr<SsdOp>> behind = std::move(first->behind);
+  if (done.error != 0 && !behind.empty()) {  // perhaps one frame's place is bad: the others are still to be had
+    behind.push_back(std::move(first));
+    const std::lock_guard lock(mutex_);
+    for (std::unique_ptr<SsdOp>& op : behind) {
+      op->alone = true;
+      op->buffer = {};
+      ready_.push_back(std::move(op));
+      ++unstarted_;
+      --log_->stats.gets;
+    }
+    return;
+  }
+  const auto part = [&](SsdOp& op) {
+    const size_t at = op.place.offset - first->place.offset, bytes = kFrameHeaderBytes + op.header.bytes;
+    finish_get(op, first->buffer.first(at + bytes).subspan(at),
+               {.tag = done.tag, .bytes = done.bytes - static_cast<int64_t>(at), .error = done.error});
+  };
+  part(*first);
+  for (const std::unique_ptr<SsdOp>& op : behind) part(*op);
+}
+
+// `done` counts from the beginning of this frame.
+void SsdWorker::finish_get(SsdOp& op, std::span<std::byte> frame, const IoQueue::Done& done) {
   const Faults& faults = options_.faults;
   size_t bytes = op.header.bytes;
-  const std::span<std::byte> record = op.buffer.first(kFrameHeaderBytes + bytes).subspan(kFrameHeaderBytes);
+  const std::span<std::byte> record = frame.subspan(kFrameHeaderBytes);
   const bool failed = done.error != 0 || faults.fails(FaultPoint::kSsdRead);
-  const bool mine = read_frame_header(op.buffer.first(kFrameHeaderBytes), op.header.segment, op.header.offset).ok();
+  const bool mine = done.bytes >= static_cast<int64_t>(kFrameHeaderBytes) &&
+                    read_frame_header(frame.first(kFrameHeaderBytes), op.header.segment, op.header.offset).ok();
   if (failed || !mine) {
     with_log([](SsdLog& log) { ++log.stats.errors; });
     if (!failed) return complete(op.ticket, Status(Code::kNotFound, "the record has left meanwhile"));

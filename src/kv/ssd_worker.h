@@ -39,6 +39,8 @@ struct SsdOp {
   SsdLog::Place place;
   std::shared_ptr<SsdSegment> victim;  // of a move
   size_t written_bytes = 0;            // asked of the device
+  std::vector<std::unique_ptr<SsdOp>> behind;  // of a get: gets whose frames lie right behind it, read with it
+  bool alone = false;                          // it was read with others, and that failed
 };
 
 class SsdWorker {
@@ -68,12 +70,15 @@ class SsdWorker {
   void loop();
   void begin_ready();
   bool begin(std::unique_ptr<SsdOp>& op);  // false: no room for it now
+  bool locate(SsdOp& op);  // false: it has ended
   void begin_get(std::unique_ptr<SsdOp>& op);
+  void start_gets();
   void begin_put(std::unique_ptr<SsdOp>& op);
   void begin_move(std::unique_ptr<SsdOp>& op);
   void make_room();
   void finish(std::unique_ptr<SsdOp> op, const IoQueue::Done& done);
-  void finish_get(SsdOp& op, const IoQueue::Done& done);
+  void finish_gets(std::unique_ptr<SsdOp> op, const IoQueue::Done& done);
+  void finish_get(SsdOp& op, std::span<std::byte> frame, const IoQueue::Done& done);
   void finish_write(SsdOp& op, const IoQueue::Done& done);
   void finish_move_read(std::unique_ptr<SsdOp> op, const IoQueue::Done& done);
   void move_ended(const std::shared_ptr<SsdSegment>& victim);
@@ -101,6 +106,8 @@ class SsdWorker {
   std::mutex copy_mutex_;
 
   std::deque<std::unique_ptr<SsdOp>> ready_;
+  std::unique_ptr<SsdOp> first_get_;  // found and not started: gets of frames right behind it join it
+  size_t run_bytes_ = 0;              // of it and those
   std::vector<std::unique_ptr<SsdOp>> running_;  // tag - 1 is the place
   std::vector<size_t> free_places_;
   size_t busy_ = 0;

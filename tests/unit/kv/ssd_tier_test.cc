@@ -266,6 +266,40 @@ TEST_F(Ssd, CancelledGetsTouchNothing) {
   EXPECT_EQ(get(1), Code::kOk);
 }
 
+// Records that lie one behind the other are read together: each is still found, missed, cut, cancelled and damaged by
+// itself.
+TEST_F(Ssd, ManyGetsAtOnceAreAnsweredOneByOne) {
+  constexpr uint32_t kRecords = 200;
+  std::mt19937 random(7);
+  std::vector<size_t> payload(kRecords);
+  for (size_t& bytes : payload) bytes = random() % 60000;
+  for (const bool ring : {true, false}) {
+    options.io_uring = ring;
+    open();
+    for (uint32_t i = 0; i < kRecords; ++i) tier->put(key_of(i), record_of(i, payload[i]), {});
+    tier->flush();
+    for (const bool backwards : {false, true}) {
+      std::vector<std::vector<std::byte>> buffers(kRecords);
+      std::vector<Tier::Ticket> tickets(kRecords);
+      for (uint32_t k = 0; k < kRecords; ++k) {
+        const uint32_t i = backwards ? kRecords - 1 - k : k;
+        buffers[i].resize(record_bytes(128, payload[i]) - (i % 50 == 49));  // too small for the record
+        tickets[i] = tier->get(key_of(i % 50 == 48 ? 5000 + i : i), buffers[i]);
+      }
+      for (uint32_t i = 0; i < kRecords; i += 10) tier->cancel(tickets[i]);
+      for (uint32_t i = 0; i < kRecords; ++i) {
+        SCOPED_TRACE(i);
+        if (i % 10 == 0) continue;
+        const Tier::Completion c = wait(tickets[i]);
+        const Code wanted = i % 50 == 48 ? Code::kNotFound : i % 50 == 49 ? Code::kResourceExhausted : Code::kOk;
+        ASSERT_EQ(c.status.code(), wanted) << c.status.to_string();
+        EXPECT_EQ(wanted == Code::kOk, buffers[i] == record_of(i, payload[i]));
+      }
+      for (uint32_t i = 0; i < kRecords; i += 10) EXPECT_FALSE(completed.contains(tickets[i]));
+    }
+  }
+}
+
 TEST_F(Ssd, DamagedFilesOfAFolderAreSurvived) {
   open();
   for (uint32_t i = 0; i < 300; ++i) ASSERT_TRUE(put(i).ok());

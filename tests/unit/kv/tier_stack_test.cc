@@ -98,6 +98,24 @@ TEST(TierStack, FindsBelowAndBringsUp) {
   EXPECT_FALSE(u.get(19));
 }
 
+TEST(TierStack, KnowsWhatItsLevelsKnow) {
+  auto host = std::make_shared<HostTier>(HostTierOptions{.bytes_max = 1 << 20});
+  auto lower = std::make_shared<HostTier>(HostTierOptions{.bytes_max = 1 << 20});
+  auto remote = std::make_shared<FakeTier>(TierFaults{}, 1);  // knows nothing without asking
+  for (uint8_t i : {0, 1, 4, 6}) EXPECT_TRUE(User(*host).put(i));
+  for (uint8_t i : {1, 2, 3, 5, 6, 9}) EXPECT_TRUE(User(*lower).put(i));
+  std::vector<BlockKey> keys;
+  for (uint8_t i = 0; i < 10; ++i) keys.push_back(key_of(i));
+  const TierStack both({host, lower}), all({host, lower, remote});
+  EXPECT_EQ(both.known_prefix(keys).keys, 7u);
+  EXPECT_TRUE(both.known_prefix(keys).all);
+  EXPECT_EQ(all.known_prefix(keys).keys, 7u);
+  EXPECT_FALSE(all.known_prefix(keys).all);
+  EXPECT_TRUE(all.known_prefix(std::span(keys).first(7)).all);  // nothing is left to be asked for
+  EXPECT_EQ(both.known_prefix(std::span(keys).subspan(7)).keys, 0u);
+  EXPECT_TRUE(both.known_prefix(std::span(keys).subspan(7)).all);
+}
+
 // A purge by tenant finds what was brought up, too.
 TEST(TierStack, WhatIsBroughtUpKeepsItsTenantAndTime) {
   auto above = std::make_shared<HostTier>(HostTierOptions{});
