@@ -29,6 +29,9 @@ class Renamed : public engine::StepExecutor {
   const engine::ExecutorInfo& info() const override { return info_; }
   Status copy(std::span<const sched::MemoryOp> ops, kv::HostStore& host) override { return executor_->copy(ops, host); }
   Status forward(const model::StepPlan& plan) override { return executor_->forward(plan); }
+  Status forward_loading(const model::StepPlan& plan, engine::StepLoads& loads) override {
+    return executor_->forward_loading(plan, loads);
+  }
   Result<std::span<const float>> logits(int rows) override { return executor_->logits(rows); }
 
  private:
