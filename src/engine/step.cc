@@ -149,7 +149,7 @@ void Engine::Impl::end_step(StepJob& job) {
   stats.times.sample += job.sample_s;
   stats.times.launch += job.launch_s;
   if (rows) stats.times.forward += job.at.ready - job.at.started;
-  if (tier && !job.thrown) learn_cost(job);
+  if (tier && job.loads.empty()) learn_cost(job);
 }
 
 // What a row of a prompt takes, from steps with nothing else: the scheduler compares it with loading the row's block.

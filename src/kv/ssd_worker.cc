@@ -259,8 +259,9 @@ bool SsdWorker::locate(SsdOp& op) {
 void SsdWorker::begin_get(std::unique_ptr<SsdOp>& op) {
   if (!locate(*op)) return;
   const size_t bytes = frame_bytes(op->header.bytes);
-  const bool joins = first_get_ != nullptr && !op->alone && !first_get_->alone && first_get_->place.segment == op->place.segment &&
-                     first_get_->place.offset + run_bytes_ == op->place.offset && run_bytes_ + bytes <= kRunBytes;
+  const SsdOp* const first = first_get_.get();
+  const bool joins = first != nullptr && !op->alone && !first->alone && first->place.segment == op->place.segment &&
+                     first->place.offset + run_bytes_ == op->place.offset && run_bytes_ + bytes <= kRunBytes;
   if (joins) {
     first_get_->behind.push_back(std::move(op));
     run_bytes_ += bytes;

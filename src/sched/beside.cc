@@ -12,12 +12,10 @@ bool Scheduler::Impl::may_load_beside(const Sequence& s) const {
          load_rate.seconds(f.end - f.arrived) <= config.load_beside_s;
 }
 
-bool Scheduler::Impl::begin_load(Sequence& s) {
-  if (!s.fetch->beside || s.fetch->arrived >= s.fetch->end) return false;
-  if (running.size() > 1 || !current().plan.step.sequences.empty() || !reserve_pages(*s.fetch)) return false;
-  loading = &s;
-  ++stats.loads_beside;
-  return true;
+bool Scheduler::Impl::loads_beside(Sequence& s, int shared) {
+  Fetch& f = *s.fetch;
+  if (!f.beside || f.arrived >= f.end || shared < f.first || shared >= f.end) return false;
+  return running.size() == 1 && current().plan.step.sequences.empty() && reserve_pages(f);
 }
 
 LoadState Scheduler::Impl::load_state() const {

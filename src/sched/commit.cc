@@ -116,6 +116,7 @@ void Scheduler::Impl::commit(const StepResult& result, double now) {
   now_s = std::max(now_s, now);
   if (open_count == 0) return;
   OpenPlan& p = open[first_open];
+  if (loading != nullptr && loading->in_plan == p.plan.step.step) end_load(false);
   static const SampleResult kNothing;
   for (int64_t id : result.failed) {
     if (Sequence* s = find(id)) fail(*s);

@@ -37,7 +37,8 @@ bool Scheduler::Impl::choose_blocks(Sequence& s) {
   if (config.tier_known) {
     const auto wanted = known.subspan(static_cast<size_t>(first), static_cast<size_t>(end - first));
     const kv::Tier::Known there = config.tier_known(wanted);
-    sure = there.all && there.keys > 0;  // nothing: the first block is asked for all the same, so that it counts as a miss
+    // Where there is nothing the first block is asked for all the same, so that it counts as a miss.
+    sure = there.all && there.keys > 0;
     if (sure) end = first + static_cast<int>(there.keys);
   }
   const int saved = start_with(s, end) - start_with(s, first);
@@ -174,7 +175,7 @@ bool Scheduler::Impl::keep_page(Sequence& s, int block, std::span<const std::byt
 void Scheduler::Impl::load_fetched(Sequence& s, int shared) {
   if (!s.fetch) return;
   Fetch& f = *s.fetch;
-  const bool beside = begin_load(s);
+  const bool beside = loads_beside(s, shared);
   if (f.host == kv::kNoEntry) return;
   s.loaded_begin = s.loaded_end = shared;
   OpenPlan& p = current();
@@ -190,8 +191,12 @@ void Scheduler::Impl::load_fetched(Sequence& s, int shared) {
   if (s.loaded_end > s.loaded_begin) {
     host.pin(f.host);
     p.pinned.push_back(f.host);
+    if (beside) {
+      loading = &s;
+      ++stats.loads_beside;
+      return;
+    }
   }
-  if (beside) return;
   count_loaded(s);
   drop_pages(s);
 }

@@ -191,7 +191,7 @@ struct Scheduler::Impl {
 
   // beside.cc
   bool may_load_beside(const Sequence& s) const;
-  bool begin_load(Sequence& s);          // false: what has come is all there will be
+  bool loads_beside(Sequence& s, int shared);  // false: what has come is all there will be
   LoadState load_state() const;
   void end_load(bool here);
 

@@ -141,6 +141,40 @@ TEST(Beside, AnOwnerThatDoesNotSayThrowsTheStepAway) {
   EXPECT_EQ(b.driver.ended[id], EndReason::kMaxTokens);
 }
 
+TEST(Beside, AStepThatIsCommittedBeforeAnybodySaysIsThrownAway) {
+  Beside b;
+  const int64_t id = b.begin();
+  for (int i = 1; i < kBlocks; ++i) b.answer(i);
+  b.commit();
+  EXPECT_EQ(b.s().stats().loads_thrown, 1);
+  EXPECT_EQ(b.s().prefix_index().size(), 0);
+  EXPECT_TRUE(b.ends().empty());
+  b.driver.drain();
+  EXPECT_EQ(b.driver.ended[id], EndReason::kMaxTokens);
+}
+
+// The device's own blocks before them have left meanwhile.
+TEST(Beside, PagesThatFitNowhereAnyMoreAreNotWaitedFor) {
+  Beside b;
+  b.driver.submit({.prompt = prompt_of(20), .max_tokens = 1});
+  b.ask();
+  for (size_t i = 0; i < b.gets.size(); ++i) b.answer(static_cast<int>(i), false);
+  b.driver.drain();
+  b.gets.clear();
+  const int64_t id = b.driver.submit({.prompt = prompt_of(kPrompt), .max_tokens = 3});
+  b.ask();
+  ASSERT_FALSE(b.gets.empty());
+  EXPECT_EQ(b.s().prefix_index().evict(100), 2);
+  EXPECT_EQ(b.plan().beside.size(), 0u);
+  EXPECT_EQ(b.s().load_state(), LoadState::kNone);
+  b.commit();
+  for (size_t i = 0; i < b.gets.size(); ++i) b.answer(static_cast<int>(i));
+  b.driver.drain();
+  EXPECT_EQ(b.driver.ended[id], EndReason::kMaxTokens);
+  EXPECT_EQ(b.s().stats().loads_beside, 0);
+  EXPECT_EQ(b.s().stats().loads_thrown, 0);
+}
+
 TEST(Beside, ACancelledRequestLeavesNothing) {
   for (const bool all_came : {false, true}) {
     Beside b;
