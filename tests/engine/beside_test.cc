@@ -206,12 +206,15 @@ TEST(Beside, CancelledOrStoppedInMidRun) {
   testing::EngineSetup setup = setup_with(tier);
   setup.options.tier_beside_s = 0.05;
   setup.options.tier_wait_s = setup.options.tier_flush_s = 0.3;
+  setup.options.queue_events = 1;
+  Request endless = make_request(prompt());
+  endless.max_tokens = 100;  // more than fit into a stream that nobody reads: it cannot end by itself
   for (const bool stopped : {false, true}) {
     SCOPED_TRACE(stopped);
     tier->gets = 0;
     tier->fate = [](int get) { return get == 4 ? Fate::kNever : Fate::kGood; };
     auto engine = testing::make_engine(setup);
-    auto stream = engine->submit(make_request(prompt())).value();
+    auto stream = engine->submit(endless).value();
     while (engine->stats().scheduler.tier_loads == 0) std::this_thread::yield();
     if (stopped) engine.reset();
     else stream->cancel();
