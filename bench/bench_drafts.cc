@@ -1,7 +1,7 @@
 // Drafts on this CPU with the bundled model: the same requests on an engine without drafts and on one with them, in
-// turns, at batch 1, 8, 32 and 64. Both keep running, so what the governor learns from the first requests is paid for here.
-// No prompt comes twice, so that no answer is just known; both share prefixes. At batch 1 answers end where the model
-// ends them, as when served; in larger batches all are of one length, so that the batch stays as large as it is.
+// turns, at batch 1, 8, 32 and 64. Both keep running, so what the governor learns from the first requests is paid for
+// here. No prompt comes twice, so that no answer is just known; both share prefixes. At batch 1 answers end where the
+// model ends them, as when served; in larger batches all are of one length, so that the batch stays as large as it is.
 #include <time.h>
 
 #include <algorithm>
