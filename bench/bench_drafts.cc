@@ -243,6 +243,7 @@ int main(int argc, char** argv) {
     decode(1, 1, 2, 16);
     decode(8, 1, 1, 16);
     decode(32, 1, 1, 8);
+    decode(64, 1, 1, 8);
   } else {
     decode(1, 8, 40, 96);
     decode(8, 6, 6, 96);
