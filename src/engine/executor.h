@@ -26,10 +26,8 @@
 #include "sched/plan.h"
 
 namespace deepinfer::engine {
-class StepLoads;
-}
 
-namespace deepinfer::engine {
+class StepLoads;
 
 // What a device has computed so far (spec/deepinfer.md T8).
 struct WorkStats {

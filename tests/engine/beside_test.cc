@@ -16,6 +16,7 @@ namespace {
 
 using engine::Request;
 using testing::Collected;
+using testing::make_request;
 
 constexpr int kPrompt = 900, kBlocks = 6;  // blocks before the decoder's rows
 
@@ -81,21 +82,6 @@ class ScriptedTier : public kv::Tier {
   std::vector<Completion> done_;
   Ticket last_ = 0;
 };
-
-Request make_request(std::vector<int32_t> prompt, bool cache = true) {
-  Request r;
-  r.prompt = std::move(prompt);
-  r.seed = 5;
-  r.max_tokens = 10;
-  r.logprobs = true;
-  r.cache = cache;
-  return r;
-}
-
-void expect_equal(const Collected& a, const Collected& b) {
-  EXPECT_EQ(a.tokens, b.tokens);
-  EXPECT_EQ(a.logprobs, b.logprobs);
-}
 
 constexpr double kLong = 1000;  // seconds: nothing here hangs on how fast the machine is
 

@@ -12,19 +12,9 @@ using engine::Request;
 using testing::Collected;
 
 Request make_request(std::vector<int32_t> prompt, int tokens, bool cache) {
-  Request r;
-  r.prompt = std::move(prompt);
-  r.seed = 5;
-  r.max_tokens = tokens;
+  Request r = testing::make_request(std::move(prompt), cache, tokens);
   r.ignore_end = true;
-  r.logprobs = true;
-  r.cache = cache;
   return r;
-}
-
-void expect_equal(const Collected& a, const Collected& b) {
-  EXPECT_EQ(a.tokens, b.tokens);
-  EXPECT_EQ(a.logprobs, b.logprobs);
 }
 
 // tiny-random has 65,536 positions.

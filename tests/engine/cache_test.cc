@@ -10,23 +10,9 @@ namespace {
 
 using engine::Request;
 using testing::Collected;
+using testing::make_request;
 
 constexpr int kWindowExtra = 12;
-
-Request make_request(std::vector<int32_t> prompt, bool cache) {
-  Request r;
-  r.prompt = std::move(prompt);
-  r.seed = 5;
-  r.max_tokens = 12;
-  r.logprobs = true;
-  r.cache = cache;
-  return r;
-}
-
-void expect_equal(const Collected& a, const Collected& b) {
-  EXPECT_EQ(a.tokens, b.tokens);
-  EXPECT_EQ(a.logprobs, b.logprobs);  // exactly
-}
 
 class Cached : public ::testing::TestWithParam<std::tuple<const char*, bool>> {
  protected:

@@ -8,6 +8,7 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/engine.h"
@@ -98,6 +99,22 @@ inline std::vector<int32_t> random_prompt(int n, uint32_t seed) {
   std::vector<int32_t> out(n);
   for (int32_t& t : out) t = static_cast<int32_t>(3 + random() % 6000);
   return out;
+}
+
+// Asks for log probabilities, so that any other bit of a logit shows in expect_equal().
+inline engine::Request make_request(std::vector<int32_t> prompt, bool cache = true, int max_tokens = 12) {
+  engine::Request r;
+  r.prompt = std::move(prompt);
+  r.seed = 5;
+  r.max_tokens = max_tokens;
+  r.logprobs = true;
+  r.cache = cache;
+  return r;
+}
+
+inline void expect_equal(const Collected& a, const Collected& b) {
+  EXPECT_EQ(a.tokens, b.tokens);
+  EXPECT_EQ(a.logprobs, b.logprobs);
 }
 
 struct AloneAnswer {

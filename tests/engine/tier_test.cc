@@ -11,23 +11,9 @@ namespace {
 
 using engine::Request;
 using testing::Collected;
+using testing::make_request;
 
 constexpr int kPrompt = 900;
-
-Request make_request(std::vector<int32_t> prompt, bool cache) {
-  Request r;
-  r.prompt = std::move(prompt);
-  r.seed = 5;
-  r.max_tokens = 10;
-  r.logprobs = true;
-  r.cache = cache;
-  return r;
-}
-
-void expect_equal(const Collected& a, const Collected& b) {
-  EXPECT_EQ(a.tokens, b.tokens);
-  EXPECT_EQ(a.logprobs, b.logprobs);
-}
 
 std::unique_ptr<engine::Engine> engine_on(std::shared_ptr<kv::Tier> tier, double wait_s = 5,
                                           double flush_s = 60) {
