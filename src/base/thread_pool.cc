@@ -40,6 +40,13 @@ struct Ticket {
   }
 };
 
+// A piece of work and how far it is; the number of the piece proves that the fields are its own.
+struct alignas(64) SidePlace {
+  enum Phase : uint64_t { kWaits, kRuns, kDone };
+  std::atomic<uint64_t> state{kDone};  // number << 2 | phase
+  ThreadPool::Side side;
+};
+
 }  // namespace
 
 struct ThreadPool::Impl {
@@ -54,7 +61,38 @@ struct ThreadPool::Impl {
   alignas(64) std::atomic<uint32_t> done{0};
   alignas(64) std::atomic<uint32_t> signal{0};  // counts loops; what sleeping workers wait on
   std::atomic<int> sleepers{0};
+  std::atomic<bool> waking{false};  // those that sleep have been told, and not one has come yet
   std::atomic<bool> stop{false};
+  SidePlace sides[kSidesMax];
+  uint64_t sides_started = 0;
+  alignas(64) std::atomic<uint32_t> side_waiters{0};
+  std::atomic<uint32_t> sides_done{0};  // counted while somebody waits
+
+  SidePlace& place_of(uint64_t id) { return sides[id % kSidesMax]; }
+
+  // Runs piece `id` unless another thread has taken it.
+  bool take_side(uint64_t id) {
+    SidePlace& p = place_of(id);
+    uint64_t waits = id << 2 | SidePlace::kWaits;
+    if (!p.state.compare_exchange_strong(waits, id << 2 | SidePlace::kRuns, std::memory_order_acquire)) return false;
+    p.side.run(p.side.self, p.side.argument);
+    p.state.store(id << 2 | SidePlace::kDone, std::memory_order_seq_cst);
+    if (side_waiters.load(std::memory_order_seq_cst) > 0) {
+      sides_done.fetch_add(1, std::memory_order_seq_cst);
+      sides_done.notify_all();
+    }
+    return true;
+  }
+
+  // Whether piece `next`, or one after it, has been started.
+  bool side_started(uint64_t next) { return place_of(next).state.load(std::memory_order_seq_cst) >> 2 >= next; }
+
+  // A worker has looked at all pieces before `next`. Takes that one if it waits; returns the next one to look at.
+  uint64_t pass_side(uint64_t next) {
+    const uint64_t id = place_of(next).state.load(std::memory_order_acquire) >> 2;
+    if (id == next) take_side(id);
+    return id == next ? id + 1 : id + 1 - kSidesMax;  // older ones than that are done
+  }
 
   // Works on the loop in progress until no chunk of it is left.
   void run_chunks() {
@@ -72,16 +110,24 @@ struct ThreadPool::Impl {
 
   void worker() {
     uint32_t seen = 0;
+    uint64_t side = 1;
     for (;;) {
       uint32_t now = signal.load(std::memory_order_acquire);
-      for (int i = 0; now == seen && i < spins; ++i) {
+      bool started = side_started(side);
+      for (int i = 0; now == seen && !started && i < spins; ++i) {
         relax();
         now = signal.load(std::memory_order_acquire);
+        started = side_started(side);
+      }
+      if (started) {
+        side = pass_side(side);
+        continue;
       }
       if (now == seen) {
         sleepers.fetch_add(1, std::memory_order_seq_cst);
-        signal.wait(seen, std::memory_order_seq_cst);
+        if (!side_started(side)) signal.wait(seen, std::memory_order_seq_cst);
         sleepers.fetch_sub(1, std::memory_order_seq_cst);
+        waking.store(false, std::memory_order_seq_cst);
         continue;
       }
       if (stop.load(std::memory_order_acquire)) return;
@@ -108,6 +154,36 @@ ThreadPool::~ThreadPool() {
   for (std::thread& t : impl_->workers) t.join();
 }
 
+uint64_t ThreadPool::start(const Side& side) {
+  Impl& m = *impl_;
+  const uint64_t id = ++m.sides_started;
+  if (id > kSidesMax) finish(id - kSidesMax);
+  SidePlace& p = m.place_of(id);
+  p.side = side;
+  p.state.store(id << 2 | SidePlace::kWaits, std::memory_order_seq_cst);
+  if (m.sleepers.load(std::memory_order_seq_cst) > 0 && !m.waking.exchange(true, std::memory_order_seq_cst)) m.wake();
+  return id;
+}
+
+void ThreadPool::finish(uint64_t id) {
+  if (id == 0) return;
+  Impl& m = *impl_;
+  const std::atomic<uint64_t>& state = m.place_of(id).state;
+  const uint64_t done = id << 2 | SidePlace::kDone;
+  if (state.load(std::memory_order_acquire) >= done || m.take_side(id)) return;
+  for (int i = 0; i < kSpinsDone; ++i) {
+    if (state.load(std::memory_order_acquire) >= done) return;
+    relax();
+  }
+  m.side_waiters.fetch_add(1, std::memory_order_seq_cst);
+  for (;;) {
+    const uint32_t seen = m.sides_done.load(std::memory_order_seq_cst);
+    if (state.load(std::memory_order_seq_cst) >= done) break;
+    m.sides_done.wait(seen, std::memory_order_seq_cst);
+  }
+  m.side_waiters.fetch_sub(1, std::memory_order_seq_cst);
+}
+
 int ThreadPool::threads() const { return static_cast<int>(impl_->workers.size()) + 1; }
 
 void ThreadPool::parallel_for(int64_t n, const std::function<void(int64_t, int64_t)>& body, int64_t grain) {
@@ -122,6 +198,19 @@ void ThreadPool::parallel_for(int64_t n, const std::function<void(int64_t, int64
   // Four ranges a thread even out unequal rows without making the shared counter hot.
   const int64_t size = std::max(grain, (n + 4 * total - 1) / (4 * total));
   const auto chunks = static_cast<uint32_t>((n + size - 1) / size);
+  if (total == 2 && chunks == 2) {  // one each: the sooner begun
+    struct Half {
+      const std::function<void(int64_t, int64_t)>* body;
+      int64_t begin, end;
+    } half{&body, size, n};
+    const auto run = [](void* self, int64_t) {
+      const auto* h = static_cast<const Half*>(self);
+      (*h->body)(h->begin, h->end);
+    };
+    const uint64_t other = start({run, &half});
+    body(0, size);
+    return finish(other);
+  }
   m.body.store(&body, std::memory_order_relaxed);
   m.n.store(n, std::memory_order_relaxed);
   m.chunk.store(size, std::memory_order_relaxed);

@@ -5,6 +5,12 @@
 //
 // Which thread runs which range is not fixed, so a body may not let its result depend on it. One caller at a time.
 //
+// And pieces of work beside the caller's own, for what is over within microseconds:
+//
+//   const uint64_t other = pool.start({[](void* self, int64_t) { static_cast<Mix*>(self)->run(); }, &mix});
+//   ...                                                  // a worker that is free takes it meanwhile, the oldest first
+//   pool.finish(other);                                  // done now: by that worker, or else here
+//
 // Waiting. An idle worker sleeps in the kernel; waking it takes tens of microseconds. With Idle::kSpin it first looks
 // for work for about 50 us, so that loops in quick succession start within one microsecond; it then sleeps as well.
 // Spinning is left out where there are more threads than cores. A loop never waits for a worker that has not begun a
@@ -29,6 +35,15 @@ class ThreadPool {
   int threads() const;
   // Ranges hold at least `grain` items (the last one may hold fewer). Returns when all are done.
   void parallel_for(int64_t n, const std::function<void(int64_t, int64_t)>& body, int64_t grain = 1);
+
+  struct Side {
+    void (*run)(void* self, int64_t argument) = nullptr;
+    void* self = nullptr;  // stays until the piece is finished
+    int64_t argument = 0;
+  };
+  static constexpr int kSidesMax = 16;  // not finished at a time; start() finishes the one kSidesMax before
+  uint64_t start(const Side& side);     // by the caller of loops
+  void finish(uint64_t id);             // from any thread, any number of times; 0: nothing
 
  private:
   struct Impl;

@@ -163,14 +163,17 @@ void FastBackend::fetch_engram(Rows set) const {
 }
 
 void FastBackend::engram_lookup(Rows set) {
+  finish_beside(kEngram);
   engram_layer_ = -1;
   Backend<float>::engram_lookup(set);
   if (row_count(set) <= kStreamRows && w_.store == nullptr) fetch_engram(set);
+  if (alone(set)) start_engram(set, 0);
 }
 
 void FastBackend::engram_apply(At where) {
   if (by_rows(where.rows)) return later({.run = &FastBackend::engram_rows, .at = where});
   run_waiting();
+  finish_beside(kEngram);
   if (engram_layer_ != where.layer) return Backend<float>::engram_apply(where);
   add_engram_rows(where, engram_kv_.data());
 }

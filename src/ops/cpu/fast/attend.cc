@@ -12,7 +12,7 @@ constexpr int64_t kValueChannels = 64;
 
 }  // namespace
 
-int64_t FastBackend::gather_words(const At& where, const RowSet& set, int row, uint16_t* keys) const {
+int64_t FastBackend::gather_window(const At& where, const RowSet& set, int row, uint16_t* keys) const {
   const SequenceRows& s = set.of(row);
   const int64_t d = c_.head_dim, window = c_.sliding_window;
   const bool draft = where.rows == Rows::kDraft;
@@ -24,12 +24,19 @@ int64_t FastBackend::gather_words(const At& where, const RowSet& set, int row, u
                                                : reinterpret_cast<const uint8_t*>(ring_record(s, where.layer, p));
     k_.window_words(record, d, keys + n * d);
   }
-  if (ratio_of(where.layer) == 0) return n;
+  return n;
+}
+
+int64_t FastBackend::gather_entries(const At& where, const RowSet& set, int row, uint16_t* keys) const {
+  if (ratio_of(where.layer) == 0) return 0;
+  const SequenceRows& s = set.of(row);
+  const int64_t d = c_.head_dim;
   const KvSource& source = layout_.sources[layout_.source_at(c_.layers[where.layer].kv_source)];
   const int32_t* selected = at<int32_t>(Role::kSelected, row);
-  for (int64_t i = 0; i < c_.index_topk && selected[i] >= 0; ++i, ++n) {
-    const std::byte* p = page(s, set, selected[i], source.page_entries) + source.entry_offset +
-                         (selected[i] % source.page_entries) * layout_.entry_bytes;
+  int64_t n = 0;
+  for (; n < c_.index_topk && selected[n] >= 0; ++n) {
+    const std::byte* p = page(s, set, selected[n], source.page_entries) + source.entry_offset +
+                         (selected[n] % source.page_entries) * layout_.entry_bytes;
     k_.entry_words(reinterpret_cast<const uint8_t*>(p), d, keys + n * d);
   }
   return n;
@@ -84,6 +91,7 @@ void FastBackend::attend(At where) {
   run_waiting();  // the records of all rows
   mix_beside_attention_ = false;
   if (by_rows(where.rows)) return later({.run = &FastBackend::attend_rows, .at = where});
+  if (alone(where.rows)) return attend_beside(where);
   const RowSet& set = set_of(where.rows);
   const int64_t heads = c_.num_attention_heads;
   // Few rows: heads are divided as well, at the price of expanding the keys more than once.

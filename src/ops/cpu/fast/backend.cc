@@ -50,6 +50,10 @@ Status FastBackend::load(const checkpoint::ModelConfig& config, const ModelWeigh
   DI_RETURN_IF_ERROR(Backend<float>::load(config, weights, limits));
   DI_RETURN_IF_ERROR(keep_lanes());
   narrow_ = small_ && pool_.threads() > 1 && has_narrow_attention();
+  if (narrow_ && !reserve_beside()) {
+    return make_error(Code::kResourceExhausted,
+                      "the steps of one row need more memory than is available; lower the context");
+  }
   const WorkspaceRows w = plan_workspace(config, limits);
   for (HugeMemory& p : packed_) {
     DI_ASSIGN_OR_RETURN(p, HugeMemory::allocate(w.packed * sizeof(uint16_t)));

@@ -2,7 +2,7 @@
 // set (internal to ops/cpu). Activations stay fp32 arrays of bf16 values between stages; each linear layer packs its
 // input to bf16 words once. The members of each file have one reason to change:
 //   backend.cc (memory, linear layers), lanes.cc (the second copy of a small model's weights), few_rows.cc (rows taken
-//   through several stages), hyper.cc (mHC), project.cc (projections), select.cc (indexer), search.cc (its best entries
+//   through several stages), one_row.cc (stages side by side), hyper.cc (mHC), project.cc (projections), select.cc (indexer), search.cc (its best entries
 //   without all scores), attend.cc, moe.cc (router, experts), ahead.cc (what is guessed and done early with experts on
 //   the SSD), engram.cc, head.cc (logits, drafts)
 //
@@ -123,13 +123,6 @@ class FastBackend final : public Backend<float> {
   void tap_rows(const RowStage& stage, int64_t begin, int64_t end);
   void pass_some(const RowStage& stage, int64_t begin, int64_t end);
   void project_rows(const RowStage& stage, int64_t begin, int64_t end);
-  // One row of a small model whose attention matrices are not worth a thread each: what follows each other runs on one
-  // thread, fetching the next weights meanwhile, and what does not runs beside it.
-  bool by_halves(Rows set) const { return narrow_ && row_count(set) == 1; }
-  bool has_narrow_attention() const;
-  void project_halves(At at, uint32_t parts);
-  void project_queries(At at, uint32_t parts);
-  void project_others(At at, uint32_t parts);
   void finish_low(At at, uint32_t parts, float* kv, int64_t begin, int64_t end);
   void finish_high(At at, uint32_t parts, int64_t begin, int64_t end);
   void attend_rows(const RowStage& stage, int64_t begin, int64_t end);
@@ -140,6 +133,42 @@ class FastBackend final : public Backend<float> {
   void combine_rows(const RowStage& stage, int64_t begin, int64_t end);
   void ring_rows(const RowStage& stage, int64_t begin, int64_t end);
   void draft_hidden_rows(const RowStage& stage, int64_t begin, int64_t end);
+
+  // One expert's rows: x packed, hidden rows from `first` on, weights null for the shared expert.
+  struct FfnTask {
+    const ExpertWeights* weights = nullptr;
+    PackedRows x;       // x.n rows
+    int64_t first = 0;  // of its hidden rows
+    bool shared = false;
+  };
+
+  // ---- One row of a small model (one_row.cc)
+  enum Beside { kOthers, kEntries, kMix, kEngram, kShared, kRouted, kBesides = kRouted + 7 };
+  struct Piece {
+    FastBackend* backend = nullptr;
+    void (FastBackend::*run)(int64_t) = nullptr;
+    uint64_t id = 0;  // of ThreadPool::start
+  };
+  static_assert(int{kBesides} <= ThreadPool::kSidesMax);
+  bool alone(Rows set) const { return narrow_ && row_count(set) == 1; }
+  bool has_narrow_attention() const;
+  bool reserve_beside();  // false: no memory
+  void start_beside(Beside which, void (FastBackend::*run)(int64_t), int64_t argument = 0);
+  void finish_beside(int which);
+  void start_mix();
+  void mix_one(int64_t);
+  void project_beside(At at, uint32_t parts);
+  void project_queries(At at, uint32_t parts);
+  void project_others(int64_t);
+  bool write_global_beside(At at);
+  void write_entries(int64_t after);
+  void attend_beside(At at);
+  void start_engram(Rows set, int layer);
+  void multiply_engram(int64_t layer);
+  void route_beside(At at);
+  void run_shared(int64_t);
+  void run_routed(int64_t task);
+  void run_experts_beside(std::span<const FfnTask> tasks, const ExpertRows* routed);
 
   // Packs to a buffer of this object, which the next stage uses again. one_row_each: rows one behind the other.
   PackedRows pack(Buffers to, const float* x, int64_t ldx, int64_t n, int64_t k, Order order, bool quantise,
@@ -159,13 +188,6 @@ class FastBackend final : public Backend<float> {
   // This thread's memory for multiply().
   static std::byte* kernel_scratch(int64_t k);
 
-  // One expert's rows: x packed, hidden rows from `first` on, weights null for the shared expert.
-  struct FfnTask {
-    const ExpertWeights* weights = nullptr;
-    PackedRows x;       // x.n rows
-    int64_t first = 0;  // of its hidden rows
-    bool shared = false;
-  };
   void run_ffn(std::span<const FfnTask> tasks, const ExpertRows* routed);
   void pack_experts(const ExpertRows& rows);
   static constexpr int64_t kAheadRows = 4;
@@ -195,11 +217,16 @@ class FastBackend final : public Backend<float> {
   void up_block(const FfnTask& task, int64_t block, const ExpertRows* routed, const std::byte* next);
   void down_rows(const FfnTask& task, int64_t row0, int64_t count, const ExpertRows* routed, const std::byte* next);
   void ffn_row(const FfnTask& task, const ExpertRows* routed, const std::byte* next);
-  bool run_ffn_halves(std::span<const FfnTask> tasks, const ExpertRows* routed);
 
   // As rotate().
   void turn(float* x, int64_t n, int64_t d, const float* cos, const float* sin, bool inverse) const;
-  int64_t gather_words(const At& at, const RowSet& set, int row, uint16_t* keys) const;
+  // The keys of a row, and their number.
+  int64_t gather_window(const At& at, const RowSet& set, int row, uint16_t* keys) const;
+  int64_t gather_entries(const At& at, const RowSet& set, int row, uint16_t* keys) const;
+  int64_t gather_words(const At& at, const RowSet& set, int row, uint16_t* keys) const {
+    const int64_t n = gather_window(at, set, row, keys);
+    return n + gather_entries(at, set, row, keys + n * c_.head_dim);
+  }
 
   // How the entries of a row are found.
   enum class Scoring : uint8_t {
@@ -288,7 +315,18 @@ class FastBackend final : public Backend<float> {
   std::vector<float> block_scores_;  // [lists, 2 x candidate_topk_blocks]
   std::vector<int32_t> block_keys_;
   bool small_ = false;   // the last-level cache holds the weights
-  bool narrow_ = false;  // and see by_halves()
+  bool narrow_ = false;  // and its attention matrices are not worth a thread each
+  std::array<Piece, kBesides> beside_;
+  RowStage others_;
+  const HyperWeights* mix_beside_ = nullptr;
+  int64_t gathered_ = 0;           // keys of row 0 in beside_keys_
+  bool entries_gathered_ = false;  // among them
+  std::vector<float> beside_floats_, engram_floats_;
+  std::vector<uint16_t> beside_words_, engram_words_, beside_keys_;
+  FfnTask shared_task_;
+  Order shared_order_ = Order::kNatural;
+  std::span<const FfnTask> routed_tasks_;
+  const ExpertRows* routed_rows_ = nullptr;
   std::array<RowStage, 16> waiting_;
   int waiting_count_ = 0;
   Rows waiting_set_ = Rows::kEncoder;

@@ -24,6 +24,8 @@ void FastBackend::later(const RowStage& stage) {
 }
 
 void FastBackend::run_waiting() {
+  finish_beside(kOthers);
+  finish_beside(kEntries);
   if (waiting_count_ == 0) return;
   const std::span<const RowStage> stages(waiting_.data(), static_cast<size_t>(waiting_count_));
   waiting_count_ = 0;  // the stages ask for buffers
@@ -67,6 +69,7 @@ void FastBackend::keep_decoder_rows() {
 
 // A row needs those before it, which all have been formed; then each thread takes some of the groups.
 void FastBackend::write_global(At where) {
+  if (write_global_beside(where)) return;
   run_waiting();
   if (!by_rows(where.rows)) return Backend<float>::write_global(where);
   const Matrix& wk = w_.layers[where.layer].indexer.wk;
@@ -173,66 +176,6 @@ void FastBackend::project_rows(const RowStage& stage, int64_t begin, int64_t end
     multiply_area(w.indexer.wq_b, p, at<float>(Role::kIndexQuery, begin), c_.index_n_heads * c_.index_head_dim,
                   nullptr);
   finish_high(stage.at, parts, begin, end);
-}
-
-// ---- One row ----------------------------------------------------------------------------------------------------
-
-bool FastBackend::has_narrow_attention() const {
-  const int64_t D = c_.hidden_size, heads = c_.num_attention_heads * c_.head_dim,
-                index_heads = c_.index_n_heads * c_.index_head_dim, out = c_.o_groups * c_.o_lora_rank;
-  return std::max({D * (c_.q_lora_rank + c_.head_dim), D * 2 * c_.head_dim, c_.q_lora_rank * (heads + index_heads),
-                   out * c_.group_input(), D * out}) <= kSmallWork;
-}
-
-void FastBackend::project_halves(At where, uint32_t parts) {
-  // Without compressor and indexer the second half is too short to be worth a thread.
-  if ((parts & (kProjectQueries | kProjectIndexQueries)) == 0 ||
-      (parts & (kProjectIndexQueries | kProjectCompressor)) == 0)
-    return project_rows({.at = where, .parts = parts}, 0, 1);
-  auto halves = [&](int64_t begin, int64_t end) {
-    if (begin == 0) project_queries(where, parts);
-    if (end == 2) project_others(where, parts);
-  };
-  parallel(2, halves);
-}
-
-void FastBackend::project_queries(At where, uint32_t parts) {
-  const LayerWeights& w = w_.layers[where.layer];
-  const AttentionWeights& a = w.attention;
-  const auto pack_for = [&](const Matrix& m, const float* x) {
-    return pack_area(kFirst, 0, m, x, m.cols, 1, order_of(m.format) != Order::kNatural);
-  };
-  float* qr = at<float>(Role::kQueryLow);
-  if (parts & kProjectQueries) {
-    multiply_area(a.wq_a, pack_for(a.wq_a, at<float>(Role::kSublayerIn)), qr, a.wq_a.rows, &a.wq_b);
-    finish_low(where, parts & kProjectQueries, nullptr, 0, 1);
-  }
-  const PackedRows p = pack_for(a.wq_b, qr);
-  if (parts & kProjectQueries) multiply_area(a.wq_b, p, at<float>(Role::kQuery), a.wq_b.rows, &w.indexer.wq_b);
-  if (parts & kProjectIndexQueries)
-    multiply_area(w.indexer.wq_b, p, at<float>(Role::kIndexQuery), w.indexer.wq_b.rows, nullptr);
-  finish_high(where, parts, 0, 1);
-}
-
-void FastBackend::project_others(At where, uint32_t parts) {
-  const LayerWeights& w = w_.layers[where.layer];
-  const Matrix& window = w.attention.wkv;
-  const int64_t D = c_.hidden_size, d = c_.head_dim;
-  const float* x = at<float>(Role::kSublayerIn);
-  float *kv = stage_area(0), *compressed = at<float>(Role::kCompressorRows);
-  const PackedRows p{packed_area(kSecond, 0), packed_columns(D), 1};
-  k_.pack(x, D, Order::kNatural, false, p.row(0), p.step(0));
-  if (parts & kProjectIndexQueries)
-    multiply_area(w.indexer.weights_proj, p, at<float>(Role::kIndexWeights), c_.index_n_heads, nullptr);
-  if (parts & kProjectCompressor) {
-    const bool gated = ratio_of(where.layer) != 1;
-    if (gated) multiply_area(w.compressor.wgate, p, compressed, 2 * d, nullptr, false);
-    multiply_area(w.compressor.wkv, p, compressed + (gated ? d : 0), 2 * d, nullptr, !gated);
-  }
-  if ((parts & kProjectWindow) == 0) return;
-  multiply_area(window, pack_area(kSecond, 0, window, x, D, 1, order_of(window.format) != Order::kNatural), kv, d,
-                nullptr);
-  finish_low(where, parts & kProjectWindow, kv, 0, 1);
 }
 
 void FastBackend::store_window(At where) {

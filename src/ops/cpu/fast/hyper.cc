@@ -56,6 +56,7 @@ void FastBackend::enter_now_mix_later(const HyperWeights& w, const float* norm_w
 }
 
 void FastBackend::do_late_mix() {
+  finish_beside(kMix);
   if (late_mix_ == nullptr) return;
   const MixOut out{at<float>(Role::kPre), at<float>(Role::kPost), at<float>(Role::kComb)};
   mix_rows(at<float>(Role::kResidual), 1, *late_mix_, &out);

@@ -13,6 +13,7 @@ namespace deepinfer::ops::cpu::fast {
 void FastBackend::route(At where) {
   if (by_rows(where.rows)) return later({.run = &FastBackend::route_rows, .at = where});
   run_waiting();
+  if (alone(where.rows)) return route_beside(where);
   const RowSet& set = set_of(where.rows);
   const Matrix& gate = w_.layers[where.layer].moe.gate;
   const int64_t n = set.rows, experts = gate.rows;
@@ -110,30 +111,9 @@ void FastBackend::ffn_row(const FfnTask& task, const ExpertRows* routed, const s
   down_rows(task, 0, w.down.rows, routed, next);
 }
 
-// One row on two threads: whole experts on either, so that their hidden rows stay with one core and the threads meet
-// once. The late mix takes about as long as an expert.
-bool FastBackend::run_ffn_halves(std::span<const FfnTask> tasks, const ExpertRows* routed) {
-  constexpr size_t kTasksLeast = 3;
-  if (!small_ || pool_.threads() != 2 || tasks.size() < kTasksLeast) return false;
-  for (const FfnTask& t : tasks) {
-    if (t.x.n != 1) return false;
-  }
-  const auto n = static_cast<int64_t>(tasks.size()), mixes = int64_t{late_mix_ != nullptr}, half = (n + mixes + 1) / 2;
-  auto some = [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      if (i == n) {
-        do_late_mix();
-      } else {
-        ffn_row(tasks[i], routed, i + 1 < std::min(end, n) ? lanes_at(tasks[i + 1].weights->gate, 0) : nullptr);
-      }
-    }
-  };
-  parallel(n + mixes, some, half);
-  return true;
-}
-
 void FastBackend::run_ffn(std::span<const FfnTask> tasks, const ExpertRows* routed) {
-  if (tasks.empty() || run_ffn_halves(tasks, routed)) return;
+  if (tasks.empty()) return;
+  if (beside_[kShared].id != 0 && tasks.size() <= kBesides - kRouted) return run_experts_beside(tasks, routed);
   const int64_t ups = (tasks[0].weights->gate.rows + kChunk - 1) / kChunk,
                 downs = (c_.hidden_size + kBlockRows - 1) / kBlockRows, n = static_cast<int64_t>(tasks.size());
   auto up = [&](int64_t begin, int64_t end) {
@@ -166,7 +146,8 @@ void FastBackend::experts(At where, const ExpertRows& rows) {
   begin_experts(where.layer);
   pack_experts(rows);
   batch_.clear();
-  if (local) batch_.push_back(shared_task(moe.shared, rows.rows));
+  const bool beside = beside_[kShared].id != 0;  // it runs already
+  if (local && !beside) batch_.push_back(shared_task(moe.shared, rows.rows));
   if (w_.store != nullptr) {
     run_ffn(batch_, &rows);
     batch_.clear();
@@ -193,12 +174,14 @@ void FastBackend::experts(At where, const ExpertRows& rows) {
     }
   }
   run_ffn(batch_, &rows);
-  shared_done_ = local ? where.layer : -1;
+  finish_beside(kShared);
+  shared_done_ = local || beside ? where.layer : -1;
   packed_layer_ = -1;
 }
 
 void FastBackend::shared_expert(At where) {
   if (shared_done_ == where.layer) {
+    finish_beside(kShared);
     shared_done_ = -1;
     return;
   }

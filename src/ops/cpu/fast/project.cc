@@ -11,7 +11,7 @@ void FastBackend::attention_project(At where, uint32_t parts) {
   if (by_rows(where.rows)) return later({.run = &FastBackend::project_rows, .at = where, .parts = parts});
   run_waiting();
   mix_beside_attention_ = small_;
-  if (by_halves(where.rows)) return project_halves(where, parts);
+  if (alone(where.rows)) return project_beside(where, parts);
   const LayerWeights& w = w_.layers[where.layer];
   const int64_t n = row_count(where.rows), D = c_.hidden_size, d = c_.head_dim;
   const int64_t low = c_.q_lora_rank, heads = c_.num_attention_heads, index_heads = c_.index_n_heads,
@@ -104,7 +104,7 @@ void FastBackend::rotate_back(At where, float* turned, int64_t begin, int64_t en
 void FastBackend::attention_output(At where) {
   if (by_rows(where.rows)) return later({.run = &FastBackend::output_rows, .at = where});
   run_waiting();
-  if (by_halves(where.rows)) return output_rows({.at = where}, 0, 1);
+  if (alone(where.rows)) return output_rows({.at = where}, 0, 1);
   const RowSet& set = set_of(where.rows);
   const AttentionWeights& w = w_.layers[where.layer].attention;
   const int64_t n = set.rows, heads = c_.num_attention_heads, d = c_.head_dim;

@@ -1,0 +1,217 @@
+// One row of a small model. Its stages are too short to be divided, but what does not follow each other runs side by
+// side (ThreadPool::start): keys, compressor, mHC's mix, Engram's product and the shared expert beside queries, attention
+// and router, and whole experts on either thread. Results are those of the stages one by one.
+#include <algorithm>
+#include <new>
+
+#include "ops/cpu/fast/backend.h"
+#include "ops/cpu/fast/lanes.h"
+
+namespace deepinfer::ops::cpu::fast {
+
+bool FastBackend::has_narrow_attention() const {
+  const int64_t D = c_.hidden_size, heads = c_.num_attention_heads * c_.head_dim,
+                index_heads = c_.index_n_heads * c_.index_head_dim, out = c_.o_groups * c_.o_lora_rank;
+  return std::max({D * (c_.q_lora_rank + c_.head_dim), D * 2 * c_.head_dim, c_.q_lora_rank * (heads + index_heads),
+                   out * c_.group_input(), D * out}) <= kSmallWork;
+}
+
+bool FastBackend::reserve_beside() {
+  const int64_t d = c_.head_dim;
+  try {
+    beside_floats_.resize(static_cast<size_t>(d + c_.index_head_dim));
+    beside_words_.resize(static_cast<size_t>(packed_columns(std::max(c_.hidden_size, d))));
+    engram_floats_.resize(static_cast<size_t>(c_.engram_width()));
+    engram_words_.resize(static_cast<size_t>(packed_columns(c_.engram_width())));
+    beside_keys_.resize(static_cast<size_t>(keys_max() * d));
+    engram_kv_.resize(std::max<size_t>(engram_kv_.size(), (c_.hc_mult + 1) * c_.hidden_size));
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+  return true;
+}
+
+void FastBackend::start_beside(Beside which, void (FastBackend::*run)(int64_t), int64_t argument) {
+  Piece& p = beside_[which];
+  pool_.finish(p.id);
+  p.backend = this;
+  p.run = run;
+  const auto call = [](void* self, int64_t value) {
+    const auto* piece = static_cast<const Piece*>(self);
+    (piece->backend->*piece->run)(value);
+  };
+  p.id = pool_.start({call, &p, argument});
+}
+
+void FastBackend::finish_beside(int which) {
+  if (beside_[which].id == 0) return;
+  pool_.finish(beside_[which].id);
+  beside_[which].id = 0;
+}
+
+// ---- mHC's mix --------------------------------------------------------------------------------------------------
+
+void FastBackend::start_mix() {
+  if (late_mix_ == nullptr) return;
+  mix_beside_ = late_mix_;
+  late_mix_ = nullptr;
+  start_beside(kMix, &FastBackend::mix_one);
+}
+
+void FastBackend::mix_one(int64_t) {
+  const MixOut out{at<float>(Role::kPre), at<float>(Role::kPost), at<float>(Role::kComb)};
+  mix_rows(at<float>(Role::kResidual), 1, *mix_beside_, &out);
+}
+
+// ---- Attention --------------------------------------------------------------------------------------------------
+
+void FastBackend::project_beside(At where, uint32_t parts) {
+  if ((parts & kProjectQueries) == 0) return project_rows({.at = where, .parts = parts}, 0, 1);
+  others_ = {.at = where, .parts = parts};
+  start_beside(kOthers, &FastBackend::project_others);
+  if ((parts & kProjectCompressor) == 0) start_mix();  // else behind the entries
+  project_queries(where, parts);
+}
+
+void FastBackend::project_queries(At where, uint32_t parts) {
+  const LayerWeights& w = w_.layers[where.layer];
+  const AttentionWeights& a = w.attention;
+  const auto pack_for = [&](const Matrix& m, const float* x) {
+    return pack_area(kFirst, 0, m, x, m.cols, 1, order_of(m.format) != Order::kNatural);
+  };
+  float* qr = at<float>(Role::kQueryLow);
+  multiply_area(a.wq_a, pack_for(a.wq_a, at<float>(Role::kSublayerIn)), qr, a.wq_a.rows, &a.wq_b);
+  finish_low(where, kProjectQueries, nullptr, 0, 1);
+  const PackedRows p = pack_for(a.wq_b, qr);
+  multiply_area(a.wq_b, p, at<float>(Role::kQuery), a.wq_b.rows, &w.indexer.wq_b);
+  if (parts & kProjectIndexQueries)
+    multiply_area(w.indexer.wq_b, p, at<float>(Role::kIndexQuery), w.indexer.wq_b.rows, nullptr);
+  finish_high(where, parts, 0, 1);
+}
+
+// What of a projection is not queries, and the keys that are known by then.
+void FastBackend::project_others(int64_t) {
+  const At where = others_.at;
+  const uint32_t parts = others_.parts;
+  const LayerWeights& w = w_.layers[where.layer];
+  const Matrix& window = w.attention.wkv;
+  const int64_t D = c_.hidden_size, d = c_.head_dim;
+  const float* x = at<float>(Role::kSublayerIn);
+  float *kv = beside_floats_.data(), *compressed = at<float>(Role::kCompressorRows);
+  const PackedRows p{beside_words_.data(), packed_columns(D), 1};
+  const auto pack_x = [&](Order order) { k_.pack(x, D, order, order != Order::kNatural, p.row(0), p.step(0)); };
+  if (parts & (kProjectIndexQueries | kProjectCompressor)) pack_x(Order::kNatural);
+  if (parts & kProjectIndexQueries)
+    multiply_area(w.indexer.weights_proj, p, at<float>(Role::kIndexWeights), c_.index_n_heads, nullptr);
+  if (parts & kProjectCompressor) {
+    const bool gated = ratio_of(where.layer) != 1;
+    if (gated) multiply_area(w.compressor.wgate, p, compressed, 2 * d, &w.compressor.wkv, false);
+    multiply_area(w.compressor.wkv, p, compressed + (gated ? d : 0), 2 * d, &window, !gated);
+  }
+  if (parts & kProjectWindow) {
+    pack_x(order_of(window.format));
+    multiply_area(window, p, kv, d, nullptr);
+    finish_low(where, kProjectWindow, kv, 0, 1);
+  }
+  const RowSet& set = set_of(where.rows);
+  gathered_ = gather_window(where, set, 0, beside_keys_.data());
+  entries_gathered_ = (parts & kProjectIndexQueries) == 0;
+  if (entries_gathered_) gathered_ += gather_entries(where, set, 0, beside_keys_.data() + gathered_ * d);
+}
+
+bool FastBackend::write_global_beside(At where) {
+  if (beside_[kOthers].id == 0 || others_.at.layer != where.layer || others_.at.rows != where.rows) return false;
+  start_beside(kEntries, &FastBackend::write_entries, static_cast<int64_t>(beside_[kOthers].id));
+  start_mix();
+  return true;
+}
+
+void FastBackend::write_entries(int64_t after) {
+  pool_.finish(static_cast<uint64_t>(after));
+  const At where = others_.at;
+  const Matrix& wk = w_.layers[where.layer].indexer.wk;
+  find_complete_rows(where);
+  if (!complete_rows_.empty()) {
+    float *latents = beside_floats_.data(), *keys = latents + c_.head_dim;
+    const PackedRows p{beside_words_.data(), packed_columns(wk.cols), 1};
+    pool_latents(where, 0, 1, latents);
+    k_.pack(latents, wk.cols, order_of(wk.format), order_of(wk.format) != Order::kNatural, p.row(0), p.step(0));
+    multiply_area(wk, p, keys, c_.index_head_dim, nullptr);
+    finish_entries(where, 0, 1, latents, keys);
+  }
+  store_compressor_rows(where);
+}
+
+void FastBackend::attend_beside(At where) {
+  const RowSet& set = set_of(where.rows);
+  const int64_t d = c_.head_dim;
+  uint16_t* keys = beside_keys_.data();
+  start_mix();
+  if (!entries_gathered_) gathered_ += gather_entries(where, set, 0, keys + gathered_ * d);
+  attend_heads(k_, {at<float>(Role::kQuery), c_.num_attention_heads, d, keys, gathered_,
+                    vectors_[where.layer].sink.data(), at<float>(Role::kHeads)});
+}
+
+// ---- Engram -----------------------------------------------------------------------------------------------------
+
+// The product of the next Engram layer of the set needs nothing but token ids.
+void FastBackend::start_engram(Rows set, int layer) {
+  const int end = set == Rows::kEncoder ? c_.decoder_start : static_cast<int>(c_.num_hidden_layers);
+  while (layer < end && c_.layers[layer].engram < 0) ++layer;
+  if (layer >= end || engram_layer_ >= layer) return;
+  engram_layer_ = layer;
+  start_beside(kEngram, &FastBackend::multiply_engram, layer);
+}
+
+void FastBackend::multiply_engram(int64_t layer) {
+  const Matrix& w = w_.layers[static_cast<size_t>(layer)].engram.wkv;
+  float* e = engram_floats_.data();
+  const PackedRows p{engram_words_.data(), packed_columns(w.cols), 1};
+  gather_engram_rows(static_cast<int>(layer), 0, 1, e);
+  k_.pack(e, w.cols, order_of(w.format), order_of(w.format) != Order::kNatural, p.row(0), p.step(0));
+  multiply_area(w, p, engram_kv_.data(), w.rows, nullptr);
+}
+
+// ---- Router and experts -----------------------------------------------------------------------------------------
+
+void FastBackend::route_beside(At where) {
+  const RowSet& set = set_of(where.rows);
+  const MoeWeights& moe = w_.layers[where.layer].moe;
+  const int64_t D = c_.hidden_size;
+  const float* x = at<float>(Role::kSublayerIn);
+  const Order order = order_of(moe.shared.gate.format);
+  const PackedRows p{expert_words_[1].as<uint16_t>(), packed_columns(D), 1};
+  // Its hidden row lies behind those of the experts.
+  shared_task_ = {&moe.shared, p, experts_per_row(where.layer), true};
+  shared_order_ = order;
+  start_beside(kShared, &FastBackend::run_shared);
+  start_mix();
+  shared_done_ = where.layer;
+  float* scores = stage_area(0);
+  multiply_area(moe.gate, pack_area(kFirst, 0, moe.gate, x, D, 1, false), scores, moe.gate.rows, nullptr, false);
+  choose_experts(set, where.layer, 0, scores);
+  k_.pack(x, D, Order::kFp4, true, expert_words_[0].as<uint16_t>(), kStep);
+  packed_layer_ = where.layer;
+}
+
+void FastBackend::run_shared(int64_t) {
+  const PackedRows& p = shared_task_.x;
+  k_.pack(at<float>(Role::kSublayerIn), c_.hidden_size, shared_order_, shared_order_ != Order::kNatural, p.words, kStep);
+  ffn_row(shared_task_, nullptr, nullptr);
+}
+
+void FastBackend::run_routed(int64_t task) {
+  ffn_row(routed_tasks_[static_cast<size_t>(task)], routed_rows_, nullptr);
+}
+
+// The other thread takes them from the front on.
+void FastBackend::run_experts_beside(std::span<const FfnTask> tasks, const ExpertRows* routed) {
+  routed_tasks_ = tasks;
+  routed_rows_ = routed;
+  const auto n = static_cast<int>(tasks.size());
+  for (int t = 0; t + 1 < n; ++t) start_beside(static_cast<Beside>(kRouted + t), &FastBackend::run_routed, t);
+  run_routed(n - 1);
+  for (int t = n - 2; t >= 0; --t) finish_beside(kRouted + t);
+}
+
+}  // namespace deepinfer::ops::cpu::fast
