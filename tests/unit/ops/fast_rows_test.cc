@@ -12,6 +12,7 @@
 
 #include "numeric/formats.h"
 #include "numeric/quantize.h"
+#include "ops/cpu/fast/backend.h"
 #include "ops/cpu/fast/kernels.h"
 
 namespace deepinfer::ops::cpu::fast {
@@ -52,6 +53,34 @@ class Collected {
  private:
   std::vector<float> all_;
 };
+
+// The path of few heads gives the bits of the general one, on every instruction set.
+TEST(FastRows, FewHeadsAttendAsMany) {
+  for (const int64_t channels : {32, 64, 96}) {
+    for (const int64_t heads : {1, 3, 8}) {
+      for (const int64_t keys : {1, 2, 3, 31, 32, 33, 40, 127, 128}) {
+        const std::vector<float> q = random_row(heads * channels, static_cast<uint32_t>(keys), 0.7);
+        const std::vector<float> v = random_row(keys * channels, static_cast<uint32_t>(heads), 0.7);
+        const std::vector<float> sink = random_row(heads, 5);
+        std::vector<uint16_t> words;
+        for (float x : v) words.push_back(numeric::float_to_bf16(x));
+        std::vector<std::vector<float>> outs;
+        for (const Kernels* k : tables()) {
+          Kernels general = *k;
+          general.few_heads = nullptr;
+          for (const Kernels& table : {*k, general}) {
+            std::vector<float>& out = outs.emplace_back(heads * channels + 16, -7.0f);
+            attend_heads(table, {q.data(), heads, channels, words.data(), keys, sink.data(), out.data()});
+          }
+        }
+        for (const std::vector<float>& out : outs) {
+          ASSERT_EQ(std::memcmp(out.data(), outs[0].data(), out.size() * sizeof(float)), 0)
+              << channels << " channels, " << heads << " heads, " << keys << " keys";
+        }
+      }
+    }
+  }
+}
 
 TEST(FastRows, RecordsAreDecodedExactly) {
   for (const int64_t d : {32, 64, 96, 512}) {

@@ -49,6 +49,10 @@ void attend_heads(const Kernels& k, const AttendCall& c) {
     std::fill(c.out, c.out + heads * d, 0.0f);
     return;
   }
+  if (k.few_heads != nullptr && heads <= kFewHeads && d % 32 == 0) {
+    std::byte* memory = scratch<std::byte>(Slot::kPanel, few_heads_bytes(n, d));
+    return k.few_heads({c.q, heads, d, c.words, n, c.sink, c.out}, memory);
+  }
   uint32_t* panel = scratch<uint32_t>(Slot::kQueries, d / 2 * lanes);
   uint16_t* packed = scratch<uint16_t>(Slot::kWords, packed_columns(d));
   std::fill(panel, panel + d / 2 * lanes, 0u);

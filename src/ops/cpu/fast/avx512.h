@@ -16,6 +16,7 @@ void entry_words(const uint8_t* record, int64_t d, uint16_t* out);
 void softmax(const SoftmaxCall& call);
 void pair_rows(const uint16_t* v, int64_t ldv, int64_t keys, int64_t channels, uint32_t* out);
 void divide(float* x, int64_t n, float by);
+void few_heads(const FewHeadsCall& call, std::byte* memory);
 void key_panel(const KeyPanel& call);
 void score(const ScoreCall& call);
 uint64_t reach(const ReachCall& call);

@@ -119,7 +119,8 @@ std::vector<std::pair<Slot, int64_t>> FastBackend::scratch_plan() const {
   plan.emplace_back(Slot::kScores, keys * lanes * static_cast<int64_t>(sizeof(float)));
   plan.emplace_back(Slot::kProbabilities, keys * lanes * static_cast<int64_t>(sizeof(uint16_t)));
   plan.emplace_back(Slot::kAccumulator, 2 * lanes * static_cast<int64_t>(sizeof(float)));
-  plan.emplace_back(Slot::kPanel, keys * kChunk * static_cast<int64_t>(sizeof(uint16_t)));
+  plan.emplace_back(Slot::kPanel, std::max(keys * kChunk * static_cast<int64_t>(sizeof(uint16_t)),
+                                           static_cast<int64_t>(few_heads_bytes(keys, c_.head_dim))));
   plan.emplace_back(Slot::kGate, 2 * rows * kChunk * static_cast<int64_t>(sizeof(float)));
   search_scratch(&plan);
   return plan;

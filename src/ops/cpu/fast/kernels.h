@@ -93,6 +93,25 @@ struct SoftmaxCall {
   float* denominators = nullptr;      // [lanes]
 };
 
+// Attention of up to kFewHeads heads of one row over keys that are their own values (spec/model.md 6.4): scores, softmax
+// and values with the sums of OuterCall and SoftmaxCall.
+inline constexpr int64_t kFewHeads = 8;
+
+struct FewHeadsCall {
+  const float* q = nullptr;  // [heads, channels]
+  int64_t heads = 0, channels = 0;  // channels: a multiple of 32
+  const uint16_t* words = nullptr;  // bf16 [keys, channels]
+  int64_t keys = 0;                 // at least one
+  const float* sink = nullptr;      // [heads]
+  float* out = nullptr;             // [heads, channels]
+};
+
+// Of the memory of a call, aligned to 64.
+constexpr size_t few_heads_bytes(int64_t keys, int64_t channels) {
+  const int64_t pairs = (keys + 1) / 2;
+  return static_cast<size_t>(channels / 2 * 64 + pairs * (channels * 4 + 64 + kFewHeads * 4));
+}
+
 // mHC's fn: column k of row r is data[r * row_ld + k / 8 * step_ld + k % 8]. width: a multiple of 8.
 struct MixFn {
   const float* data = nullptr;
@@ -175,6 +194,7 @@ struct Kernels {
   void (*pair_rows)(const uint16_t* v, int64_t ldv, int64_t keys, int64_t channels, uint32_t* out);
   // x[i] = bf16(x[i] / by).
   void (*divide)(float* x, int64_t n, float by);
+  void (*few_heads)(const FewHeadsCall& call, std::byte* memory);  // null where the table has none
 
   void (*key_panel)(const KeyPanel& call);
   void (*score)(const ScoreCall& call);
