@@ -35,7 +35,8 @@ namespace {
 
 // Starts operations until `depth` are on their way, hands over their ends, for `count` of them. Those a second that
 // succeeded; a store may let some of them be late.
-double keep_busy(Tier& tier, int count, int depth, const std::function<Tier::Ticket(int i, size_t place)>& start) {
+double keep_busy(Tier& tier, int count, int depth, int pause_us,
+                 const std::function<Tier::Ticket(int i, size_t place)>& start) {
   std::unordered_map<Tier::Ticket, size_t> running;
   std::vector<size_t> free;
   for (int i = depth; i-- > 0;) free.push_back(static_cast<size_t>(i));
@@ -50,7 +51,7 @@ double keep_busy(Tier& tier, int count, int depth, const std::function<Tier::Tic
       running[start(started, place)] = place;
     }
     const size_t n = tier.poll(done);
-    if (n == 0) std::this_thread::sleep_for(std::chrono::microseconds(50));
+    if (n == 0) std::this_thread::sleep_for(std::chrono::microseconds(pause_us));
     for (size_t k = 0; k < n; ++k) {
       const deepinfer::Code code = done[k].status.code();
       // What was late when it was written may be missing when it is read.
@@ -69,19 +70,20 @@ double keep_busy(Tier& tier, int count, int depth, const std::function<Tier::Tic
 
 }  // namespace
 
-double get_rate(Tier& tier, size_t record_bytes, int count, int depth, const std::function<uint64_t(int)>& block) {
+double get_rate(Tier& tier, size_t record_bytes, int count, int depth, const std::function<uint64_t(int)>& block,
+                int pause_us) {
   static std::vector<std::vector<std::byte>> buffers;
   buffers.resize(std::max(buffers.size(), static_cast<size_t>(depth)));
   for (std::vector<std::byte>& b : buffers) b.resize(record_bytes);
-  return static_cast<double>(record_bytes) * keep_busy(tier, count, depth, [&](int i, size_t place) {
+  return static_cast<double>(record_bytes) * keep_busy(tier, count, depth, pause_us, [&](int i, size_t place) {
     return tier.get(key_of(block(i)), std::span<std::byte>(buffers[place]));
   });
 }
 
 double put_rate(Tier& tier, std::span<const std::byte> record, int count, int depth,
-                const std::function<uint64_t(int)>& block) {
+                const std::function<uint64_t(int)>& block, int pause_us) {
   const auto owned = std::make_shared<RecordBytes>(record.begin(), record.end());
-  return static_cast<double>(record.size()) * keep_busy(tier, count, depth, [&](int i, size_t) {
+  return static_cast<double>(record.size()) * keep_busy(tier, count, depth, pause_us, [&](int i, size_t) {
     return tier.put_owned(key_of(block(i)), owned, {.space = 1});
   });
 }

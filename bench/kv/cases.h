@@ -47,10 +47,12 @@ class Records {
 };
 
 // Keeps `depth` operations of the tier going for `count` of them; bytes a second. One that fails ends the
-// program, but for those that are late: they count as time without bytes.
-double get_rate(Tier& tier, size_t record_bytes, int count, int depth, const std::function<uint64_t(int)>& block);
+// program, but for those that are late: they count as time without bytes. `pause_us`: between two polls without an
+// answer; each of them takes a core from a store that works on this machine as well, and an engine polls once a step.
+double get_rate(Tier& tier, size_t record_bytes, int count, int depth, const std::function<uint64_t(int)>& block,
+                int pause_us = 50);
 double put_rate(Tier& tier, std::span<const std::byte> record, int count, int depth,
-                const std::function<uint64_t(int)>& block);
+                const std::function<uint64_t(int)>& block, int pause_us = 50);
 
 // Values beside a ceiling that drifts, as a shared machine's does: the ceiling is measured before the first and behind
 // every turn, and each value is compared with the mean of the two around it. Reported: the median value and the median

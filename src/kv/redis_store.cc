@@ -304,7 +304,7 @@ void RedisStore::begin(RemoteCall& call) {
   if (!c.value()->pipe->ask_set(o.name, call.record, o.trailer, ttl_of(call.info))) broke(o.node, errno);
 }
 
-void RedisStore::end_oldest() {
+void RedisStore::end(RemoteCall& /*the oldest*/) {
   Open& o = open_.front();
   while (o.state == Open::State::kWaiting) next_answer(o.node);
   if (o.state == Open::State::kAgain) run(*o.call);

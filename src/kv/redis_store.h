@@ -51,7 +51,7 @@ class RedisStore : public RemoteStore {
   int threads() const override { return options_.cluster ? 2 : 1; }
   int depth() const override { return 8; }
   void begin(RemoteCall& call) override;
-  void end_oldest() override;
+  void end(RemoteCall& call) override;
 
  private:
   struct Open {  // a call that has begun

@@ -100,6 +100,17 @@ class LateStore : public RemoteStore {
 
   std::string_view name() const override { return shared_->name; }
   int threads() const override { return shared_->threads; }
+  int depth() const override { return own_ ? own_->depth() : 1; }
+  bool in_any_order() const override { return own_ && own_->in_any_order(); }
+  void begin(RemoteCall& call) override {
+    if (own_) return own_->begin(call);
+    run_here_ = &call;
+    run(call);
+  }
+  void end(RemoteCall& call) override {
+    if (run_here_ == &call) run_here_ = nullptr;
+    else own_->end(call);
+  }
   Result<size_t> get(const BlockKey& key, std::span<std::byte> into, PutInfo* info) override {
     DI_ASSIGN_OR_RETURN(RemoteStore * s, store());
     return s->get(key, into, info);
@@ -147,6 +158,7 @@ class LateStore : public RemoteStore {
 
   const std::shared_ptr<Shared> shared_;
   std::unique_ptr<RemoteStore> own_;
+  const RemoteCall* run_here_ = nullptr;  // began before the store was there
 };
 
 }  // namespace

@@ -6,7 +6,10 @@
 // A store with a depth of more than one has so many calls on their way at once:
 //
 //   RemoteCall a{.kind = RemoteCall::Kind::kGet, .key = k, .into = x}, b{...};
-//   store.begin(a); store.begin(b); store.end_oldest();       // a.status, a.bytes, a.info
+//   store.begin(a); store.begin(b); store.end(a); store.end(b);   // a.status, a.bytes, a.info
+//
+// They end in the order in which they began, or in any where the store says so: it then calls a call's `ready` as soon
+// as its end() does not wait.
 #pragma once
 
 #include <cstddef>
@@ -32,6 +35,7 @@ struct RemoteCall {
   PutInfo info;                       // kPut: what it is put with; kGet: what it was put with
   Status status;
   size_t bytes = 0;  // kGet: of the record
+  std::function<void()> ready;  // of a store in_any_order(): called once, by begin() or by a thread of the store's
 };
 
 class RemoteStore {
@@ -53,10 +57,11 @@ class RemoteStore {
   // Objects of this store that are best used at once, each by a thread.
   virtual int threads() const { return 8; }
   virtual int depth() const { return 1; }
-  // Calls end in the order in which they began; until then they and their bytes stay where they are. The other
-  // functions may be called meanwhile.
+  virtual bool in_any_order() const { return false; }
+  // A call and its bytes stay where they are until end(), which waits for it. The other functions may be called
+  // meanwhile.
   virtual void begin(RemoteCall& call) { run(call); }
-  virtual void end_oldest() {}
+  virtual void end(RemoteCall& /*call*/) {}
 
  protected:
   void run(RemoteCall& call);
@@ -68,11 +73,12 @@ class RemoteStore {
 Result<std::unique_ptr<RemoteStore>> open_remote_store(const std::string& url);
 
 // A store that could not be opened yet: until `open` succeeds every call is kUnavailable, and one call a second tries
-// again. `name` and `threads` are those of the store that will be there.
+// again. `name` and `threads` are those of the store that will be there; its depth and order are known once it is.
 using OpenStore = std::function<Result<std::unique_ptr<RemoteStore>>()>;
 std::unique_ptr<RemoteStore> make_late_store(OpenStore open, std::string name, int threads);
 
-inline constexpr int kRadosThreads = 16;
+// Threads, and calls that each of them has on their way.
+inline constexpr int kRadosThreads = 2, kRadosDepth = 16;
 
 struct RadosPoolOptions {
   int k = 10, m = 2;                    // data and coding parts

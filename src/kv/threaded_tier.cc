@@ -4,6 +4,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <deque>
+#include <list>
 #include <mutex>
 #include <thread>
 #include <unordered_set>
@@ -37,10 +38,16 @@ constexpr size_t kSparesMax = 64;
 }  // namespace
 
 struct ThreadedTier::Impl {
+  // What a thread has on its way. It outlives the thread's store, which holds addresses of calls.
+  struct Lane {
+    std::list<Job> running;  // in the order in which they began
+    std::vector<std::list<Job>::iterator> ready;  // of a store that ends calls in any order; under the mutex
+  };
   explicit Impl(const ThreadedTierOptions& o) : options(o) {}
 
-  void work(RemoteStore& store, std::deque<Job>& running);
-  void start(RemoteStore& store, Job& job);
+  void work(RemoteStore& store, Lane& lane);
+  std::list<Job> take(size_t count);
+  void start(RemoteStore& store, Lane& lane, std::list<Job>::iterator job, bool any_order);
   void end(Job& job);
   void learn(const Status& status);
   RecordBytes spare();
@@ -56,10 +63,11 @@ struct ThreadedTier::Impl {
   int alive = 0;  // threads that still have their store
   std::deque<Job> jobs;
   std::deque<Completion> completions;
-  std::unordered_set<Ticket> open;  // gets that may still be cancelled
+  std::unordered_set<Ticket> open;  // gets and puts that may still be cancelled
   std::vector<RecordBytes> spares;  // of jobs that have ended, to be used again
   uint64_t queue_bytes = 0;
   int queued_gets = 0;
+  bool lanes_fill_up = false;  // so that one that is woken may have no place for a job
   double away_until = 0, away_s = 0;
   bool ending = false;
   Ticket last = 0;
@@ -67,39 +75,70 @@ struct ThreadedTier::Impl {
   std::mutex copy_mutex;  // held while a record is copied to a caller's buffer
 };
 
-// As many jobs as the store has on their way at once, the oldest of them waited for.
-void ThreadedTier::Impl::work(RemoteStore& store, std::deque<Job>& running) {
-  const auto depth = static_cast<size_t>(std::max(1, store.depth()));
+// As many jobs as the store has on their way at once. Of a store with an order the oldest is waited for.
+void ThreadedTier::Impl::work(RemoteStore& store, Lane& lane) {
   std::unique_lock lock(mutex);
   while (true) {
-    if (running.empty()) queued.wait(lock, [this] { return ending || !jobs.empty(); });
-    if (ending) break;
-    size_t old = running.size();
-    for (; running.size() < depth && !jobs.empty(); jobs.pop_front()) {
-      running.push_back(std::move(jobs.front()));
-      Job& job = running.back();
-      job.asked = now() >= away_until;
-      if (!job.is_get()) continue;
-      --queued_gets;
-      job.cancelled = !open.contains(job.ticket);
-      job.bytes = spare();
+    const bool any_order = store.in_any_order();  // each time: a store that comes late changes
+    const auto depth = static_cast<size_t>(std::max(1, store.depth()));
+    lanes_fill_up |= any_order;
+    if (any_order || lane.running.empty()) {
+      queued.wait(lock, [&] {
+        return ending || !lane.ready.empty() || (!jobs.empty() && lane.running.size() < depth);
+      });
     }
+    if (ending) break;
+    std::list<Job> fresh = take(depth - std::min(depth, lane.running.size()));
     lock.unlock();
-    for (; old < running.size(); ++old) start(store, running[old]);
-    Job& oldest = running.front();
-    if (oldest.asked) store.end_oldest();
-    end(oldest);
+    auto next = fresh.empty() ? lane.running.end() : fresh.begin();
+    lane.running.splice(lane.running.end(), fresh);
+    for (; next != lane.running.end(); ++next) start(store, lane, next, any_order);
+    std::vector<std::list<Job>::iterator> ended;
+    if (any_order) {
+      lock.lock();
+      ended.swap(lane.ready);
+      lock.unlock();
+    } else {
+      ended.push_back(lane.running.begin());
+    }
+    for (const auto& job : ended) {
+      if (job->asked) store.end(job->call);
+      end(*job);
+    }
     lock.lock();
-    queue_bytes -= oldest.queued_bytes;
-    if (oldest.bytes.capacity() > 0 && spares.size() < kSparesMax) spares.push_back(std::move(oldest.bytes));
-    running.pop_front();
+    for (const auto& job : ended) {
+      queue_bytes -= job->queued_bytes;
+      if (job->bytes.capacity() > 0 && spares.size() < kSparesMax) spares.push_back(std::move(job->bytes));
+      lane.running.erase(job);
+    }
   }
 }
 
-void ThreadedTier::Impl::start(RemoteStore& store, Job& job) {
+// Under the mutex. So many jobs from the queue, or fewer.
+std::list<Job> ThreadedTier::Impl::take(size_t count) {
+  std::list<Job> taken;
+  for (; taken.size() < count && !jobs.empty(); jobs.pop_front()) {
+    Job& job = taken.emplace_back(std::move(jobs.front()));
+    job.asked = now() >= away_until;
+    job.cancelled = job.call.kind != RemoteCall::Kind::kErase && !open.contains(job.ticket);
+    if (!job.is_get()) continue;
+    --queued_gets;
+    job.bytes = spare();
+  }
+  return taken;
+}
+
+void ThreadedTier::Impl::start(RemoteStore& store, Lane& lane, std::list<Job>::iterator at, bool any_order) {
+  Job& job = *at;
   job.asked &= !job.cancelled;
+  const auto ready = [this, &lane, at] {
+    const std::lock_guard lock(mutex);
+    lane.ready.push_back(at);
+    queued.notify_all();
+  };
   if (!job.asked) {
     job.call.status = Status(Code::kUnavailable, "the store is away");
+    if (any_order) ready();
     return;
   }
   if (job.is_get()) {
@@ -108,6 +147,7 @@ void ThreadedTier::Impl::start(RemoteStore& store, Job& job) {
   } else {
     job.call.record = job.record();
   }
+  if (any_order) job.call.ready = ready;
   store.begin(job.call);
 }
 
@@ -119,7 +159,7 @@ void ThreadedTier::Impl::end(Job& job) {
   {
     const std::lock_guard lock(mutex);
     if (job.asked) learn(call.status);
-    if (call.kind == RemoteCall::Kind::kErase || (job.is_get() && open.erase(job.ticket) == 0)) return;
+    if (call.kind == RemoteCall::Kind::kErase || open.erase(job.ticket) == 0) return;
     stats.hits += found;
   }
   if (found) std::copy_n(job.bytes.begin(), call.bytes, job.into.begin());
@@ -173,13 +213,11 @@ Tier::Ticket ThreadedTier::Impl::add_put(const BlockKey& key, Job job, const Put
 
 Tier::Ticket ThreadedTier::Impl::add(Job job) {
   job.ticket = ++last;
-  if (job.is_get()) {
-    open.insert(job.ticket);
-    ++queued_gets;
-  }
+  if (job.call.kind != RemoteCall::Kind::kErase) open.insert(job.ticket);
+  queued_gets += job.is_get();
   queue_bytes += job.queued_bytes;
   jobs.push_back(std::move(job));
-  queued.notify_one();
+  lanes_fill_up ? queued.notify_all() : queued.notify_one();
   return last;
 }
 
@@ -190,8 +228,8 @@ ThreadedTier::ThreadedTier(std::unique_ptr<RemoteStore> store, const ThreadedTie
   for (int i = 0; i < threads; ++i) {
     std::unique_ptr<RemoteStore> own = i + 1 < threads ? store->clone() : std::move(store);
     threads_.emplace_back([impl = impl_, own = std::move(own)]() mutable {
-      std::deque<Job> running;  // outlives the store, which holds their addresses
-      impl->work(*own, running);
+      Impl::Lane lane;
+      impl->work(*own, lane);
       own.reset();
       const std::lock_guard lock(impl->mutex);
       --impl->alive;

@@ -27,16 +27,6 @@ Status failed(std::string_view what, int error) {
   return make_error(code, "RADOS, {}: {}", what, std::strerror(error));
 }
 
-struct ReadOp {
-  rados_read_op_t op = rados_create_read_op();
-  ~ReadOp() { rados_release_read_op(op); }
-};
-
-struct WriteOp {
-  rados_write_op_t op = rados_create_write_op();
-  ~WriteOp() { rados_release_write_op(op); }
-};
-
 std::optional<Trailer> read_attribute(rados_ioctx_t io, const std::string& name) {
   std::array<std::byte, kTrailerBytes> bytes;
   const int n = rados_getxattr(io, name.c_str(), kAttribute, reinterpret_cast<char*>(bytes.data()), bytes.size());
@@ -76,6 +66,27 @@ bool is_plain(const std::string& text) {
 }
 
 }  // namespace
+
+// What librados reads and writes while a call is on its way.
+struct RadosStore::Asked {
+  RemoteCall* call = nullptr;
+  std::string name;
+  rados_completion_t done = nullptr;
+  rados_read_op_t read = nullptr;
+  rados_write_op_t write = nullptr;
+  rados_xattrs_iter_t attributes = nullptr;
+  size_t bytes = 0;
+  uint64_t object_bytes = 0;
+  time_t changed = 0;
+  int stat_error = 0, attribute_error = 0, read_error = 0;
+
+  ~Asked() {
+    if (attributes != nullptr) rados_getxattrs_end(attributes);
+    if (read != nullptr) rados_release_read_op(read);
+    if (write != nullptr) rados_release_write_op(write);
+    if (done != nullptr) rados_aio_release(done);
+  }
+};
 
 struct RadosStore::Cluster {
   rados_t handle = nullptr;
@@ -163,7 +174,17 @@ Status RadosStore::make_pool(const RadosOptions& options, const RadosPoolOptions
       fmt::format(R"({{"prefix":"osd pool application enable","pool":"{}","app":"deepinfer"}})", options.pool));
 }
 
+RadosStore::RadosStore(RadosOptions options, std::shared_ptr<Cluster> cluster, void* io)
+    : options_(std::move(options)), cluster_(std::move(cluster)), io_(io) {}
+
 RadosStore::~RadosStore() {
+  for (const auto& [call, asked] : asked_) {
+    if (asked->done != nullptr) (void)rados_aio_cancel(io_, asked->done);
+  }
+  for (const auto& [call, asked] : asked_) {
+    if (asked->done != nullptr) (void)rados_aio_wait_for_complete_and_cb(asked->done);
+  }
+  asked_.clear();
   if (io_ != nullptr) rados_ioctx_destroy(io_);
 }
 
@@ -174,61 +195,113 @@ std::unique_ptr<RemoteStore> RadosStore::clone() const {
   return std::unique_ptr<RemoteStore>(new RadosStore(options_, cluster_, io));
 }
 
-Result<size_t> RadosStore::get(const BlockKey& key, std::span<std::byte> into, PutInfo* info) {
-  if (io_ == nullptr) return failed(options_.pool, ENODEV);
-  const std::string name = key.hex();
-  const ReadOp read;
-  rados_xattrs_iter_t attributes = nullptr;
-  size_t bytes = 0;
-  int attribute_error = 0, read_error = 0;
-  uint64_t object_bytes = 0;
-  time_t changed = 0;
-  int stat_error = 0;
-  rados_read_op_stat(read.op, &object_bytes, &changed, &stat_error);
-  rados_read_op_getxattrs(read.op, &attributes, &attribute_error);
-  rados_read_op_read(read.op, 0, into.size(), reinterpret_cast<char*>(into.data()), &bytes, &read_error);
-  const int error = rados_read_op_operate(read.op, io_, name.c_str(), 0);
-  std::optional<Trailer> t;
-  if (attributes != nullptr) {
-    const char *attribute_name = nullptr, *value = nullptr;
-    size_t size = 0;
-    while (rados_getxattrs_next(attributes, &attribute_name, &value, &size) == 0 && attribute_name != nullptr) {
-      if (std::string_view(attribute_name) == kAttribute && size == kTrailerBytes)
-        t = read_trailer(std::as_bytes(std::span(value, size)));
-    }
-    rados_getxattrs_end(attributes);
+// ---- calls ----------------------------------------------------------------------------------------------------------
+
+void RadosStore::begin(RemoteCall& call) {
+  auto asked = std::make_unique<Asked>();
+  asked->call = &call;
+  asked->name = call.key.hex();
+  const int error = io_ == nullptr ? -ENODEV : ask(*asked);
+  if (error == 0) {
+    asked_[&call] = std::move(asked);
+    return;
   }
-  if (error != 0) return failed(name, error);
-  if (attribute_error != 0 || read_error != 0) return failed(name, attribute_error != 0 ? attribute_error : read_error);
+  call.status = failed(asked->name, error);
+  if (call.ready) call.ready();
+}
+
+// Gives the call to librados.
+int RadosStore::ask(Asked& a) {
+  RemoteCall& call = *a.call;
+  const auto ready = [](rados_completion_t, void* of) {
+    if (const RemoteCall& c = *static_cast<RemoteCall*>(of); c.ready) c.ready();
+  };
+  if (const int error = rados_aio_create_completion2(&call, ready, &a.done); error != 0) return error;
+  switch (call.kind) {
+    case RemoteCall::Kind::kGet:
+      a.read = rados_create_read_op();
+      rados_read_op_stat(a.read, &a.object_bytes, &a.changed, &a.stat_error);
+      rados_read_op_getxattrs(a.read, &a.attributes, &a.attribute_error);
+      rados_read_op_read(a.read, 0, call.into.size(), reinterpret_cast<char*>(call.into.data()), &a.bytes,
+                         &a.read_error);
+      return rados_aio_read_op_operate(a.read, io_, a.done, a.name.c_str(), 0);
+    case RemoteCall::Kind::kPut: {
+      const auto fresh = attribute(call.info.space, static_cast<uint32_t>(std::clamp(call.info.ttl_s, 1.0, 4e9)));
+      a.write = rados_create_write_op();
+      rados_write_op_write_full(a.write, reinterpret_cast<const char*>(call.record.data()), call.record.size());
+      rados_write_op_setxattr(a.write, kAttribute, reinterpret_cast<const char*>(fresh.data()), fresh.size());
+      return rados_aio_write_op_operate(a.write, io_, a.done, a.name.c_str(), nullptr, 0);
+    }
+    case RemoteCall::Kind::kErase: return rados_aio_remove(io_, a.name.c_str(), a.done);
+  }
+  return -EINVAL;
+}
+
+void RadosStore::end(RemoteCall& call) {
+  const auto at = asked_.find(&call);
+  if (at == asked_.end()) return;  // it ended when it began
+  const std::unique_ptr<Asked> a = std::move(at->second);
+  asked_.erase(at);
+  (void)rados_aio_wait_for_complete_and_cb(a->done);
+  const int error = rados_aio_get_return_value(a->done);
+  call.bytes = 0;
+  if (call.kind == RemoteCall::Kind::kGet) {
+    const Result<size_t> bytes = found(*a, error, &call.info);
+    call.status = bytes.status();
+    if (bytes.ok()) call.bytes = bytes.value();
+  } else {
+    const bool gone = call.kind == RemoteCall::Kind::kErase && error == -ENOENT;
+    call.status = error >= 0 || gone ? Status() : failed(a->name, error);
+  }
+}
+
+Result<size_t> RadosStore::found(const Asked& a, int error, PutInfo* info) {
+  if (error < 0) return failed(a.name, error);
+  if (a.attribute_error != 0 || a.read_error != 0)
+    return failed(a.name, a.attribute_error != 0 ? a.attribute_error : a.read_error);
+  std::optional<Trailer> t;
+  const char *attribute_name = nullptr, *value = nullptr;
+  size_t size = 0;
+  while (rados_getxattrs_next(a.attributes, &attribute_name, &value, &size) == 0 && attribute_name != nullptr) {
+    if (std::string_view(attribute_name) == kAttribute && size == kTrailerBytes)
+      t = read_trailer(std::as_bytes(std::span(value, size)));
+  }
   const int64_t now = std::time(nullptr);
   if (!t || t->expires_at <= now) {
-    (void)rados_remove(io_, name.c_str());
+    (void)rados_remove(io_, a.name.c_str());
     return Status(Code::kNotFound, "the record has passed its time");
   }
-  if (object_bytes > into.size()) return Status(Code::kResourceExhausted, "the record is larger than the buffer");
+  if (a.object_bytes > a.call->into.size())
+    return Status(Code::kResourceExhausted, "the record is larger than the buffer");
   *info = {.space = t->space, .ttl_s = static_cast<double>(t->ttl_s)};
   if (t->expires_at - now < t->ttl_s / 2) {
     const auto fresh = attribute(t->space, t->ttl_s);
-    (void)rados_setxattr(io_, name.c_str(), kAttribute, reinterpret_cast<const char*>(fresh.data()), fresh.size());
+    (void)rados_setxattr(io_, a.name.c_str(), kAttribute, reinterpret_cast<const char*>(fresh.data()), fresh.size());
   }
-  return bytes;
+  return a.bytes;
+}
+
+Result<size_t> RadosStore::get(const BlockKey& key, std::span<std::byte> into, PutInfo* info) {
+  RemoteCall call{.kind = RemoteCall::Kind::kGet, .key = key, .into = into};
+  begin(call);
+  end(call);
+  DI_RETURN_IF_ERROR(call.status);
+  *info = call.info;
+  return call.bytes;
 }
 
 Status RadosStore::put(const BlockKey& key, std::span<const std::byte> record, const PutInfo& info) {
-  if (io_ == nullptr) return failed(options_.pool, ENODEV);
-  const std::string name = key.hex();
-  const auto fresh = attribute(info.space, static_cast<uint32_t>(std::clamp(info.ttl_s, 1.0, 4e9)));
-  const WriteOp write;
-  rados_write_op_write_full(write.op, reinterpret_cast<const char*>(record.data()), record.size());
-  rados_write_op_setxattr(write.op, kAttribute, reinterpret_cast<const char*>(fresh.data()), fresh.size());
-  const int error = rados_write_op_operate(write.op, io_, name.c_str(), nullptr, 0);
-  return error == 0 ? Status() : failed(name, error);
+  RemoteCall call{.kind = RemoteCall::Kind::kPut, .key = key, .record = record, .info = info};
+  begin(call);
+  end(call);
+  return call.status;
 }
 
 Status RadosStore::erase(const BlockKey& key) {
-  if (io_ == nullptr) return failed(options_.pool, ENODEV);
-  const int error = rados_remove(io_, key.hex().c_str());
-  return error == 0 || error == -ENOENT ? Status() : failed(key.hex(), error);
+  RemoteCall call{.kind = RemoteCall::Kind::kErase, .key = key};
+  begin(call);
+  end(call);
+  return call.status;
 }
 
 Status RadosStore::ping() {

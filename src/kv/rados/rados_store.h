@@ -8,11 +8,13 @@
 // so that it is whole or not there. RADOS forgets nothing by itself: purge and sweep() do. A read moves an object's end
 // of life when half of its time has passed.
 // Every call has a time limit, set in librados itself, which would else wait for ever for a cluster that is away. Too
-// many lost parts are such a wait: kDeadlineExceeded, a miss.
+// many lost parts are such a wait: kDeadlineExceeded, a miss. Calls end in any order, so that one of them does not hold
+// others up.
 #pragma once
 
 #include <memory>
 #include <string>
+#include <unordered_map>
 
 #include "kv/remote_store.h"
 
@@ -41,20 +43,27 @@ class RadosStore : public RemoteStore {
   Status purge(uint64_t space) override;
   Status ping() override;
   std::unique_ptr<RemoteStore> clone() const override;
-  // A write to an erasure-coded pool waits for many disks, so that more of them at once pay.
+  // A block waits for many disks, so that many of them at once pay.
   int threads() const override { return kRadosThreads; }
+  int depth() const override { return kRadosDepth; }
+  bool in_any_order() const override { return true; }
+  void begin(RemoteCall& call) override;
+  void end(RemoteCall& call) override;
   Result<int64_t> sweep() override;
 
  private:
   struct Cluster;
-  RadosStore(RadosOptions options, std::shared_ptr<Cluster> cluster, void* io)
-      : options_(std::move(options)), cluster_(std::move(cluster)), io_(io) {}
+  struct Asked;  // a call that has begun
+  RadosStore(RadosOptions options, std::shared_ptr<Cluster> cluster, void* io);
   static Result<std::shared_ptr<Cluster>> connect(const RadosOptions& options);
+  int ask(Asked& asked);
+  Result<size_t> found(const Asked& asked, int error, PutInfo* info);
   Result<int64_t> remove_if(bool expired, uint64_t space);
 
   const RadosOptions options_;
   std::shared_ptr<Cluster> cluster_;
   void* io_ = nullptr;  // rados_ioctx_t
+  std::unordered_map<const RemoteCall*, std::unique_ptr<Asked>> asked_;
 };
 
 }  // namespace deepinfer::kv

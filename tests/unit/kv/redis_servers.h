@@ -141,6 +141,8 @@ class WaitingTier {
     EXPECT_TRUE(done_.contains(ticket));
     return done_[ticket];
   }
+  // Of the tickets that came up while others were waited for.
+  bool completed(Tier::Ticket ticket) const { return done_.contains(ticket); }
   Status put(uint32_t i) { return wait(tier_.put(key_of(i), record_of(i), {.space = 1})); }
   Status get(uint32_t i) {
     std::vector<std::byte> buffer(record_of(i).size());

@@ -1,16 +1,21 @@
-// Remote stores: their addresses, a folder, one that comes later. Redis: redis_test.cc.
+// Remote stores: their addresses, a folder, one that comes later, one that ends calls in any order. Redis:
+// redis_test.cc.
 #include "kv/remote_store.h"
 
 #include <gtest/gtest.h>
 
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <mutex>
+#include <random>
 #include <thread>
 
 #include "kv/directory_store.h"
@@ -106,6 +111,192 @@ TEST_F(Remote, TierOverAFolder) {
   EXPECT_EQ(done.size(), 90u);
   for (const auto& [ticket, status] : done) EXPECT_TRUE(status.ok()) << status.to_string();
   for (const Tier::Ticket t : cancelled) EXPECT_FALSE(done.contains(t));
+}
+
+// ---- stores in memory -----------------------------------------------------------------------------------------------
+
+// Its calls wait while the gate is closed.
+class MemoryStore : public RemoteStore {
+ public:
+  struct Shared {
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::map<BlockKey, std::vector<std::byte>> records;
+    bool open = true;
+    int waiting = 0;
+  };
+  explicit MemoryStore(std::shared_ptr<Shared> shared) : shared_(std::move(shared)) {}
+
+  std::string_view name() const override { return "memory"; }
+  Result<size_t> get(const BlockKey& key, std::span<std::byte> into, PutInfo* info) override {
+    const std::unique_lock lock = enter();
+    const auto at = shared_->records.find(key);
+    if (at == shared_->records.end()) return Status(Code::kNotFound, "none");
+    if (at->second.size() > into.size()) return Status(Code::kResourceExhausted, "too large");
+    std::ranges::copy(at->second, into.begin());
+    *info = {};
+    return at->second.size();
+  }
+  Status put(const BlockKey& key, std::span<const std::byte> record, const PutInfo&) override {
+    const std::unique_lock lock = enter();
+    shared_->records[key].assign(record.begin(), record.end());
+    return Status();
+  }
+  Status erase(const BlockKey& key) override {
+    const std::unique_lock lock = enter();
+    shared_->records.erase(key);
+    return Status();
+  }
+  Status purge(uint64_t) override { return Status(); }
+  Status ping() override { return Status(); }
+  std::unique_ptr<RemoteStore> clone() const override { return std::make_unique<MemoryStore>(shared_); }
+
+ protected:
+  std::unique_lock<std::mutex> enter() {
+    std::unique_lock lock(shared_->mutex);
+    ++shared_->waiting;
+    shared_->changed.notify_all();
+    shared_->changed.wait(lock, [this] { return shared_->open; });
+    --shared_->waiting;
+    return lock;
+  }
+  const std::shared_ptr<Shared> shared_;
+};
+
+// A thread of its own ends calls in an order drawn by chance.
+class ScatteringStore : public MemoryStore {
+ public:
+  explicit ScatteringStore(std::shared_ptr<Shared> shared)
+      : MemoryStore(std::move(shared)), thread_([this] { serve(); }) {}
+  ~ScatteringStore() override {
+    {
+      const std::lock_guard lock(mutex_);
+      over_ = true;
+    }
+    came_.notify_all();
+    thread_.join();
+  }
+  std::unique_ptr<RemoteStore> clone() const override { return std::make_unique<ScatteringStore>(shared_); }
+  int depth() const override { return 8; }
+  bool in_any_order() const override { return true; }
+  void begin(RemoteCall& call) override {
+    const std::lock_guard lock(mutex_);
+    calls_.push_back(&call);
+    came_.notify_all();
+  }
+  void end(RemoteCall& call) override {
+    const std::lock_guard lock(mutex_);
+    EXPECT_EQ(std::erase(ended_, &call), 1u);
+  }
+
+ private:
+  void serve() {
+    std::unique_lock lock(mutex_);
+    while (true) {
+      came_.wait(lock, [this] { return over_ || !calls_.empty(); });
+      if (over_) return;
+      std::swap(calls_[rng_() % calls_.size()], calls_.back());
+      RemoteCall& call = *calls_.back();
+      calls_.pop_back();
+      lock.unlock();
+      run(call);
+      const auto ready = call.ready;
+      lock.lock();
+      ended_.push_back(&call);
+      ready();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable came_;
+  std::vector<RemoteCall*> calls_, ended_;
+  std::minstd_rand rng_{5};
+  bool over_ = false;
+  std::thread thread_;
+};
+
+void check_scattered(ThreadedTier& tier) {
+  WaitingTier waiting(tier);
+  std::vector<Tier::Ticket> tickets;
+  for (uint32_t i = 0; i < 60; ++i) tickets.push_back(tier.put(key_of(i), record_of(i), {}));
+  for (const Tier::Ticket t : tickets) EXPECT_TRUE(waiting.wait(t).ok());
+  tickets.clear();
+  std::vector<std::vector<std::byte>> buffers(70, std::vector<std::byte>(30000));
+  for (uint32_t i = 0; i < 70; ++i)
+    tickets.push_back(tier.get(key_of(i), std::span(buffers[i]).first(i % 5 == 4 ? 99 : 30000)));
+  for (uint32_t i = 0; i < 70; i += 7) {
+    tier.cancel(tickets[i]);
+    std::ranges::fill(buffers[i], std::byte{9});
+  }
+  for (uint32_t i = 0; i < 70; ++i) {
+    if (i % 7 == 0) continue;
+    const Code code = waiting.wait(tickets[i]).code();
+    EXPECT_EQ(code, i >= 60 ? Code::kNotFound : i % 5 == 4 ? Code::kResourceExhausted : Code::kOk) << i;
+    if (code != Code::kOk) continue;
+    const std::vector<std::byte> want = record_of(i);
+    EXPECT_TRUE(std::equal(want.begin(), want.end(), buffers[i].begin())) << i;
+  }
+  for (uint32_t i = 0; i < 70; i += 7) EXPECT_EQ(std::ranges::count(buffers[i], std::byte{9}), 30000) << i;
+  tier.erase(key_of(3));
+  EXPECT_TRUE(waiting.comes([&] {
+    return waiting.get(3).code() == Code::kNotFound ? Status() : Status(Code::kInternal, "it is still there");
+  }));
+}
+
+TEST(ThreadedTiers, TakeCallsThatEndInAnyOrder) {
+  for (const int threads : {1, 3}) {
+    ThreadedTier tier(std::make_unique<ScatteringStore>(std::make_shared<MemoryStore::Shared>()),
+                      {.threads = threads});
+    check_scattered(tier);
+    for (uint32_t i = 0; i < 30; ++i) tier.put(key_of(i), record_of(i), {});  // are under way at the end
+  }
+}
+
+// Once it is there, a store that comes later has as many calls on their way as it would have had from the start.
+TEST(ThreadedTiers, HaveTheDepthOfAStoreThatComesLater) {
+  std::atomic<bool> there = false;
+  const auto shared = std::make_shared<MemoryStore::Shared>();
+  const auto open = [&]() -> Result<std::unique_ptr<RemoteStore>> {
+    if (!there) return Status(Code::kUnavailable, "not yet");
+    return std::unique_ptr<RemoteStore>(std::make_unique<ScatteringStore>(shared));
+  };
+  const std::unique_ptr<RemoteStore> store = make_late_store(open, "later", 2);
+  EXPECT_EQ(store->depth(), 1);
+  EXPECT_FALSE(store->in_any_order());
+  ThreadedTier tier(store->clone(), {.away_s = 0.01, .away_max_s = 0.01});
+  WaitingTier waiting(tier);
+  EXPECT_EQ(waiting.get(1).code(), Code::kUnavailable);
+  there = true;
+  EXPECT_TRUE(waiting.comes([&] { return waiting.put(1); }));
+  check_scattered(tier);
+  for (int i = 0; i < 60000 && !store->ping().ok(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_EQ(store->depth(), 8);
+  EXPECT_TRUE(store->in_any_order());
+}
+
+TEST(ThreadedTiers, CancelledPutsDoNotComplete) {
+  const auto shared = std::make_shared<MemoryStore::Shared>();
+  shared->open = false;
+  ThreadedTier tier(std::make_unique<MemoryStore>(shared), {.threads = 1});
+  WaitingTier waiting(tier);
+  const Tier::Ticket first = tier.put(key_of(1), record_of(1), {});
+  {
+    std::unique_lock lock(shared->mutex);
+    shared->changed.wait(lock, [&] { return shared->waiting == 1; });
+  }
+  const Tier::Ticket second = tier.put(key_of(2), record_of(2), {}), third = tier.put(key_of(3), record_of(3), {});
+  tier.cancel(first);   // under way
+  tier.cancel(second);  // in the queue
+  {
+    const std::lock_guard lock(shared->mutex);
+    shared->open = true;
+    shared->changed.notify_all();
+  }
+  EXPECT_TRUE(waiting.wait(third).ok());
+  EXPECT_FALSE(waiting.completed(first));
+  EXPECT_FALSE(waiting.completed(second));
+  EXPECT_EQ(waiting.get(2).code(), Code::kNotFound) << "a put that had not begun was done nevertheless";
+  EXPECT_TRUE(waiting.get(3).ok());
 }
 
 }  // namespace
