@@ -135,18 +135,20 @@ TEST(FastScore, ReachHoldsEveryKeyAboveTheBound) {
             index.panel(*k, p * kKeyLanes, panel, panel_factors);
             k->score(index.call(panel, panel_factors, scores.data() + p * kKeyLanes));
           }
-          std::vector<float> sorted = scores;
+          std::vector<float> bounds(kReachKeys), sorted = scores;
+          k->reach({codes.data(), factors.data(), d, index.codes.data(), index.factors.data(), index.twelve.data(),
+                    positive.data(), weights.data(), static_cast<int64_t>(positive.size()), bounds.data()});
           std::sort(sorted.begin(), sorted.end());
           for (const int64_t at : {0, 20, 40, 55, 60, 62, 63}) {
-            const float bound = sorted[at];
-            if (bound < kReachLeast) continue;
-            const uint64_t bits = k->reach({codes.data(), factors.data(), d, index.codes.data(), index.factors.data(),
-                                            index.twelve.data(), positive.data(), weights.data(),
-                                            static_cast<int64_t>(positive.size()), bound});
-            for (int64_t i = 0; i < kReachKeys; ++i) {
-              const bool reached = (bits >> i & 1) != 0;
-              ASSERT_TRUE(reached || scores[i] <= bound) << k->isa << " key " << i << " of " << heads << " heads";
-              above += scores[i] > bound;
+            const float least = sorted[at];
+            if (least < kReachLeast) continue;
+            std::vector<int32_t> list(kReachKeys + kKeyLanes);
+            list.resize(k->list_above(bounds.data(), kReachKeys, least, list.data()));
+            for (int32_t i = 0; i < kReachKeys; ++i) {
+              const bool reached = std::ranges::binary_search(list, i);
+              ASSERT_EQ(reached, bounds[i] > least);
+              ASSERT_TRUE(reached || scores[i] <= least) << k->isa << " key " << i << " of " << heads << " heads";
+              above += scores[i] > least;
               held += reached;
             }
             all += kReachKeys;
@@ -182,6 +184,69 @@ TEST(FastScore, BestKeysAreThoseOfAllScores) {
   }
 }
 
+TEST(FastScore, ListAboveLeavesOutWhatIsNotAbove) {
+  std::mt19937 random(6);
+  for (const Kernels* k : {avx512_kernels(), avx2_kernels()}) {
+    if (k == nullptr) continue;
+    for (const int64_t n : {0, 1, 15, 16, 17, 63, 500}) {
+      std::vector<float> x(n);
+      for (float& v : x) v = random() % 9 == 0 ? NAN : static_cast<float>(random() % 5);
+      std::vector<int32_t> list(n + kKeyLanes), want;
+      for (int32_t i = 0; i < n; ++i) {
+        if (!(x[i] <= 3)) want.push_back(i);
+      }
+      list.resize(k->list_above(x.data(), n, 3, list.data()));
+      EXPECT_EQ(list, want) << k->isa << " " << n;
+    }
+  }
+}
+
+// Whatever scores are known before, and however they lie, the choice stays that of all scores.
+TEST(FastScore, BestKeysBegunAboveSomeScoresAreTheSame) {
+  std::mt19937 random(7);
+  const Kernels* k = choose_kernels("");
+  ASSERT_NE(k, nullptr);
+  constexpr int64_t kKeys = 700, kKeep = 16;
+  int64_t left_out = 0;
+  for (int round = 0; round < 200; ++round) {
+    const unsigned values = round % 2 == 0 ? 7 : 5000;
+    std::vector<float> scores(kKeys);
+    for (float& s : scores) s = numeric::round_bf16(static_cast<float>(random() % values) - 2);
+    // Some keys, each once.
+    std::vector<float> some = scores;
+    std::ranges::shuffle(some, random);
+    some.resize(random() % 60);
+    std::vector<float> kept(2 * kKeep);
+    std::vector<int32_t> keys(2 * kKeep), want(kKeys), order(2 * kKeep), got;
+    BestKeys best{kept.data(), keys.data(), kKeep};
+    best.begin_above(*k, some.data(), static_cast<int64_t>(some.size()));
+    for (int32_t i = 0; i < kKeys; ++i) {
+      left_out += scores[i] <= best.above;
+      best.add(*k, scores[i], i);
+    }
+    k->best(scores.data(), kKeys, kKeep, want.data());
+    k->best(best.scores, best.count, kKeep, order.data());
+    for (int64_t i = 0; i < kKeep; ++i) got.push_back(best.keys[order[i]]);
+    want.resize(kKeep);
+    ASSERT_EQ(got, want) << "round " << round;
+  }
+  EXPECT_GT(left_out, 0);
+}
+
+TEST(FastScore, RowSearchLeavesNothingOutBeforeBothAreKnown) {
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  for (const auto& [keys, blocks, want] :
+       {std::tuple{kNan, 2.0f, kNan}, {2.0f, kNan, kNan}, {2.0f, 3.0f, 2.0f}, {3.0f, 2.0f, 2.0f}, {kNan, kNan, kNan}}) {
+    BestKeys best{.above = keys}, best_blocks{.above = blocks};
+    RowSearch search;
+    search.begin(&best, &best_blocks, 8);
+    EXPECT_EQ(std::isnan(search.above()), std::isnan(want)) << keys << " " << blocks;
+    if (!std::isnan(want)) {
+      EXPECT_EQ(search.above(), want) << keys << " " << blocks;
+    }
+  }
+}
+
 // The list of a row's best keys and blocks, whatever comes early or late.
 TEST(FastScore, RowSearchKeepsTheBestBlocks) {
   std::mt19937 random(5);
@@ -203,9 +268,8 @@ TEST(FastScore, RowSearchKeepsTheBestBlocks) {
       std::vector<float> some(2 * kKeep), block_some(2 * kKeepBlocks);
       std::vector<int32_t> keys(2 * kKeep), blocks(2 * kKeepBlocks), want(tops.size()), order(2 * kKeep), got;
       BestKeys best{some.data(), keys.data(), kKeep}, best_blocks{block_some.data(), blocks.data(), kKeepBlocks};
-      std::vector<uint8_t> memory(RowSearch::memory_bytes(64));
       RowSearch search;
-      search.begin(&best, &best_blocks, kBlock, memory.data(), 64);
+      search.begin(&best, &best_blocks, kBlock);
       int64_t taken = 0;
       for (int64_t i = 0; i < visible; ++i) {
         if (scores[i] <= search.above()) continue;

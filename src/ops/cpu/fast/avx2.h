@@ -16,7 +16,8 @@ void pair_rows(const uint16_t* v, int64_t ldv, int64_t keys, int64_t channels, u
 void divide(float* x, int64_t n, float by);
 void key_panel(const KeyPanel& call);
 void score(const ScoreCall& call);
-uint64_t reach(const ReachCall& call);
+void reach(const ReachCall& call);
+int64_t list_above(const float* x, int64_t n, float least, int32_t* out);
 void fq4i(float* query, int64_t groups);
 void query_codes(const float* query, int64_t groups, int8_t* codes, float* factors, int32_t* twelve);
 void best(const float* scores, int64_t n, int64_t keep, int32_t* out);

@@ -265,14 +265,22 @@ class FastBackend final : public Backend<float> {
   void choose_listed(int row, int64_t visible);
   float* row_scores(int row);
 
-  struct SearchPanels;
+  struct SearchKeys;
   int64_t search_lists(int64_t rows) const;  // BestKeys that are enough for so many rows
+  int64_t keys_bounded() const;              // at once, for each row of a task
+  int64_t search_task_rows() const;
   void search_scratch(std::vector<std::pair<Slot, int64_t>>* plan) const;
   void plan_search(const RowSet& set, int ratio);
   void search_rows(const RowSet& set, const KvSource& source, int ratio);
   void search_keys(const RowSet& set, const KvSource& source, int ratio, const SearchTask& task);
-  void search_panels(int row, const SearchPanels& panels, int64_t key0, int64_t visible, RowSearch* search) const;
-  void score_waiting(int row, RowSearch* search) const;
+  void bound_keys(const RowSet& set, const KvSource& source, int ratio, const SearchTask& task, const SearchKeys& keys,
+                  float* bounds) const;
+  void search_some(int row, const SearchKeys& keys, int64_t visible, int32_t newest_block, const float* bounds,
+                   RowSearch* search) const;
+  void begin_search(int row, const SearchKeys& keys, int64_t visible, int32_t newest_block, const float* bounds,
+                    RowSearch* search) const;
+  template <class Use>
+  void score_some(int row, const SearchKeys& keys, const int32_t* list, int64_t n, Use&& use) const;
   void choose_found(const BestKeys* found, int32_t* out) const;
   void best_entries(const float* scores, int64_t n, int64_t keep, int32_t* order) const override;
 
@@ -342,7 +350,7 @@ class FastBackend final : public Backend<float> {
   std::vector<FfnTask> tasks_;              // one for each of expert_tasks_
   std::vector<FfnTask> batch_;              // those that run together
   std::vector<int32_t> guess_;              // experts
-  std::array<Guesses, kMoments> guesses_;              // not judged yet
+  std::array<Guesses, kMoments> guesses_;   // not judged yet
   std::vector<std::array<float, kMoments>> sure_margins_;  // of each layer
   std::vector<float> engram_kv_;  // [kAheadRows, C + 1, hidden_size] of engram_layer_, formed while experts were read
   int engram_layer_ = -1;

@@ -22,11 +22,15 @@ struct BestKeys {
   float above = std::numeric_limits<float>::quiet_NaN();
 
   void add(const Kernels& kernels, float score, int32_t key) {
-    if (score <= above) return;
-    scores[count] = score;
-    keys[count++] = key;
+    scores[count] = score;  // without a branch, that would be foretold badly
+    keys[count] = key;
+    count += !(score <= above);
     if (count == 2 * keep) shrink(kernels);
   }
+
+  // Before the first add(): scores of n of the keys, in any order. What is no better than `keep` of them cannot be among
+  // the best.
+  void begin_above(const Kernels& kernels, const float* some, int64_t n);
 
  private:
   void shrink(const Kernels& kernels);

@@ -62,7 +62,7 @@ struct LinearCall {
   PackedRows x;
   float* out = nullptr;  // out[i * ldo + j] = sum of row row0 + j, i < x.n, j < rows
   int64_t ldo = 0;
-  bool round = false;  // to bf16
+  bool round = false;               // to bf16
   const std::byte* next = nullptr;  // Matrix::lanes of what this thread multiplies next, if known: fetched meanwhile
 };
 
@@ -152,8 +152,9 @@ struct ScoreCall {
   float* scores = nullptr;          // [kKeyLanes]; -inf where it would be NaN
 };
 
-// Which keys of some panels may score more than `above`. Heads of negative weight only lower a score, and every step of
-// score() is monotone, so that the sum of the others is a bound once their weights allow for the rounding to bf16.
+// What the keys of some panels score at most. Heads of negative weight only lower a score, and every step of score() is
+// monotone, so that the sum of the others is a bound once their weights allow for the rounding to bf16. Below
+// kReachLeast a bound says nothing.
 inline constexpr int64_t kReachPanels = 4;  // a call's
 inline constexpr int64_t kReachKeys = kReachPanels * kKeyLanes;
 
@@ -167,7 +168,7 @@ struct ReachCall {
   const int32_t* heads = nullptr;  // those of positive weight
   const float* weights = nullptr;  // theirs, times reach_factor()
   int64_t count = 0;
-  float above = 0;  // at least kReachLeast; NaN: all keys may
+  float* bounds = nullptr;  // [kReachKeys]
 };
 
 inline constexpr float kReachLeast = 0x1p-100f;  // below, scores may lose more than reach_factor() allows for
@@ -198,7 +199,9 @@ struct Kernels {
 
   void (*key_panel)(const KeyPanel& call);
   void (*score)(const ScoreCall& call);
-  uint64_t (*reach)(const ReachCall& call);  // a bit for each key
+  void (*reach)(const ReachCall& call);
+  // Ascending those of 0 .. n - 1 whose x is not <= least (a NaN is not), and how many; out: kKeyLanes more than them.
+  int64_t (*list_above)(const float* x, int64_t n, float least, int32_t* out);
   // Index queries of whole groups: held to FQ4I (8.2), and those as the codes, scales and sums of a ScoreCall.
   void (*fq4i)(float* query, int64_t groups);
   void (*query_codes)(const float* query, int64_t groups, int8_t* codes, float* factors, int32_t* twelve);

@@ -1,16 +1,15 @@
 // One row's search for its best keys, and for its best blocks of keys where it chooses candidates (spec/model.md 8.3,
-// 8.4; internal to ops/cpu). Keys that may be among them wait until sixteen can be scored together.
+// 8.4; internal to ops/cpu).
 //
 //   RowSearch search;
-//   search.begin(&best, nullptr, 0, packed_memory);          // RowSearch::memory_bytes(channels)
-//   search.wait(key_data, key_scales, channels, key);        // keys ascend; then, where full(), as a KeyPanel from
-//   search.take(kernels, score, search.key(i));              // data() and scales(), its keys in turn; clear()
+//   search.begin(&best, nullptr, 0);
+//   if (!(score <= search.above())) search.take(kernels, score, key);    // keys ascend
 //   search.end(kernels);
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
-#include <cstring>
 
 #include "ops/cpu/fast/best_keys.h"
 
@@ -18,43 +17,28 @@ namespace deepinfer::ops::cpu::fast {
 
 class RowSearch {
  public:
-  static int64_t memory_bytes(int64_t channels) { return kKeyLanes * (channels / 2 + channels / kIndexGroup); }
-
   // blocks: null, or where the best blocks of block_keys keys go.
-  void begin(BestKeys* best, BestKeys* blocks, int64_t block_keys, uint8_t* memory, int64_t channels) {
+  void begin(BestKeys* best, BestKeys* blocks, int64_t block_keys) {
     best_ = best;
     blocks_ = blocks;
     block_keys_ = block_keys;
     block_ = -1;
-    count_ = 0;
-    data_ = memory;
-    scales_ = memory + kKeyLanes * channels / 2;
   }
   // A later key that scores no more need not come. NaN: all do.
   float above() const {
-    if (blocks_ == nullptr || blocks_->above > best_->above) return best_->above;
-    return blocks_->above;
+    if (blocks_ == nullptr || std::isnan(best_->above)) return best_->above;
+    return blocks_->above > best_->above ? best_->above : blocks_->above;
   }
 
-  void wait(const uint8_t* data, const uint8_t* scales, int64_t channels, int32_t key) {
-    const int64_t groups = channels / kIndexGroup;
-    for (int64_t g = 0; g < groups; ++g) {
-      std::memcpy(data_ + (count_ * groups + g) * (kIndexGroup / 2), data + g * (kIndexGroup / 2), kIndexGroup / 2);
-      scales_[count_ * groups + g] = scales[g];
-    }
-    keys_[count_++] = key;
-  }
-  bool full() const { return count_ == kKeyLanes; }
-  int64_t count() const { return count_; }
-  int32_t key(int64_t i) const { return keys_[i]; }
-  const uint8_t* data() const { return data_; }
-  const uint8_t* scales() const { return scales_; }
-  void clear() { count_ = 0; }
+  bool fresh() const { return best_->count == 0 && std::isnan(best_->above); }
+  BestKeys* best() const { return best_; }
+  BestKeys* blocks() const { return blocks_; }
+  int32_t block_of(int32_t key) const { return static_cast<int32_t>(key / block_keys_); }
 
   void take(const Kernels& kernels, float score, int32_t key) {
     best_->add(kernels, score, key);
     if (blocks_ == nullptr) return;
-    const auto block = static_cast<int32_t>(key / block_keys_);
+    const int32_t block = block_of(key);
     if (block == block_) {
       top_ = std::max(top_, score);
     } else {
@@ -78,9 +62,7 @@ class RowSearch {
 
  private:
   BestKeys *best_ = nullptr, *blocks_ = nullptr;
-  int64_t block_keys_ = 0, count_ = 0;
-  uint8_t *data_ = nullptr, *scales_ = nullptr;
-  int32_t keys_[kKeyLanes];
+  int64_t block_keys_ = 0;
   int32_t block_ = -1;  // of the last keys taken
   float top_ = 0;       // their best score
 };

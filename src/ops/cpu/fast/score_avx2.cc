@@ -1,6 +1,7 @@
 // Index scores with AVX2: integer dot products of FP4 codes, the chains of heads one key at a time (spec/model.md 8.2).
 #include <immintrin.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstring>
@@ -124,20 +125,27 @@ void score(const ScoreCall& c) {
   }
 }
 
-uint64_t reach(const ReachCall& c) {
+void reach(const ReachCall& c) {
   const int64_t groups = c.channels / kIndexGroup;
-  uint64_t keys = 0;
   for (int64_t p = 0; p < kReachPanels; ++p) {
-    float total[kKeyLanes] = {};
+    float* total = c.bounds + p * kKeyLanes;
+    std::fill_n(total, kKeyLanes, 0.0f);
     for (int64_t i = 0; i < c.count; ++i) {
       float dots[kKeyLanes];
       head_dot(c, c.codes + p * c.channels * kKeyLanes, c.key_factors + p * groups * kKeyLanes, c.heads[i], groups,
                dots);
       for (int64_t k = 0; k < kKeyLanes; ++k) total[k] += (dots[k] > 0 ? dots[k] : 0.0f) * c.weights[i];
     }
-    for (int64_t k = 0; k < kKeyLanes; ++k) keys |= uint64_t{!(total[k] <= c.above)} << (p * kKeyLanes + k);
   }
-  return keys;
+}
+
+int64_t list_above(const float* x, int64_t n, float least, int32_t* out) {
+  int64_t count = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    out[count] = static_cast<int32_t>(i);
+    count += !(x[i] <= least);
+  }
+  return count;
 }
 
 }  // namespace avx2

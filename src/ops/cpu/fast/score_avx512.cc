@@ -63,8 +63,8 @@ template <int N>
   }
 }
 
-// Adds N heads from place `at` of the list on to the bounds of all panels.
-template <int N>
+// Adds N heads from place `at` of the list on to the bounds of all panels. G groups at once: enough sums for the latency.
+template <int N, int G>
 [[gnu::always_inline]] inline void add_reach(const ReachCall& c, int64_t at, int64_t groups, __m512* total) {
   const __m512 zero = _mm512_setzero_ps();
   const int32_t* q[N];
@@ -75,27 +75,35 @@ template <int N>
     q[j] = reinterpret_cast<const int32_t*>(c.query + c.heads[at + j] * c.channels);
     for (int p = 0; p < kReachPanels; ++p) sum[j][p] = zero;
   }
-  for (int64_t g = 0; g < groups; ++g) {
-    __m512i acc[N][kReachPanels];
-    for (int j = 0; j < N; ++j) {
-      for (int p = 0; p < kReachPanels; ++p) acc[j][p] = _mm512_set1_epi32(-c.twelve[first[j] + g]);
+  for (int64_t g = 0; g < groups; g += G) {
+    __m512i acc[G][N][kReachPanels];
+    for (int e = 0; e < G; ++e) {
+      for (int j = 0; j < N; ++j) {
+        for (int p = 0; p < kReachPanels; ++p) acc[e][j][p] = _mm512_set1_epi32(-c.twelve[first[j] + g + e]);
+      }
     }
 #pragma GCC unroll 8
     for (int64_t w = 0; w < kWordsOfGroup; ++w) {
-      const uint8_t* word = c.codes + (g * kWordsOfGroup + w) * kKeyLanes * 4;
-      __m512i query[N];
-      for (int j = 0; j < N; ++j) query[j] = _mm512_set1_epi32(q[j][g * kWordsOfGroup + w]);
+#pragma GCC unroll 2
+      for (int e = 0; e < G; ++e) {
+        const int64_t at_word = (g + e) * kWordsOfGroup + w;
+        const uint8_t* word = c.codes + at_word * kKeyLanes * 4;
+        __m512i query[N];
+        for (int j = 0; j < N; ++j) query[j] = _mm512_set1_epi32(q[j][at_word]);
 #pragma GCC unroll 4
-      for (int p = 0; p < kReachPanels; ++p) {
-        const __m512i codes = _mm512_loadu_si512(word + p * c.channels * kKeyLanes);
-        for (int j = 0; j < N; ++j) acc[j][p] = _mm512_dpbusd_epi32(acc[j][p], codes, query[j]);
+        for (int p = 0; p < kReachPanels; ++p) {
+          const __m512i codes = _mm512_loadu_si512(word + p * c.channels * kKeyLanes);
+          for (int j = 0; j < N; ++j) acc[e][j][p] = _mm512_dpbusd_epi32(acc[e][j][p], codes, query[j]);
+        }
       }
     }
-    for (int p = 0; p < kReachPanels; ++p) {
-      const __m512 factor = _mm512_loadu_ps(c.key_factors + (p * groups + g) * kKeyLanes);
-      for (int j = 0; j < N; ++j) {
-        const __m512 exact = _mm512_mul_ps(_mm512_cvtepi32_ps(acc[j][p]), factor);
-        sum[j][p] = _mm512_fmadd_ps(exact, _mm512_set1_ps(c.factors[first[j] + g]), sum[j][p]);
+    for (int e = 0; e < G; ++e) {
+      for (int p = 0; p < kReachPanels; ++p) {
+        const __m512 factor = _mm512_loadu_ps(c.key_factors + (p * groups + g + e) * kKeyLanes);
+        for (int j = 0; j < N; ++j) {
+          const __m512 exact = _mm512_mul_ps(_mm512_cvtepi32_ps(acc[e][j][p]), factor);
+          sum[j][p] = _mm512_fmadd_ps(exact, _mm512_set1_ps(c.factors[first[j] + g + e]), sum[j][p]);
+        }
       }
     }
   }
@@ -103,6 +111,17 @@ template <int N>
     const __m512 weight = _mm512_set1_ps(c.weights[at + j]);
     for (int p = 0; p < kReachPanels; ++p) total[p] = _mm512_fmadd_ps(_mm512_max_ps(sum[j][p], zero), weight, total[p]);
   }
+}
+
+// All heads of the list.
+template <int G>
+void reach_of(const ReachCall& c, int64_t groups) {
+  const __m512 zero = _mm512_setzero_ps();
+  __m512 total[kReachPanels] = {zero, zero, zero, zero};
+  int64_t at = 0;
+  for (; at + 2 <= c.count; at += 2) add_reach<2, G>(c, at, groups, total);
+  if (at < c.count) add_reach<1, G>(c, at, groups, total);
+  for (int p = 0; p < kReachPanels; ++p) _mm512_storeu_ps(c.bounds + p * kKeyLanes, total[p]);
 }
 
 // Ascending with the score, in whole words; scores are bf16 values, zeros are equal. Missing lanes are 0, which no
@@ -227,17 +246,28 @@ void score(const ScoreCall& c) {
   _mm512_storeu_ps(c.scores, _mm512_mask_mov_ps(score, nan, _mm512_set1_ps(-__builtin_inff())));
 }
 
-uint64_t reach(const ReachCall& c) {
+void reach(const ReachCall& c) {
   const int64_t groups = c.channels / kIndexGroup;
-  const __m512 zero = _mm512_setzero_ps(), above = _mm512_set1_ps(c.above);
-  __m512 total[kReachPanels] = {zero, zero, zero, zero};
-  int64_t at = 0;
-  for (; at + 2 <= c.count; at += 2) add_reach<2>(c, at, groups, total);
-  if (at < c.count) add_reach<1>(c, at, groups, total);
-  uint64_t keys = 0;
-  for (int p = 0; p < kReachPanels; ++p)
-    keys |= uint64_t{_mm512_cmp_ps_mask(total[p], above, _CMP_NLE_UQ)} << kKeyLanes * p;
-  return keys;
+  groups % 2 == 0 ? reach_of<2>(c, groups) : reach_of<1>(c, groups);
+}
+
+int64_t list_above(const float* x, int64_t n, float least, int32_t* out) {
+  const __m512 limit = _mm512_set1_ps(least);
+  const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  int64_t count = 0;
+  // Without a branch: which have some cannot be foretold.
+  const auto take = [&](int64_t i, __mmask16 these) {
+    const __m512i at = _mm512_add_epi32(lanes, _mm512_set1_epi32(static_cast<int>(i)));
+    _mm512_storeu_si512(out + count, _mm512_maskz_compress_epi32(these, at));
+    count += __builtin_popcount(these);
+  };
+  int64_t i = 0;
+  for (; i + kKeyLanes <= n; i += kKeyLanes) take(i, _mm512_cmp_ps_mask(_mm512_loadu_ps(x + i), limit, _CMP_NLE_UQ));
+  if (i < n) {
+    const auto left = static_cast<__mmask16>((1u << (n - i)) - 1);
+    take(i, _mm512_mask_cmp_ps_mask(left, _mm512_maskz_loadu_ps(left, x + i), limit, _CMP_NLE_UQ));
+  }
+  return count;
 }
 
 }  // namespace avx512

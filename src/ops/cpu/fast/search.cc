@@ -1,7 +1,11 @@
-// The indexer's best entries without all scores: a bound that is cheaper than a score leaves out most keys; what may be
-// among the best is gathered and scored as always, so that the choice is that of all scores.
+// The indexer's best entries without all scores: every key has a bound that is cheaper than its score. Those with the
+// largest bounds are scored first, and what they reach leaves out most of the others; what may be among the best is
+// gathered and scored as always, so that the choice is that of all scores.
 #include <algorithm>
 #include <bit>
+#include <cstring>
+#include <limits>
+#include <numeric>
 
 #include "ops/cpu/fast/backend.h"
 #include "ops/cpu/fast/row_search.h"
@@ -11,18 +15,15 @@ namespace {
 
 constexpr int64_t kKeysOfRange = 1024;  // at least
 constexpr int64_t kQueryBytesOfTask = 32 << 10;
-constexpr int64_t kRowsOfTask = 128;
-
-// Whether so many of the keys are wanted that whole panels are scored as they lie.
-bool many(uint64_t keys) {
-  constexpr int kMany = 24;
-  int n = 0;
-  for (; keys != 0 && n < kMany; keys &= keys - 1) ++n;
-  return n == kMany;
-}
+constexpr int64_t kRowsOfTask = 64;
+constexpr int64_t kBoundBytesOfTask = 512 << 10;  // they stay in the second-level cache
+constexpr int64_t kScanned = 512;                 // bounds that meet one `above`
 
 int64_t panel_bytes(int64_t channels) { return channels * kKeyLanes; }
 int64_t panel_factors(int64_t channels) { return channels / kIndexGroup * kKeyLanes; }
+
+// The next smaller number; x: above 0.
+float below(float x) { return std::bit_cast<float>(std::bit_cast<uint32_t>(x) - 1); }
 
 }  // namespace
 
@@ -39,109 +40,184 @@ void BestKeys::shrink(const Kernels& kernels) {
   above = least;
 }
 
-// Panels of keys as they lie in the cache and decoded.
-struct FastBackend::SearchPanels {
-  uint8_t* codes = nullptr;
-  float* factors = nullptr;
-  const uint8_t *data[kReachPanels], *scales[kReachPanels];
+void BestKeys::begin_above(const Kernels& kernels, const float* some, int64_t n) {
+  if (n < keep) return;
+  int32_t* order = scratch<int32_t>(Slot::kOrder, keep);
+  kernels.best(some, n, keep, order);
+  float least = std::numeric_limits<float>::infinity();
+  for (int64_t i = 0; i < keep; ++i) least = std::min(least, some[order[i]]);
+  if (least >= kReachLeast && least < std::numeric_limits<float>::infinity()) above = below(least);
+}
+
+// Some keys of a sequence in a row: where they lie in the cache, panel by panel.
+struct FastBackend::SearchKeys {
+  const uint8_t **data = nullptr, **scales = nullptr;
+  int64_t first = 0, count = 0;
 };
+
+// So many that the best of them say much about the best of all.
+int64_t FastBackend::keys_bounded() const {
+  constexpr int64_t kLeast = 2048, kMost = 16384;
+  return std::clamp(64 * c_.index_topk, kLeast, kMost) / kReachKeys * kReachKeys;
+}
+
+int64_t FastBackend::search_task_rows() const {
+  const int64_t queries = kQueryBytesOfTask / (c_.index_n_heads * c_.index_head_dim),
+                bounds = kBoundBytesOfTask / (keys_bounded() * static_cast<int64_t>(sizeof(float)));
+  return std::clamp<int64_t>(std::min(queries, bounds), kScoreRows, kRowsOfTask);
+}
 
 int64_t FastBackend::search_lists(int64_t rows) const { return std::max<int64_t>(rows, int64_t{16} * pool_.threads()); }
 
 void FastBackend::search_scratch(std::vector<std::pair<Slot, int64_t>>* plan) const {
+  constexpr auto kFloat = static_cast<int64_t>(sizeof(float)), kIndex = static_cast<int64_t>(sizeof(int32_t));
   const int64_t d = c_.index_head_dim, keep = std::max<int64_t>(c_.index_topk, c_.candidate_topk_blocks);
+  const int64_t rows = search_task_rows(), keys = keys_bounded();
   plan->emplace_back(Slot::kPanel, kReachPanels * panel_bytes(d));
-  plan->emplace_back(Slot::kAccumulator, kReachPanels * panel_factors(d) * static_cast<int64_t>(sizeof(float)));
+  plan->emplace_back(Slot::kAccumulator, kReachPanels * panel_factors(d) * kFloat);
   plan->emplace_back(Slot::kWords, panel_bytes(d));
-  plan->emplace_back(Slot::kQueries, panel_factors(d) * static_cast<int64_t>(sizeof(float)));
-  plan->emplace_back(Slot::kUp, kRowsOfTask * RowSearch::memory_bytes(d));
-  plan->emplace_back(Slot::kTile, kRowsOfTask * static_cast<int64_t>(sizeof(RowSearch)));
-  plan->emplace_back(Slot::kOrder, 2 * keep * static_cast<int64_t>(sizeof(int32_t)));
+  plan->emplace_back(Slot::kQueries, panel_factors(d) * kFloat);
+  plan->emplace_back(Slot::kUp, kKeyLanes * (d / 2 + d / kIndexGroup));
+  plan->emplace_back(Slot::kTile, rows * static_cast<int64_t>(sizeof(RowSearch)));
+  plan->emplace_back(Slot::kInput, rows * keys * kFloat);
+  plan->emplace_back(Slot::kKeys, (keys + kKeyLanes) * kIndex);
+  plan->emplace_back(Slot::kGate, 2 * keys / kKeyLanes * static_cast<int64_t>(sizeof(const uint8_t*)));
+  plan->emplace_back(Slot::kScores, 2 * keys * kFloat);
+  plan->emplace_back(Slot::kOrder, 2 * std::max(keep, keys) * kIndex);
 }
 
-void FastBackend::score_waiting(int row, RowSearch* search) const {
-  const int64_t d = c_.index_head_dim;
+// Scores keys.first + list[i] and gives every score to use(key, score).
+template <class Use>
+void FastBackend::score_some(int row, const SearchKeys& keys, const int32_t* list, int64_t n, Use&& use) const {
+  const int64_t d = c_.index_head_dim, groups = d / kIndexGroup, key_bytes = layout_.key_data_bytes,
+                scale_bytes = layout_.key_scale_bytes;
   uint8_t* codes = scratch<uint8_t>(Slot::kWords, panel_bytes(d));
   float* factors = scratch<float>(Slot::kQueries, panel_factors(d));
-  k_.key_panel({search->data(), search->scales(), d / 2, d / kIndexGroup, search->count(), d, codes, factors});
+  uint8_t* packed = scratch<uint8_t>(Slot::kUp, kKeyLanes * (d / 2 + groups));
+  uint8_t* packed_scales = packed + kKeyLanes * d / 2;
   float scores[kKeyLanes];
-  k_.score(score_call(row, codes, factors, scores));
-  for (int64_t i = 0; i < search->count(); ++i) search->take(k_, scores[i], search->key(i));
-  search->clear();
+  for (int64_t i = 0; i < n; i += kKeyLanes) {
+    const int64_t count = std::min(kKeyLanes, n - i);
+    for (int64_t j = 0; j < count; ++j) {
+      const int64_t lane = list[i + j] % kKeyLanes, panel = list[i + j] / kKeyLanes;
+      const uint8_t *data = keys.data[panel] + lane * key_bytes, *scales = keys.scales[panel] + lane * scale_bytes;
+      for (int64_t g = 0; g < groups; ++g) {
+        std::memcpy(packed + (j * groups + g) * (kIndexGroup / 2), data + g * (kIndexGroup / 2), kIndexGroup / 2);
+        packed_scales[j * groups + g] = scales[g];
+      }
+    }
+    k_.key_panel({packed, packed_scales, d / 2, groups, count, d, codes, factors});
+    k_.score(score_call(row, codes, factors, scores));
+    for (int64_t j = 0; j < count; ++j) use(static_cast<int32_t>(keys.first + list[i + j]), scores[j]);
+  }
 }
 
-// Keys key0 .. key0 + kReachKeys - 1 of which the row sees `visible`.
-void FastBackend::search_panels(int row, const SearchPanels& panels, int64_t key0, int64_t visible,
-                                RowSearch* search) const {
-  const int64_t heads = c_.index_n_heads, d = c_.index_head_dim, groups = d / kIndexGroup;
-  const int32_t positive = index_positive_[row];
-  const float above = search->above();
-  uint64_t keys = visible >= kReachKeys ? ~uint64_t{0} : (uint64_t{1} << visible) - 1;
-  if (positive == 0 && above >= 0) return;  // no score is above 0
-  if (above >= kReachLeast) {
-    keys &= k_.reach({panels.codes, panels.factors, d, index_codes_.data() + row * heads * d,
-                      index_factors_.data() + row * heads * groups, index_twelve_.data() + row * heads * groups,
-                      index_heads_.data() + row * heads, index_weights_.data() + row * heads, positive, above});
+// Before its first key: the scores of some that are likely among the best tell what the others must exceed.
+void FastBackend::begin_search(int row, const SearchKeys& keys, int64_t visible, int32_t newest_block,
+                               const float* bounds, RowSearch* search) const {
+  const int64_t keep = search->best()->keep, groups = 4 * keep;
+  if (visible < 4 * groups) return;
+  // The best of each group, and the best half of those.
+  float* tops = scratch<float>(Slot::kScores, 2 * keys_bounded());
+  std::copy_n(bounds, groups, tops);
+  for (int64_t k = groups; k + groups <= visible; k += groups) {
+    for (int64_t i = 0; i < groups; ++i) tops[i] = std::max(tops[i], bounds[k + i]);
   }
-  if (!many(keys)) {
-    for (; keys != 0; keys &= keys - 1) {
-      const int at = std::countr_zero(keys), lane = at % kKeyLanes;
-      const int64_t p = at / kKeyLanes;
-      search->wait(panels.data[p] + lane * layout_.key_data_bytes, panels.scales[p] + lane * layout_.key_scale_bytes, d,
-                   static_cast<int32_t>(key0 + at));
-      if (search->full()) score_waiting(row, search);
+  int32_t* list = scratch<int32_t>(Slot::kKeys, keys_bounded() + kKeyLanes);
+  k_.best(tops, groups, groups / 2, list);
+  float least = std::numeric_limits<float>::infinity();
+  for (int64_t i = 0; i < groups / 2; ++i) least = std::min(least, tops[list[i]]);
+  const int64_t n = std::min(k_.list_above(bounds, visible, below(least), list), keys_bounded());
+  float *scores = tops, *block_tops = tops + keys_bounded();
+  int64_t count = 0, blocks = 0;
+  int32_t block = -1;
+  score_some(row, keys, list, n, [&](int32_t key, float score) {
+    scores[count++] = score;
+    if (search->blocks() == nullptr || search->block_of(key) == newest_block) return;
+    if (search->block_of(key) != block)
+      block_tops[blocks++] = score;
+    else
+      block_tops[blocks - 1] = std::max(block_tops[blocks - 1], score);
+    block = search->block_of(key);
+  });
+  search->best()->begin_above(k_, scores, count);
+  if (search->blocks() != nullptr) search->blocks()->begin_above(k_, block_tops, blocks);
+}
+
+// Those of `keys` that the row sees.
+void FastBackend::search_some(int row, const SearchKeys& keys, int64_t visible, int32_t newest_block,
+                              const float* bounds, RowSearch* search) const {
+  const bool bounded = index_positive_[row] > 0;
+  if (bounded && search->fresh()) begin_search(row, keys, visible, newest_block, bounds, search);
+  int32_t* list = scratch<int32_t>(Slot::kKeys, keys_bounded() + kKeyLanes);
+  for (int64_t k = 0, n; k < visible; k += n) {
+    const float above = search->above();
+    if (!bounded && above >= 0) return;  // no score is above 0
+    const bool known = bounded && above >= kReachLeast;
+    n = std::min(visible - k, known ? kScanned : kReachKeys);
+    int64_t count = n;
+    if (known) {
+      count = k_.list_above(bounds + k, n, above, list);
+      for (int64_t i = 0; i < count; ++i) list[i] += static_cast<int32_t>(k);
+    } else {
+      std::iota(list, list + n, static_cast<int32_t>(k));
     }
-    return;
+    score_some(row, keys, list, count, [&](int32_t key, float score) { search->take(k_, score, key); });
   }
-  if (search->count() > 0) score_waiting(row, search);  // keys come in order
-  for (int64_t p = 0; keys != 0; ++p, keys >>= kKeyLanes) {
-    auto some = static_cast<uint32_t>(keys & 0xffff);
-    if (some == 0) continue;
-    float scores[kKeyLanes];
-    k_.score(score_call(row, panels.codes + p * panel_bytes(d), panels.factors + p * panel_factors(d), scores));
-    for (; some != 0; some &= some - 1) {
-      const int lane = std::countr_zero(some);
-      search->take(k_, scores[lane], static_cast<int32_t>(key0 + p * kKeyLanes + lane));
+}
+
+// Bounds of the keys for each row of the task, as far as it sees them; a row's are keys_bounded() apart.
+void FastBackend::bound_keys(const RowSet& set, const KvSource& source, int ratio, const SearchTask& task,
+                             const SearchKeys& keys, float* bounds) const {
+  const SequenceRows& s = set.of(task.row0);
+  const int64_t heads = c_.index_n_heads, d = c_.index_head_dim, groups = d / kIndexGroup;
+  uint8_t* codes = scratch<uint8_t>(Slot::kPanel, kReachPanels * panel_bytes(d));
+  float* factors = scratch<float>(Slot::kAccumulator, kReachPanels * panel_factors(d));
+  for (int64_t g0 = 0; g0 < keys.count; g0 += kReachKeys) {
+    for (int64_t p = 0; p < kReachPanels; ++p) {
+      // Panels behind the last key repeat it; no row sees them.
+      const int64_t at = std::min(g0 + p * kKeyLanes, keys.count - 1);
+      const uint8_t *data, *scales;
+      key_memory(s, set, source, keys.first + at, &data, &scales);
+      if (at % kKeyLanes == 0) keys.data[at / kKeyLanes] = data, keys.scales[at / kKeyLanes] = scales;
+      k_.key_panel({data, scales, static_cast<int64_t>(layout_.key_data_bytes),
+                    static_cast<int64_t>(layout_.key_scale_bytes), std::min(kKeyLanes, keys.count - at), d,
+                    codes + p * panel_bytes(d), factors + p * panel_factors(d)});
+    }
+    for (int64_t i = 0; i < task.rows; ++i) {
+      const int64_t row = task.row0 + i, visible = int64_t{set.positions[row] + 1} / ratio - keys.first - g0;
+      if (visible <= 0 || index_positive_[row] == 0) continue;
+      k_.reach({codes, factors, d, index_codes_.data() + row * heads * d, index_factors_.data() + row * heads * groups,
+                index_twelve_.data() + row * heads * groups, index_heads_.data() + row * heads,
+                index_weights_.data() + row * heads, index_positive_[row], bounds + i * keys_bounded() + g0});
     }
   }
 }
 
 void FastBackend::search_keys(const RowSet& set, const KvSource& source, int ratio, const SearchTask& task) {
-  const SequenceRows& s = set.of(task.row0);
-  const int64_t d = c_.index_head_dim;
+  const int64_t most = keys_bounded();
   const auto visible_of = [&](int i) { return int64_t{set.positions[task.row0 + i] + 1} / ratio; };
-  SearchPanels panels{scratch<uint8_t>(Slot::kPanel, kReachPanels * panel_bytes(d)),
-                      scratch<float>(Slot::kAccumulator, kReachPanels * panel_factors(d)),
-                      {},
-                      {}};
-  uint8_t* memory = scratch<uint8_t>(Slot::kUp, task.rows * RowSearch::memory_bytes(d));
   RowSearch* search = scratch<RowSearch>(Slot::kTile, task.rows);
+  float* bounds = scratch<float>(Slot::kInput, task.rows * most);
+  const uint8_t** places = scratch<const uint8_t*>(Slot::kGate, 2 * most / kKeyLanes);
   for (int i = 0; i < task.rows; ++i) {
     const int64_t list = (task.row0 + i) * search_ranges_ + task.range;
-    search[i].begin(&found_[list], task.blocks ? &found_blocks_[list] : nullptr, c_.candidate_block_size,
-                    memory + i * RowSearch::memory_bytes(d), d);
+    search[i].begin(&found_[list], task.blocks ? &found_blocks_[list] : nullptr, c_.candidate_block_size);
   }
+  const auto newest_block = [&](int i) { return static_cast<int32_t>((visible_of(i) - 1) / c_.candidate_block_size); };
   const int64_t end = std::min(task.end, visible_of(task.rows - 1));
-  for (int64_t g0 = task.begin; g0 < end; g0 += kReachKeys) {
-    for (int64_t p = 0; p < kReachPanels; ++p) {
-      // Panels behind the last key repeat it; no row sees them.
-      const int64_t first = std::min(g0 + p * kKeyLanes, end - 1);
-      key_memory(s, set, source, first, &panels.data[p], &panels.scales[p]);
-      k_.key_panel({panels.data[p], panels.scales[p], static_cast<int64_t>(layout_.key_data_bytes),
-                    static_cast<int64_t>(layout_.key_scale_bytes), std::min(kKeyLanes, end - first), d,
-                    panels.codes + p * panel_bytes(d), panels.factors + p * panel_factors(d)});
-    }
+  for (int64_t first = task.begin; first < end; first += most) {
+    const SearchKeys keys{places, places + most / kKeyLanes, first, std::min(most, end - first)};
+    bound_keys(set, source, ratio, task, keys, bounds);
     for (int i = 0; i < task.rows; ++i) {
-      const int64_t visible = visible_of(i) - g0;
-      if (visible > 0) search_panels(task.row0 + i, panels, g0, visible, &search[i]);
+      const int64_t visible = std::min(visible_of(i) - first, keys.count);
+      if (visible > 0) search_some(task.row0 + i, keys, visible, newest_block(i), bounds + i * most, &search[i]);
     }
   }
-  for (int i = 0; i < task.rows; ++i) {
-    if (search[i].count() > 0) score_waiting(task.row0 + i, &search[i]);
-    if (!task.blocks) continue;
+  for (int i = 0; task.blocks && i < task.rows; ++i) {
     const int64_t newest = visible_of(i) - 1;
     if (newest >= task.begin && newest < task.end) {
-      search[i].end_with_newest(k_, static_cast<int32_t>(newest / c_.candidate_block_size));
+      search[i].end_with_newest(k_, newest_block(i));
     } else {
       search[i].end(k_);
     }
@@ -168,8 +244,7 @@ void FastBackend::choose_found(const BestKeys* found, int32_t* out) const {
 }
 
 void FastBackend::plan_search(const RowSet& set, int ratio) {
-  const int64_t task_rows =
-      std::clamp<int64_t>(kQueryBytesOfTask / (c_.index_n_heads * c_.index_head_dim), kScoreRows, kRowsOfTask);
+  const int64_t task_rows = search_task_rows();
   search_tasks_.clear();
   int64_t most = 0;
   for (int row = 0, rows = 1; row < set.rows; row += rows, rows = 1) {
