@@ -185,7 +185,7 @@ Result<recipe::ApiStreamOptions> stream_options(const DecodeFlags& flags) {
       return make_error(Code::kInvalidArgument, "{} is refused: {}", flags.request, error->message);
     }
     options = recipe::make_stream_options(request);
-    options.n = 1;
+    options.n = options.prompts = 1;
     return options;
   }
   options.protocol = protocol;

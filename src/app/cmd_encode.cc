@@ -200,7 +200,8 @@ int encode(const EncodeFlags& flags) {
     fmt::print(stderr, "{}\n", recipe::error_body(protocol, *error));
     return kExitBadInput;
   }
-  if (e.request.completion && !e.request.completion->prompt_ids.empty())
+  if (recipe::prompt_count(e.request) != 1) return fail("prompt holds several prompts; encode takes one.");
+  if (e.request.completion && !e.request.completion->prompts[0].ids.empty())
     return fail("prompt is a list of token ids: there is nothing to encode.");
   e.prompt = recipe::render_request(e.request);
   if (const Status status = tokenize(flags, e); !status.ok()) return fail(status.message());

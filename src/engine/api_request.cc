@@ -96,13 +96,14 @@ void read_api_request(const recipe::Request& r, const recipe::SpecialIds& specia
   e.before_grammar_banned = {specials[recipe::SpecialToken::kDsml]};
 }
 
-Result<std::vector<int32_t>> prompt_token_ids(const recipe::Request& request, int64_t vocab_size) {
+Result<std::vector<int32_t>> prompt_token_ids(const recipe::Request& request, size_t prompt, int64_t vocab_size) {
   if (!request.completion) return std::vector<int32_t>();
-  const std::vector<int32_t>& ids = request.completion->prompt_ids;
+  const std::vector<int32_t>& ids = request.completion->prompts[prompt].ids;
   const auto wrong = std::ranges::find_if(ids, [&](int32_t id) { return id < 0 || id >= vocab_size; });
   if (wrong == ids.end()) return ids;
-  return make_error(Code::kInvalidArgument, "prompt[{}] is {}; token ids of this model are 0 to {}.",
-                    wrong - ids.begin(), *wrong, vocab_size - 1);
+  return make_error(Code::kInvalidArgument, "prompt{}[{}] is {}; token ids of this model are 0 to {}.",
+                    recipe::prompt_count(request) > 1 ? fmt::format("[{}]", prompt) : "", wrong - ids.begin(), *wrong,
+                    vocab_size - 1);
 }
 
 }  // namespace deepinfer::engine

@@ -23,8 +23,8 @@ namespace deepinfer::engine {
 void read_api_request(const recipe::Request& from, const recipe::SpecialIds& specials, Request* to,
                       std::optional<grammar::Constraint>* constraint);
 
-// The token ids that a completions request gives in place of a text, which are the prompt as it is; empty if it gives a
-// text. kInvalidArgument for an id that a vocabulary of `vocab_size` ids does not have.
-Result<std::vector<int32_t>> prompt_token_ids(const recipe::Request& request, int64_t vocab_size);
+// The token ids that a completions request gives in place of its `prompt`th text, which are the prompt as it is; empty if
+// it gives a text. kInvalidArgument for an id that a vocabulary of `vocab_size` ids does not have.
+Result<std::vector<int32_t>> prompt_token_ids(const recipe::Request& request, size_t prompt, int64_t vocab_size);
 
 }  // namespace deepinfer::engine

@@ -15,6 +15,10 @@ Result<std::unique_ptr<ApiStream>> ApiStream::create(ApiStreamOptions options, c
     return make_error(Code::kInvalidArgument, "{} choices are asked for; this API gives {}.", options.n,
                       one_choice ? "exactly one" : "at least one");
   }
+  if (options.prompts < 1 || (options.protocol != Protocol::kCompletions && options.prompts != 1)) {
+    return make_error(Code::kInvalidArgument, "{} prompts are to be answered; only Completions can have several.",
+                      options.prompts);
+  }
   options.parser.markers = options.token_ids;
   switch (options.protocol) {
     case Protocol::kResponses: return make_responses_stream(std::move(options), vocabulary);
@@ -36,6 +40,7 @@ ApiStreamOptions make_stream_options(const Request& request, const Sealer* seale
   o.thinking = request.conversation.thinking;
   o.logprobs = request.inference.logprobs;
   o.n = request.inference.n;
+  o.prompts = static_cast<int>(prompt_count(request));
   o.include_usage = request.include_usage;
   for (const Tool& tool : request.conversation.tools) {
     if (tool.custom) o.custom_tools.insert(tool.name);

@@ -23,6 +23,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/status.h"
 #include "recipe/output_parser.h"
@@ -46,7 +47,8 @@ struct ApiStreamOptions {
   bool stream = true;
   bool thinking = true;
   bool logprobs = false;
-  int n = 1;  // choices: Chat and Completions only
+  int n = 1;        // choices of a prompt: Chat and Completions only
+  int prompts = 1;  // Completions only: choice p * n + i is answer i to prompt p
   bool include_usage = false;
   UsageChunk usage_chunk = UsageChunk::kFinal;
   std::set<std::string, std::less<>> custom_tools;  // calls of these are custom tool calls
@@ -60,8 +62,8 @@ struct ApiStreamOptions {
   // Responses.
   std::string echo;                // members of the response object that repeat the request, from responses_echo()
   const Sealer* sealer = nullptr;  // set: reasoning items carry encrypted_content
-  // Completions: text put before each choice's output (echo).
-  std::string completion_prefix;
+  // Completions: text put before the choices of each prompt (echo); empty: none.
+  std::vector<std::string> completion_prefixes;
 };
 
 // What the request says about its response; identity and model are left to the caller. A sealer is used only if the
@@ -85,7 +87,10 @@ class ApiStream {
   ApiStream(const ApiStream&) = delete;
   ApiStream& operator=(const ApiStream&) = delete;
 
+  // Before the first push.
   virtual void begin(const Usage& prompt, std::string& out) = 0;
+  // Completions with several prompts: further ones that have begun; usage is the sum.
+  virtual void add_prompt(const Usage& prompt) { (void)prompt; }
   virtual void push(int choice, std::span<const TokenLogprob> tokens, std::string& out) = 0;
   virtual void push_ids(int choice, std::span<const int32_t> ids, std::string& out) = 0;
   virtual void push_text(int choice, std::string_view text, int64_t tokens, std::string& out) = 0;

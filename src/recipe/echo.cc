@@ -4,14 +4,18 @@
 
 namespace deepinfer::recipe {
 
-std::string echoed_prompt(const Request& request, const OutputVocabulary& vocabulary) {
-  if (!request.completion || !request.completion->echo) return {};
-  std::string text = request.completion->prompt;
-  for (const int32_t id : request.completion->prompt_ids) {
-    const OutputToken token = vocabulary.at(id);
-    if (token.kind != TokenKind::kSilent) text += token.bytes;
+std::vector<std::string> echoed_prompts(const Request& request, const OutputVocabulary& vocabulary) {
+  std::vector<std::string> out;
+  if (!request.completion || !request.completion->echo) return out;
+  for (const CompletionPrompt& prompt : request.completion->prompts) {
+    std::string text = prompt.text;
+    for (const int32_t id : prompt.ids) {
+      const OutputToken token = vocabulary.at(id);
+      if (token.kind != TokenKind::kSilent) text += token.bytes;
+    }
+    out.push_back(printable(text));
   }
-  return printable(text);
+  return out;
 }
 
 }  // namespace deepinfer::recipe

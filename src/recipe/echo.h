@@ -1,17 +1,18 @@
 // What completions with "echo" begin with: the prompt as text.
 //
-//   options.completion_prefix = echoed_prompt(request, vocabulary);
+//   options.completion_prefixes = echoed_prompts(request, vocabulary);
 //
-// Empty for other requests. Token ids of a prompt give their text, those without one nothing.
+// One text a prompt; none for other requests. Token ids of a prompt give their text, those without one nothing.
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "recipe/output_vocabulary.h"
 #include "recipe/request.h"
 
 namespace deepinfer::recipe {
 
-std::string echoed_prompt(const Request& request, const OutputVocabulary& vocabulary);
+std::vector<std::string> echoed_prompts(const Request& request, const OutputVocabulary& vocabulary);
 
 }  // namespace deepinfer::recipe

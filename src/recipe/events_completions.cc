@@ -35,10 +35,13 @@ class CompletionChoice final : public StreamChoice {
       : StreamChoice(options, vocabulary, index),
         head_(fmt::format("data: {{{},\"choices\":[{{\"index\":{},\"text\":\"",
                           chat_identity(options, "text_completion"), index)),
-        offset_(characters(options.completion_prefix)) {}
+        prefix_(options.completion_prefixes.empty()
+                    ? std::string_view()
+                    : options.completion_prefixes[static_cast<size_t>(index / options.n)]),
+        offset_(characters(prefix_)) {}
 
   void write_prefix(std::string& out) {
-    if (!options_.completion_prefix.empty()) write_frame(options_.completion_prefix, {}, "null", "null", out);
+    if (!prefix_.empty()) write_frame(prefix_, {}, "null", "null", out);
   }
 
   void write_closing(std::string_view usage, std::string& out) {
@@ -49,7 +52,7 @@ class CompletionChoice final : public StreamChoice {
 
   std::string whole() const {
     std::string out = fmt::format("{{\"index\":{},\"text\":\"", index_);
-    append_json_escaped(out, options_.completion_prefix);
+    append_json_escaped(out, prefix_);
     append_json_escaped(out, fold_.content);
     out += "\",\"logprobs\":";
     if (options_.logprobs) {
@@ -104,7 +107,8 @@ class CompletionChoice final : public StreamChoice {
     out.append(",\"finish_reason\":").append(reason).append("}],\"usage\":").append(usage).append("}\n\n");
   }
 
-  const std::string head_;  // up to the text
+  const std::string head_;         // up to the text
+  const std::string_view prefix_;  // of the options, which outlive this
   LogprobLists step_, all_;
   int64_t offset_;  // of the next token, in characters
 };
@@ -113,7 +117,7 @@ class CompletionsStream final : public ChoicesStream {
  public:
   CompletionsStream(ApiStreamOptions options, const OutputVocabulary* vocabulary)
       : ChoicesStream(std::move(options), vocabulary) {
-    for (int i = 0; i < options_.n; ++i)
+    for (int i = 0; i < options_.prompts * options_.n; ++i)
       choices_.push_back(std::make_unique<CompletionChoice>(options_, vocabulary, i));
   }
 
@@ -121,6 +125,11 @@ class CompletionsStream final : public ChoicesStream {
     prompt_ = prompt;
     if (!options_.stream) return;
     for (const auto& choice : choices_) static_cast<CompletionChoice&>(*choice).write_prefix(out);
+  }
+
+  void add_prompt(const Usage& prompt) override {
+    prompt_.prompt_tokens += prompt.prompt_tokens;
+    prompt_.cached_tokens += prompt.cached_tokens;
   }
 
   std::string body() const override {

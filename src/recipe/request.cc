@@ -99,8 +99,10 @@ std::optional<ApiError> parse_request(Protocol protocol, std::string_view body, 
   return std::nullopt;
 }
 
-Prompt render_request(const Request& request) {
-  if (request.completion) return render_fim(request.completion->prompt, request.completion->suffix);
+size_t prompt_count(const Request& request) { return request.completion ? request.completion->prompts.size() : 1; }
+
+Prompt render_request(const Request& request, size_t prompt) {
+  if (request.completion) return render_fim(request.completion->prompts[prompt].text, request.completion->suffix);
   return render(request.conversation, request.version);
 }
 

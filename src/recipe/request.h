@@ -57,6 +57,7 @@ struct RequestLimits {
   size_t user_id_bytes_max = 512;
   int64_t max_tokens_max = 393'216;
   int n_max = 8;
+  size_t prompts_max = 128;
 };
 
 enum class WebSearch : uint8_t { kDrop, kReject };
@@ -92,12 +93,16 @@ struct RequestOptions {
   std::function<Result<std::vector<Json>>(std::string_view response_id)> load_previous;
 };
 
-// What the completions endpoint continues or fills (spec 12).
+struct CompletionPrompt {
+  std::string text;
+  std::vector<int32_t> ids;  // in place of the text, as they are; not checked against a vocabulary
+};
+
+// What the completions endpoint continues or fills (spec 12). Each prompt has `n` choices: prompt p those from p * n on.
 struct Completion {
-  std::string prompt;
-  std::vector<int32_t> prompt_ids;  // in place of the text, as they are; not checked against a vocabulary
-  std::optional<std::string> suffix;
-  bool echo = false;  // the answer begins with the prompt
+  std::vector<CompletionPrompt> prompts;  // at least one
+  std::optional<std::string> suffix;      // of each
+  bool echo = false;                      // the answer begins with the prompt
 };
 
 struct Request {
@@ -133,8 +138,10 @@ struct Request {
 std::optional<ApiError> parse_request(Protocol protocol, std::string_view body, const RequestOptions& options,
                                       Request& out);
 
-// The prompt of a parsed request.
-Prompt render_request(const Request& request);
+// The prompt of a parsed request; of completions, that of the given number.
+Prompt render_request(const Request& request, size_t prompt = 0);
+// How many prompts it has: one, but for completions.
+size_t prompt_count(const Request& request);
 
 // max_tokens of a request once the prompt's length is known (spec 14.4); an error if the context is too small.
 std::optional<ApiError> resolve_max_tokens(const Request& request, int64_t prompt_tokens, int64_t context_limit,

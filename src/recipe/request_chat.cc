@@ -27,12 +27,7 @@ class ChatReader : public RequestReader {
         !read_user(body, root_, "user_id") || !read_sampler(body)) {
       return false;
     }
-    std::optional<int64_t> n;
-    if (!read(body, root_, "n", n) || !read_seed(body)) return false;
-    if (n && (*n < 1 || *n > options_.limits.n_max)) {
-      return fail(root_ / "n", fmt::format("Invalid n value, the valid range of n is [1, {}]", options_.limits.n_max));
-    }
-    out_.inference.n = static_cast<int>(n.value_or(1));
+    if (!read_n(body) || !read_seed(body)) return false;
     if (!read(body, root_, "logprobs", out_.inference.logprobs) || !read_top_logprobs(body)) return false;
     if (out_.inference.top_logprobs && !out_.inference.logprobs) {
       return fail(root_ / "top_logprobs",

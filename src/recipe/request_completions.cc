@@ -1,4 +1,6 @@
 // The completions endpoint: plain continuation and fill in the middle (spec/protocol.md 12).
+#include <algorithm>
+
 #include "recipe/converters.h"
 #include "recipe/request_reader.h"
 
@@ -14,8 +16,8 @@ class CompletionsReader : public RequestReader {
     out_.conversation.thinking = false;
     out_.conversation.effort.reset();
     if (!read_model(body) || !read_sampling(body) || !read_max_tokens(body, "max_tokens") ||
-        !read_stops(body, "stop") || !read_seed(body) || !read_user(body, root_, "user") || !read_sampler(body) ||
-        !read_stream_options(body)) {
+        !read_stops(body, "stop") || !read_seed(body) || !read_n(body) || !read_user(body, root_, "user") ||
+        !read_sampler(body) || !read_stream_options(body)) {
       return false;
     }
     Completion c;
@@ -29,33 +31,47 @@ class CompletionsReader : public RequestReader {
     }
     if (c.echo && (c.suffix || logprobs))
       return fail(root_ / "echo", "echo cannot be used together with suffix or logprobs");
-    if (c.suffix && !c.prompt_ids.empty()) return fail(root_ / "suffix", "suffix needs a prompt that is a text");
+    if (c.suffix && std::ranges::any_of(c.prompts, [](const CompletionPrompt& p) { return !p.ids.empty(); }))
+      return fail(root_ / "suffix", "suffix needs a prompt that is a text");
     out_.inference.logprobs = logprobs.has_value();
     if (logprobs) out_.inference.top_logprobs = static_cast<int>(*logprobs);
     out_.completion = std::move(c);
     return true;
   }
 
-  // A text or token ids; either may stand alone in a list, as several clients send it.
+  // A text, a list of token ids, or a list of several of them.
   bool read_prompt(Json& body, Completion& c) {
+    const Path at = root_ / "prompt";
     const Json* prompt = body.find("prompt");
-    if (prompt == nullptr || !prompt->is_array()) return read(body, root_, "prompt", c.prompt, true);
-    const bool one = prompt->as_array().size() == 1;
-    if (one && prompt->as_array()[0].is_string()) {
-      c.prompt = prompt->as_array()[0].as_string();
-      return true;
+    if (prompt == nullptr || !prompt->is_array()) {
+      return read(body, root_, "prompt", c.prompts.emplace_back().text, true);
     }
-    const JsonArray& ids = (one && prompt->as_array()[0].is_array() ? prompt->as_array()[0] : *prompt).as_array();
-    for (const Json& item : ids) {
-      const auto id = item.is_integer() ? item.to_int64() : std::nullopt;
-      if (!id || *id < 0 || *id > INT32_MAX) {
-        return fail(root_ / "prompt",
-                    "prompt must be one text or one list of token ids, or a list of one of them; send a request for "
-                    "each prompt.");
+    const JsonArray& items = prompt->as_array();
+    if (items.empty()) return fail(at, "prompt is an empty list");
+    if (items[0].is_number()) return read_ids(items, at, c.prompts.emplace_back());
+    if (!too_many(at, items.size(), options_.limits.prompts_max, "prompts")) return false;
+    for (size_t i = 0; i < items.size(); ++i) {
+      CompletionPrompt& p = c.prompts.emplace_back();
+      const Path item = at[i];
+      if (items[i].is_string()) {
+        p.text = items[i].as_string();
+      } else if (!items[i].is_array()) {
+        return fail(item, "a list of prompts holds texts and lists of token ids");
+      } else if (!read_ids(items[i].as_array(), item, p)) {
+        return false;
       }
-      c.prompt_ids.push_back(static_cast<int32_t>(*id));
     }
-    return !c.prompt_ids.empty() || fail(root_ / "prompt", "prompt is an empty list");
+    return true;
+  }
+
+  bool read_ids(const JsonArray& ids, const Path& at, CompletionPrompt& p) {
+    if (ids.empty()) return fail(at, "prompt is an empty list");
+    for (size_t i = 0; i < ids.size(); ++i) {
+      const auto id = ids[i].is_integer() ? ids[i].to_int64() : std::nullopt;
+      if (!id || *id < 0 || *id > INT32_MAX) return bad(at[i], "expected a token id");
+      p.ids.push_back(static_cast<int32_t>(*id));
+    }
+    return true;
   }
 };
 

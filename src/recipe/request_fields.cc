@@ -151,7 +151,7 @@ constexpr RequestField kFields[] = {
     {M, "betas", kIgnored, ""},
 
     {F, "model", kHonoured, "compared exactly with the served names"},
-    {F, "prompt", kHonoured, "a text or a list of token ids; either may be the only item of a list"},
+    {F, "prompt", kHonoured, "a text, a list of token ids, or a list of several of them"},
     {F, "suffix", kHonoured, "fill in the middle"},
     {F, "echo", kHonoured, "not with suffix or logprobs"},
     {F, "logprobs", kHonoured, "0 to 20"},
@@ -173,7 +173,7 @@ constexpr RequestField kFields[] = {
     {F, "min_tokens", kHonoured, "extension: no end and no stop before"},
     {F, "stop_token_ids", kHonoured, "extension: tokens that end the answer"},
     {F, "ignore_eos", kHonoured, "extension: end tokens do not end the answer"},
-    {F, "n", kIgnored, "one choice"},
+    {F, "n", kHonoured, "1 to 8, of each prompt"},
 };
 
 std::string_view use_name(FieldUse use) {
@@ -239,7 +239,8 @@ std::string api_compatibility_markdown() {
   row("stop_sequence_bytes_max", static_cast<int64_t>(limits.stop_sequence_bytes_max), "one stop sequence, bytes");
   row("user_id_bytes_max", static_cast<int64_t>(limits.user_id_bytes_max), "user, user_id, metadata.user_id, bytes");
   row("max_tokens_max", limits.max_tokens_max, "max_tokens, max_output_tokens");
-  row("n_max", limits.n_max, "choices of one request");
+  row("n_max", limits.n_max, "choices of one request, or of one prompt of it");
+  row("prompts_max", static_cast<int64_t>(limits.prompts_max), "prompts of one Completions request");
   return out;
 }
 

@@ -203,6 +203,15 @@ bool RequestReader::read_seed(const Json& body) {
   return true;
 }
 
+bool RequestReader::read_n(const Json& body) {
+  std::optional<int64_t> n;
+  if (!read(body, root_, "n", n)) return false;
+  if (n && (*n < 1 || *n > options_.limits.n_max))
+    return fail(root_ / "n", fmt::format("Invalid n value, the valid range of n is [1, {}]", options_.limits.n_max));
+  out_.inference.n = static_cast<int>(n.value_or(1));
+  return true;
+}
+
 bool RequestReader::read_penalty(const Json& body, std::string_view key, double& out) {
   std::optional<double> value;
   if (!read(body, root_, key, value)) return false;

@@ -75,6 +75,7 @@ class RequestReader {
   bool read_max_tokens(const Json& body, std::string_view key, bool lower_to_bound = false);
   bool read_top_logprobs(const Json& body);
   bool read_seed(const Json& body);
+  bool read_n(const Json& body);
   bool read_sampler(const Json& body);                               // SamplerOptions
   bool read_penalty(const Json& body, std::string_view key, double& out);
   bool read_stream_options(const Json& body);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -33,21 +34,13 @@ class Generation final : public GenerationControl, public std::enable_shared_fro
       : service_(service), exchange_(std::move(exchange)), options_(std::move(options)) {
     ++service_.generations;
   }
-  ~Generation() override { --service_.generations; }
+  ~Generation() override { service_.generations -= prompts_; }
 
   void start() {
     exchange_->on_gone = [weak = weak_from_this()] {
       if (const auto self = weak.lock()) self->cancel();
     };
-    if (service_.generations > service_.config.limits->requests_max) {
-      service_.metrics.limit_hit("requests_max");
-      return fail(
-          {.status = 503,
-           .message = fmt::format("{} generations are in work or waiting, which is requests_max. Try again later.",
-                                  service_.config.limits->requests_max),
-           .type = "server_error",
-           .code = "overloaded"});
-    }
+    if (too_many()) return;
     if (exchange_->body().size() <= kInlineBodyBytes && !may_read_disk()) {
       prepare_error_ = prepare(service_, options_.protocol, exchange_->body(), exchange_->key_name, prepared_);
       return prepared();
@@ -69,12 +62,24 @@ class Generation final : public GenerationControl, public std::enable_shared_fro
   void stop() override {
     exchange_->loop().post([self = shared_from_this()] {
       self->guard([&] {
-        if (!self->over_ && self->stream_) self->stream_->cancel();
+        if (self->over_) return;
+        for (const auto& stream : self->streams_) stream->cancel();
       });
     });
   }
 
  private:
+  bool too_many() {
+    if (service_.generations <= service_.config.limits->requests_max) return false;
+    service_.metrics.limit_hit("requests_max");
+    fail({.status = 503,
+          .message = fmt::format("{} generations are in work or waiting, which is requests_max. Try again later.",
+                                 service_.config.limits->requests_max),
+          .type = "server_error",
+          .code = "overloaded"});
+    return true;
+  }
+
   // A stored response may have to be fetched first.
   bool may_read_disk() const {
     return options_.protocol == recipe::Protocol::kResponses && service_.responses.persistent() &&
@@ -87,7 +92,7 @@ class Generation final : public GenerationControl, public std::enable_shared_fro
     over_ = true;
     images_.reset();
     job_.reset();
-    stream_.reset();  // cancels
+    streams_.clear();  // cancels
     exchange_->figures.finish = "cancelled";
     if (begun_ && started_) {
       for (size_t i = 0; i < ended_.size(); ++i) {
@@ -132,6 +137,9 @@ class Generation final : public GenerationControl, public std::enable_shared_fro
     if (over_) return;
     if (prepare_error_) return fail(*prepare_error_);
     exchange_->body() = std::string();
+    prompts_ += static_cast<int>(prepared_.others.size());
+    service_.generations += prompts_ - 1;
+    if (prompts_ > 1 && too_many()) return;
     exchange_->figures.rule = prepared_.request.rule;
     if (!prepared_.request.rule.empty())
       exchange_->extra_headers.emplace_back("x-deepinfer-rule", prepared_.request.rule);
@@ -191,8 +199,10 @@ class Generation final : public GenerationControl, public std::enable_shared_fro
   void submit() {
     if (over_) return;
     prepared_.answer.id = service_.ids.next(options_.id_prefix);
-    choices_open_ = prepared_.engine.n;
-    ended_.assign(static_cast<size_t>(prepared_.engine.n), 0);
+    n_ = prepared_.engine.n;
+    choices_open_ = prompts_ * n_;
+    ended_.assign(static_cast<size_t>(choices_open_), 0);
+    prompt_begun_.assign(static_cast<size_t>(prompts_), 0);
     Result<std::unique_ptr<recipe::ApiStream>> answer =
         recipe::ApiStream::create(prepared_.answer, &service_.vocabulary);
     if (!answer.ok()) return fail(api_error(answer.status()));
@@ -201,46 +211,76 @@ class Generation final : public GenerationControl, public std::enable_shared_fro
     if (options_.started) options_.started(prepared_, shared_from_this());
     submitted_ = Clock::now();
     prepared_.engine.priority = exchange_->priority;
-    Result<std::unique_ptr<engine::Stream>> stream = service_.backend->submit(std::move(prepared_.engine));
-    if (stream.status().code() == Code::kResourceExhausted) service_.metrics.limit_hit("waiting_max");
-    if (!stream.ok()) return fail(api_error(stream.status()));
-    stream_ = std::move(stream).value();
+    if (!submit_prompts()) return;
     exchange_->on_writable = [weak = weak_from_this()] {
       if (const auto self = weak.lock()) self->guard([&] { self->pump(); });
     };
     exchange_->on_quiet = [weak = weak_from_this()] {
       if (const auto self = weak.lock()) self->guard([&] { self->show_life(); });
     };
-    // Keeps the generation alive until the stream is gone.
-    stream_->on_events([self = shared_from_this(), &loop = exchange_->loop()] {
-      if (self->noted_.exchange(true)) return;
-      loop.post([self] {
-        self->noted_ = false;
-        self->guard([&] { self->pump(); });
+    // Keeps the generation alive until the streams are gone.
+    for (const auto& stream : streams_) {
+      stream->on_events([self = shared_from_this(), &loop = exchange_->loop()] {
+        if (self->noted_.exchange(true)) return;
+        loop.post([self] {
+          self->noted_ = false;
+          self->guard([&] { self->pump(); });
+        });
       });
-    });
+    }
+  }
+
+  bool submit_prompts() {
+    std::vector<int32_t> first = std::move(prepared_.engine.prompt);
+    prepared_.engine.prompt.clear();
+    for (int i = 0; i < prompts_; ++i) {
+      engine::Request request = prepared_.engine;
+      if (i == 0) {
+        request.prompt = std::move(first);
+      } else {
+        Prepared::Prompt& other = prepared_.others[static_cast<size_t>(i) - 1];
+        request.prompt = std::move(other.ids);
+        request.max_tokens = other.max_tokens;
+      }
+      Result<std::unique_ptr<engine::Stream>> stream = service_.backend->submit(std::move(request));
+      if (stream.status().code() == Code::kResourceExhausted) service_.metrics.limit_hit("waiting_max");
+      if (!stream.ok()) {
+        fail(api_error(stream.status()));
+        return false;
+      }
+      streams_.push_back(std::move(stream).value());
+    }
+    return true;
   }
 
   void pump() {
-    if (over_ || !stream_) return;
+    if (over_ || streams_.empty()) return;
     const size_t unsent_max = service_.config.limits->unsent_bytes_max;
     engine::Event event;
-    while (!over_ && exchange_->unsent() <= unsent_max && stream_->try_next(&event)) take(event);
-    if (over_) return;
+    for (int prompt = 0; prompt < prompts_; ++prompt) {
+      engine::Stream& stream = *streams_[static_cast<size_t>(prompt)];
+      while (exchange_->unsent() <= unsent_max && stream.try_next(&event)) {
+        take(prompt, event);
+        if (over_) return;
+      }
+    }
     if (choices_open_ == 0) return finish();
     if (exchange_->begun()) exchange_->flush();
   }
 
   std::string& out() { return prepared_.request.stream && exchange_->begun() ? exchange_->stream_out() : unused_; }
 
-  void begin(const engine::Event& e) {
+  void begin(int prompt, const engine::Event& e) {
+    prompt_begun_[static_cast<size_t>(prompt)] = 1;
+    exchange_->figures.prompt_tokens += e.usage.prompt_tokens;
+    exchange_->figures.cached_tokens += e.usage.cached_tokens;
+    const recipe::Usage usage{.prompt_tokens = e.usage.prompt_tokens, .cached_tokens = e.usage.cached_tokens};
+    if (begun_) return answer_->add_prompt(usage);
     begun_ = true;
-    exchange_->figures.prompt_tokens = e.usage.prompt_tokens;
-    exchange_->figures.cached_tokens = e.usage.cached_tokens;
     exchange_->figures.first_token_s = e.usage.first_token_s;
     first_token_ = Clock::now();
     if (prepared_.request.stream && !exchange_->begun()) exchange_->begin_stream(stream_head());
-    answer_->begin({.prompt_tokens = e.usage.prompt_tokens, .cached_tokens = e.usage.cached_tokens}, out());
+    answer_->begin(usage, out());
   }
 
   Response stream_head() const {
@@ -254,8 +294,10 @@ class Generation final : public GenerationControl, public std::enable_shared_fro
     return text;
   }
 
-  void take(const engine::Event& e) {
-    if (e.finished && !e.error.ok() && ended_[static_cast<size_t>(e.sample)] == 0) return fail(api_error(e.error));
+  void take(int prompt, const engine::Event& e) {
+    const int choice = prompt * n_ + e.sample;
+    const auto at = static_cast<size_t>(choice);
+    if (e.finished && !e.error.ok() && ended_[at] == 0) return fail(api_error(e.error));
     if (e.finished && e.reason == engine::FinishReason::kTimeout) {
       service_.metrics.limit_hit("request_timeout_s");
       return fail({.status = 504,
@@ -263,40 +305,40 @@ class Generation final : public GenerationControl, public std::enable_shared_fro
                    .type = "server_error",
                    .code = "timeout"});
     }
-    if (!begun_) begin(e);
-    const auto sample = static_cast<size_t>(e.sample);
-    if (e.token >= 0 && ended_[sample] == 0) push(e);
-    if (!e.finished || ended_[sample] != 0) return;
-    end_choice(e.sample, api_reason(e.reason));
+    if (prompt_begun_[static_cast<size_t>(prompt)] == 0) begin(prompt, e);
+    if (e.token >= 0 && ended_[at] == 0) push(prompt, choice, e);
+    if (!e.finished || ended_[at] != 0) return;
+    end_choice(choice, api_reason(e.reason));
   }
 
-  void push(const engine::Event& e) {
+  void push(int prompt, int choice, const engine::Event& e) {
     ++exchange_->figures.output_tokens;
     last_token_ = Clock::now();
     if (e.has_logprob) {
       top_.clear();
       for (const engine::TokenLogprob& t : e.top) top_.push_back({t.token, t.logprob});
       const recipe::TokenLogprob token{.id = e.token, .logprob = e.logprob.logprob, .top = top_};
-      answer_->push(e.sample, {&token, 1}, out());
+      answer_->push(choice, {&token, 1}, out());
     } else {
-      answer_->push_ids(e.sample, {&e.token, 1}, out());
+      answer_->push_ids(choice, {&e.token, 1}, out());
     }
-    if (!answer_->stopped(e.sample)) return;
-    end_choice(e.sample, recipe::FinishReason::kStop);
-    if (choices_open_ == 0) stream_->cancel();
+    if (!answer_->stopped(choice)) return;
+    end_choice(choice, recipe::FinishReason::kStop);
+    const auto choices = std::span(ended_).subspan(static_cast<size_t>(prompt * n_), static_cast<size_t>(n_));
+    if (std::ranges::find(choices, 0) == choices.end()) streams_[static_cast<size_t>(prompt)]->cancel();
   }
 
-  void end_choice(int sample, recipe::FinishReason reason) {
-    ended_[static_cast<size_t>(sample)] = 1;
+  void end_choice(int choice, recipe::FinishReason reason) {
+    ended_[static_cast<size_t>(choice)] = 1;
     --choices_open_;
-    answer_->finish(sample, reason, out());
+    answer_->finish(choice, reason, out());
     exchange_->figures.finish = recipe::finish_reason_name(reason);
   }
 
   void finish() {
     over_ = true;
     const auto self = shared_from_this();
-    stream_.reset();
+    streams_.clear();
     notify_finished(true);
     if (prepared_.request.stream) return exchange_->end_stream();
     std::string body = answer_->body();
@@ -326,7 +368,7 @@ class Generation final : public GenerationControl, public std::enable_shared_fro
     over_ = true;
     const auto self = shared_from_this();
     job_.reset();
-    stream_.reset();
+    streams_.clear();
     exchange_->figures.finish = "error";
     if (begun_) exchange_->figures.output_s = std::chrono::duration<double>(last_token_ - first_token_).count();
     if (!exchange_->begun()) {
@@ -351,11 +393,11 @@ class Generation final : public GenerationControl, public std::enable_shared_fro
   std::optional<recipe::ApiError> prepare_error_;
   std::unique_ptr<ImageCheck> images_;
   std::unique_ptr<grammar::CompileJob> job_;
-  std::unique_ptr<engine::Stream> stream_;
+  std::vector<std::unique_ptr<engine::Stream>> streams_;  // by prompt
   std::unique_ptr<recipe::ApiStream> answer_;
   std::vector<recipe::TopLogprob> top_;
-  std::vector<uint8_t> ended_;  // by choice
-  int choices_open_ = 0;
+  std::vector<uint8_t> prompt_begun_, ended_;  // by prompt; by choice, n_ of each prompt
+  int prompts_ = 1, n_ = 1, choices_open_ = 0;
   bool started_ = false, begun_ = false, over_ = false;
   std::atomic<bool> noted_{false};  // a note for the loop is on its way
   std::string unused_;              // frames of a whole answer: there are none

@@ -21,9 +21,15 @@ namespace deepinfer::serve {
 class Service;
 
 struct Prepared {
+  struct Prompt {
+    std::vector<int32_t> ids;
+    int32_t max_tokens = 0;
+  };
+
   recipe::Request request;
   std::string scope;  // of the caches; empty: the common one
   engine::Request engine;
+  std::vector<Prompt> others;  // Completions: the prompts behind the first, to be asked as `engine` is
   recipe::ApiStreamOptions answer;
   // in the prompt's order; where there are any, nothing below `scope` is set
   std::vector<recipe::Image> images;

@@ -211,16 +211,19 @@ class OpenAiTest(unittest.TestCase):
             answer.choices[0].text,
         )
 
-    def test_a_prompt_may_be_token_ids_or_a_list_of_one(self):
+    def test_prompts_may_be_token_ids_and_lists(self):
         ask = lambda prompt: client.completions.create(model=MODEL, prompt=prompt, max_tokens=8, temperature=0)
         text = ask("Once upon a time").choices[0].text
         ids = [0] + client.post("/tokenize", body={"prompt": "Once upon a time"}, cast_to=object)["tokens"]
         for prompt in (["Once upon a time"], ids, [ids]):
             self.assertEqual(ask(prompt).choices[0].text, text)
-        for several in (["a", "b"], [], [[1], [2]], ["a", 1], [1 << 20]):
+        several = ask(["Tell", ids, "Once upon a time"])
+        self.assertEqual([choice.index for choice in several.choices], [0, 1, 2])
+        self.assertEqual([choice.text == text for choice in several.choices], [False, True, True])
+        for bad, param in (([], "prompt"), (["a", []], "prompt[1]"), (["a", 1], "prompt[1]"), ([1 << 20], "prompt")):
             with self.assertRaises(openai.BadRequestError) as caught:
-                ask(several)
-            self.assertEqual(caught.exception.param, "prompt")
+                ask(bad)
+            self.assertEqual(caught.exception.param, param)
 
     def test_errors_are_typed(self):
         def refused(kind, param=None, **request):

@@ -122,6 +122,7 @@ class GenerateTest(unittest.TestCase):
             chat("x", logit_bias={"x": 1}),
             chat("x", stream=True),
             chat("x", min_p="much"),
+            {"prompt": ["a", "b"]},
             chat("long " * 3000)]
         self.write([good, *bad, good])
         stderr = self.run_program(code=1)
@@ -137,6 +138,7 @@ class GenerateTest(unittest.TestCase):
         for answer, name in zip(lines[16:24], [
                 "temperature", "top_k", "n", "max_tokens", "logit_bias", "logit_bias", "logit_bias", "logit_bias"]):
             self.assertIn(name, answer["error"]["message"])
+        self.assertIn("a line for each", lines[-3]["error"]["message"])
         for answer in (lines[0], lines[-1]):
             self.assertIsNone(answer["error"])
             self.assertEqual(answer["response"]["choices"][0]["finish_reason"],

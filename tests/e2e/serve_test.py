@@ -126,6 +126,48 @@ class ServeTest(unittest.TestCase):
             self.assertEqual((status, refused["error"]["param"]), (400, "prompt"))
             self.assertIn("prompt[1]", refused["error"]["message"])
 
+    def test_several_prompts_are_answered_as_each_alone(self):
+        with Serving() as server:
+            more = {"model": "deepseek-v4.1-flash", "max_tokens": 12, "temperature": 0.9, "seed": 5, "n": 2}
+            prompts = ["Once upon a time", [0, 17, 30], "", "Once upon a time"]
+
+            def complete(prompt, **extra):
+                response, text = server.request("POST", "/v1/completions", {**more, **extra, "prompt": prompt})
+                self.assertEqual(response.status, 200, text)
+                return text
+
+            alone = [json.loads(complete(prompt)) for prompt in prompts]
+            together = json.loads(complete(prompts))
+            texts = [choice["text"] for answer in alone for choice in answer["choices"]]
+            self.assertEqual([choice["index"] for choice in together["choices"]], list(range(8)))
+            self.assertEqual([choice["text"] for choice in together["choices"]], texts)
+            for count in ("prompt_tokens", "completion_tokens"):
+                self.assertEqual(together["usage"][count], sum(answer["usage"][count] for answer in alone))
+            streamed = [""] * 8
+            finished = []
+            for line in complete(prompts, stream=True).splitlines():
+                if line.startswith("data: {"):
+                    (choice,) = json.loads(line[6:])["choices"]
+                    streamed[choice["index"]] += choice["text"]
+                    if choice["finish_reason"]:
+                        finished.append(choice["index"])
+            self.assertEqual(streamed, texts)
+            self.assertEqual(sorted(finished), list(range(8)))
+            stopped = json.loads(complete(prompts, stop=[texts[0][:4]], n=1))
+            self.assertEqual([choice["text"] == "" for choice in stopped["choices"]], [True, False, False, True])
+            echoed = json.loads(complete(["a", "b"], echo=True, n=1, max_tokens=1))
+            self.assertEqual([choice["text"][0] for choice in echoed["choices"]], ["a", "b"])
+            response, text = server.request("POST", "/v1/completions", {**more, "prompt": ["a"] * 129})
+            self.assertEqual(response.status, 400)
+            self.assertIn("128", text)
+
+    def test_prompts_of_one_request_count_each(self):
+        with Serving("--max-requests", "3") as server:
+            body = {"model": "deepseek-v4.1-flash", "max_tokens": 2}
+            for count, status in ((4, 503), (3, 200)):
+                response, text = server.request("POST", "/v1/completions", {**body, "prompt": ["a"] * count})
+                self.assertEqual(response.status, status, text)
+
     def test_refuses_other_machines_without_keys(self):
         done = subprocess.run([PROGRAM, "serve", "--host", "0.0.0.0"], capture_output=True, text=True, timeout=WAIT_S)
         self.assertEqual(done.returncode, 2)

@@ -109,14 +109,13 @@ Status LineReader::read_body(Json body, recipe::Protocol protocol, Line* line) {
   if (const auto error = recipe::parse_request(protocol, recipe::to_compact_json(body), options, request)) {
     return make_error(Code::kInvalidArgument, "{}{}{}", error->param, error->param.empty() ? "" : ": ", error->message);
   }
+  if (recipe::prompt_count(request) != 1)
+    return Status(Code::kUnsupported, "prompt holds several prompts; write a line for each.");
   engine::Request& r = line->request;
   std::optional<grammar::Constraint> constraint;
   engine::read_api_request(request, specials_, &r, &constraint);
   DI_RETURN_IF_ERROR(read_prompt(request, body, line));
-  if (ids && request.completion) {
-    request.completion->prompt.clear();
-    request.completion->prompt_ids = r.prompt;
-  }
+  if (ids && request.completion) request.completion->prompts = {{.text = {}, .ids = r.prompt}};
   DI_RETURN_IF_ERROR(read_ids(body, "allowed_token_ids", options_.vocab_size, &r.allowed_tokens));
   r.full_prefill = options_.full_prefill;
   DI_RETURN_IF_ERROR(read_flag(body, "full_prefill", &r.full_prefill));
@@ -133,7 +132,7 @@ Status LineReader::read_body(Json body, recipe::Protocol protocol, Line* line) {
   line->answer.model = request.model;
   line->answer.stream = false;
   line->answer.created = options_.created;
-  if (options_.vocabulary) line->answer.completion_prefix = recipe::echoed_prompt(request, *options_.vocabulary);
+  if (options_.vocabulary) line->answer.completion_prefixes = recipe::echoed_prompts(request, *options_.vocabulary);
   return Status();
 }
 
@@ -142,7 +141,7 @@ Status LineReader::read_prompt(const recipe::Request& request, const Json& body,
   if (is_set(body.find("token_ids"))) {
     return read_ids(body, "token_ids", options_.vocab_size, &ids);
   }
-  DI_ASSIGN_OR_RETURN(ids, engine::prompt_token_ids(request, options_.vocab_size));
+  DI_ASSIGN_OR_RETURN(ids, engine::prompt_token_ids(request, 0, options_.vocab_size));
   if (!ids.empty()) return Status();
   const recipe::Prompt prompt = recipe::render_request(request);
   if (!prompt.images.empty()) return Status(Code::kUnsupported, "Images are not possible in a batch file yet.");

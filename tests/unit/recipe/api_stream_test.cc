@@ -386,7 +386,7 @@ TEST(ApiStreamTest, CompletionsWithLogprobs) {
   ApiStreamOptions o = options_for(Protocol::kCompletions, false);
   o.token_ids = true;
   o.logprobs = true;
-  o.completion_prefix = "P:";
+  o.completion_prefixes = {"P:"};
   auto stream = std::move(ApiStream::create(o, &v)).value();
   std::string out;
   const TopLogprob top[] = {{2, -0.5}};
@@ -400,6 +400,33 @@ TEST(ApiStreamTest, CompletionsWithLogprobs) {
   EXPECT_EQ(to_compact_json(*choice.find("logprobs")->find("text_offset")), "[2,3,5]");
   EXPECT_EQ(to_compact_json(*choice.find("logprobs")->find("token_logprobs")), "[-0.25,-0.5,-1.0]");
   EXPECT_EQ(body.find("object")->as_string(), "text_completion");
+}
+
+TEST(ApiStreamTest, CompletionsOfSeveralPrompts) {
+  ApiStreamOptions o = options_for(Protocol::kCompletions, false);
+  o.prompts = 2;
+  o.n = 2;
+  o.completion_prefixes = {"P", "Q"};
+  auto stream = std::move(ApiStream::create(o, nullptr)).value();
+  std::string out;
+  stream->begin({.prompt_tokens = 3, .cached_tokens = 1}, out);
+  stream->push_text(1, "b", 1, out);
+  stream->add_prompt({.prompt_tokens = 4, .cached_tokens = 2});
+  stream->push_text(2, "c", 1, out);
+  for (const int choice : {3, 1, 0, 2}) stream->finish(choice, FinishReason::kStop, out);
+  const Json body = json(stream->body());
+  const char* texts[] = {"P", "Pb", "Qc", "Q"};
+  ASSERT_EQ(body.find("choices")->as_array().size(), 4u);
+  for (size_t i = 0; i < 4; ++i) {
+    const Json& choice = body.find("choices")->as_array()[i];
+    EXPECT_EQ(choice.find("text")->as_string(), texts[i]);
+    EXPECT_EQ(choice.find("index")->to_int64(), static_cast<int64_t>(i));
+  }
+  EXPECT_EQ(body.find("usage")->find("prompt_tokens")->to_int64(), 7);
+  EXPECT_EQ(body.find("usage")->find("prompt_tokens_details")->find("cached_tokens")->to_int64(), 3);
+  EXPECT_EQ(body.find("usage")->find("completion_tokens")->to_int64(), 2);
+  o.protocol = Protocol::kChat;
+  EXPECT_EQ(ApiStream::create(o, nullptr).status().code(), Code::kInvalidArgument);
 }
 
 TEST(ApiStreamTest, EchoOfAnUnspecifiedRequest) {

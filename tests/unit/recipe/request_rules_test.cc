@@ -456,18 +456,42 @@ TEST(CompletionsRequest, FillsOrContinues) {
   EXPECT_EQ(render_request(accepted(F, body(F, ""))).text, "<｜begin▁of▁sentence｜>q");
 }
 
-TEST(CompletionsRequest, TakesTokenIdsAndListsOfOne) {
-  const auto with = [](std::string_view prompt) { return fmt::format(R"({{"model":"m","prompt":{}}})", prompt); };
-  EXPECT_EQ(accepted(F, with(R"(["q"])")).completion->prompt, "q");
-  for (const char* ids : {"[3,0,7]", "[[3,0,7]]"})
-    EXPECT_EQ(accepted(F, with(ids)).completion->prompt_ids, (std::vector<int32_t>{3, 0, 7})) << ids;
-  for (const char* bad :
-       {"[]", "[[]]", R"(["a","b"])", "[[1],[2]]", R"([1,"a"])", "[1.5]", "[-1]", "[4294967296]", "[null]", "7"}) {
-    const auto error = refusal(F, with(bad));
-    ASSERT_TRUE(error) << bad;
-    EXPECT_EQ(error->param, "prompt") << bad;
+std::string with_prompt(std::string_view prompt) { return fmt::format(R"({{"model":"m","prompt":{}}})", prompt); }
+
+TEST(CompletionsRequest, TakesTokenIdsAndListsOfPrompts) {
+  EXPECT_EQ(accepted(F, with_prompt(R"(["q"])")).completion->prompts[0].text, "q");
+  for (const char* ids : {"[3,0,7]", "[[3,0,7]]"}) {
+    const Request r = accepted(F, with_prompt(ids));
+    ASSERT_EQ(prompt_count(r), 1u) << ids;
+    EXPECT_EQ(r.completion->prompts[0].ids, (std::vector<int32_t>{3, 0, 7})) << ids;
   }
-  EXPECT_EQ(refusal(F, R"({"model":"m","prompt":[1],"suffix":"x"})")->param, "suffix");
+  const Request mixed = accepted(F, with_prompt(R"(["a",[5],""])"));
+  ASSERT_EQ(prompt_count(mixed), 3u);
+  EXPECT_EQ(render_request(mixed, 0).text, "<｜begin▁of▁sentence｜>a");
+  EXPECT_EQ(mixed.completion->prompts[1].ids, std::vector<int32_t>{5});
+  EXPECT_EQ(render_request(mixed, 2).text, "<｜begin▁of▁sentence｜>");
+}
+
+TEST(CompletionsRequest, NamesTheWrongPrompt) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"[]", "prompt"},           {"[[]]", "prompt[0]"},         {R"(["a",[]])", "prompt[1]"},
+      {R"([1,"a"])", "prompt[1]"}, {R"(["a",1])", "prompt[1]"},   {"[1.5]", "prompt[0]"},
+      {"[-1]", "prompt[0]"},      {"[4294967296]", "prompt[0]"}, {R"(["a",[7,null]])", "prompt[1][1]"},
+      {"[null]", "prompt[0]"},    {"7", "prompt"},               {R"([{"a":1}])", "prompt[0]"}};
+  for (const auto& [bad, param] : cases) {
+    const auto error = refusal(F, with_prompt(bad));
+    ASSERT_TRUE(error) << bad;
+    EXPECT_EQ(error->param, param) << bad;
+  }
+  EXPECT_EQ(refusal(F, R"({"model":"m","prompt":["a",[1]],"suffix":"x"})")->param, "suffix");
+  EXPECT_EQ(refusal(F, body(F, R"("n":0)"))->param, "n");
+  RequestOptions few = any_model();
+  few.limits.prompts_max = 2;
+  EXPECT_EQ(prompt_count(accepted(F, with_prompt(R"(["a","b"])"), few)), 2u);
+  Request out;
+  const auto error = parse_request(F, with_prompt(R"(["a","b","c"])"), few, out);
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->param, "prompt");
 }
 
 }  // namespace
