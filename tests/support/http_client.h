@@ -4,7 +4,8 @@
 //   HttpReply reply = client.request("POST", "/v1/chat/completions", body);       // keeps the connection
 //   client.send("GET /health HTTP/1.1\r\n");  ...                                  // anything else
 //
-// Chunked bodies are joined. A reply with status 0 means that the connection ended or was silent for too long.
+// Chunked bodies are joined. A reply with status 0 means that the connection ended or was silent for too long. A test
+// that is stopped for a while (SIGSTOP ends calls that have a time limit) goes on where it was.
 #pragma once
 
 #include <arpa/inet.h>
@@ -16,6 +17,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -61,6 +63,7 @@ class HttpClient {
   bool send(std::string_view bytes) {
     while (!bytes.empty()) {
       const ssize_t n = ::send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+      if (n < 0 && errno == EINTR) continue;
       if (n <= 0) return false;
       bytes.remove_prefix(static_cast<size_t>(n));
     }
@@ -71,7 +74,7 @@ class HttpClient {
   std::string read_some(size_t bytes = 16384) {
     if (!buffer_.empty()) return std::exchange(buffer_, {});
     std::string out(bytes, '\0');
-    const ssize_t n = ::recv(socket_, out.data(), out.size(), 0);
+    const ssize_t n = receive(out.data(), out.size());
     out.resize(n > 0 ? static_cast<size_t>(n) : 0);
     return out;
   }
@@ -115,9 +118,17 @@ class HttpClient {
     connected_ = ::connect(socket_, address, size) == 0;
   }
 
+  ssize_t receive(char* bytes, size_t size) {
+    ssize_t n = 0;
+    do {
+      n = ::recv(socket_, bytes, size, 0);
+    } while (n < 0 && errno == EINTR);
+    return n;
+  }
+
   bool fill() {
     char bytes[16384];
-    const ssize_t n = ::recv(socket_, bytes, sizeof bytes, 0);
+    const ssize_t n = receive(bytes, sizeof bytes);
     if (n > 0) buffer_.append(bytes, static_cast<size_t>(n));
     return n > 0;
   }

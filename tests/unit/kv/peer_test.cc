@@ -336,7 +336,7 @@ TEST(Peers, APutWithoutABodyIsRefused) {
   std::vector<std::byte> in(kPeerHeaderBytes + kPeerChallengeBytes + 4 * kPeerHeaderBytes);
   for (size_t n = 0; n < in.size();) {
     const ssize_t got = ::recv(fd, in.data() + n, in.size() - n, 0);
-    if (got < 0 && errno == EAGAIN) continue;
+    if (got < 0 && (errno == EAGAIN || errno == EINTR)) continue;
     ASSERT_GT(got, 0);
     n += static_cast<size_t>(got);
   }
