@@ -1,4 +1,5 @@
 // Projections, window records and the output projection (spec/model.md 6, 8.2, 11.2, 16.1).
+#include <algorithm>
 #include <cassert>
 
 #include "ops/cuda/backend.h"
@@ -52,22 +53,6 @@ __global__ __launch_bounds__(256) void unrotate_kernel(const bf16* heads, int wi
   }
 }
 
-// A window row x: kv_norm, RoPE and FQ8 into its record: codes, then scales.
-__device__ void write_window_record(bf16* x, const float* w, int d, int half, const float* cos, const float* sin,
-                                    float eps, uint8_t* record, float* shared) {
-  rms_norm<kThreads>(x, w, d, eps, x, shared);
-  __syncthreads();
-  for (int j = threadIdx.x; j < half; j += kThreads) rotate_pair(x + d - 2 * half + 2 * j, cos[j], sin[j]);
-  __syncthreads();
-  for (int g = threadIdx.x / 32; g < d / 32; g += kThreads / 32) {
-    const int i = 32 * g + threadIdx.x % 32;
-    const float v = value(x[i]);
-    const int e = fq8_exponent(warp_max(fabsf(v)));
-    record[i] = fq8_code(v, e);
-    if (threadIdx.x % 32 == 0) record[d + g] = static_cast<uint8_t>(e);
-  }
-}
-
 struct LowArguments {
   bf16* low_kv;  // [rows][low + d]; null q_norm: [rows][d], window records only
   const float *q_norm, *kv_norm, *cos, *sin;
@@ -78,26 +63,77 @@ struct LowArguments {
   float eps;
 };
 
-// Block y = 0: the window record of a row; 1: q_norm of its qr, also packed for wq_b.
+// A row's norm into shared memory. Weights come before the row does: they do not hang on the kernel in front.
+class NormedRow {
+ public:
+  __device__ __forceinline__ NormedRow(const float* w, int n) : w_(w), n_(n) {
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) ahead_[k] = at(k) < n ? w[at(k)] : 0.0f;
+  }
+  // The tree of rms_norm().
+  __device__ __forceinline__ void put(const bf16* x, float eps, bf16* out, float* shared) const {
+    float v[kAhead], sum = 0;
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) v[k] = at(k) < n_ ? value(x[at(k)]) : 0.0f;
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) sum += v[k] * v[k];
+    for (int i = at(kAhead); i < n_; i += kThreads) sum += value(x[i]) * value(x[i]);
+    const float scale = 1.0f / sqrtf(block_sum<kThreads>(sum, shared) / static_cast<float>(n_) + eps);
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) {
+      if (at(k) < n_) out[at(k)] = rounded(ahead_[k] * (v[k] * scale));
+    }
+    for (int i = at(kAhead); i < n_; i += kThreads) out[i] = rounded(w_[i] * (value(x[i]) * scale));
+    __syncthreads();
+  }
+
+ private:
+  static constexpr int kAhead = 5;
+  __device__ __forceinline__ static int at(int k) { return static_cast<int>(threadIdx.x) + k * kThreads; }
+
+  const float* w_;
+  int n_;
+  float ahead_[kAhead];
+};
+
+// Block y = 0: the window record of a row: kv_norm, RoPE and FQ8, codes, then scales. 1: q_norm of its qr, also packed
+// for wq_b.
 __global__ __launch_bounds__(kThreads) void low_kernel(const LowArguments a) {
+  extern __shared__ __align__(16) bf16 normed[];  // the longer of the two
   __shared__ float shared[kThreads / 32];
-  wait_for_inputs();
-  start_next_kernel();
   const int64_t row = blockIdx.x;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   if (blockIdx.y == 0) {
-    bf16* x = a.low_kv + row * (a.low + a.d) + a.low;
-    write_window_record(x, a.kv_norm, a.d, a.half, a.cos + row * a.half, a.sin + row * a.half, a.eps,
-                        a.records + row * a.record_bytes, shared);
+    const NormedRow norm(a.kv_norm, a.d);
+    const int j = min(static_cast<int>(threadIdx.x), a.half - 1);
+    const float cos = a.cos[row * a.half + j], sin = a.sin[row * a.half + j];
+    wait_for_inputs();
+    start_next_kernel();
+    norm.put(a.low_kv + row * (a.low + a.d) + a.low, a.eps, normed, shared);
+    bf16* rope = normed + a.d - 2 * a.half;
+    if (threadIdx.x < a.half) rotate_pair(rope + 2 * j, cos, sin);
+    for (int i = threadIdx.x + kThreads; i < a.half; i += kThreads)
+      rotate_pair(rope + 2 * i, a.cos[row * a.half + i], a.sin[row * a.half + i]);
+    __syncthreads();
+    uint8_t* record = a.records + row * a.record_bytes;
+    for (int g = warp; g < a.d / 32; g += kThreads / 32) {
+      const float v = value(normed[32 * g + lane]);
+      const int e = fq8_exponent(warp_max(fabsf(v)));
+      record[32 * g + lane] = fq8_code(v, e);
+      if (lane == 0) record[a.d + g] = static_cast<uint8_t>(e);
+    }
     return;
   }
-  bf16* out = a.low_out + row * a.low;
-  rms_norm<kThreads>(a.low_kv + row * (a.low + a.d), a.q_norm, a.low, a.eps, out, shared);
-  __syncthreads();
+  const NormedRow norm(a.q_norm, a.low);
+  wait_for_inputs();
+  start_next_kernel();
+  norm.put(a.low_kv + row * (a.low + a.d), a.eps, normed, shared);
   const int chunks = (a.low + kChunk - 1) / kChunk;
-  for (int chunk = threadIdx.x / 32; chunk < chunks; chunk += kThreads / 32) {
-    const int i = kChunk * chunk + 4 * (threadIdx.x % 32);
-    pack_chunk(i < a.low ? *reinterpret_cast<const uint2*>(out + i) : uint2{}, {WeightFormat::kFp8, a.stream}, a.packed,
-               row, chunks, chunk);
+  for (int chunk = warp; chunk < chunks; chunk += kThreads / 32) {
+    const int i = kChunk * chunk + 4 * lane;
+    const uint2 u = i < a.low ? *reinterpret_cast<const uint2*>(normed + i) : uint2{};
+    if (i < a.low) *reinterpret_cast<uint2*>(a.low_out + row * a.low + i) = u;
+    pack_chunk(u, {WeightFormat::kFp8, a.stream}, a.packed, row, chunks, chunk);
   }
 }
 
@@ -158,7 +194,7 @@ void Backend::window_rows(int layer, Rows which, const bf16* x) {
                        .half = half(),
                        .record_bytes = static_cast<int>(layout_.window_bytes),
                        .eps = eps()};
-  launch_next(low_kernel, set.rows, kThreads, 0, stream_, a);
+  launch_next(low_kernel, set.rows, kThreads, d * sizeof(bf16), stream_, a);
 }
 
 void Backend::attention_project(At where, uint32_t parts) {
@@ -187,7 +223,7 @@ void Backend::attention_project(At where, uint32_t parts) {
                          half(),
                          static_cast<int>(layout_.window_bytes),
                          eps()};
-    launch_next(low_kernel, dim3(n, 2), kThreads, 0, stream_, a);
+    launch_next(low_kernel, dim3(n, 2), kThreads, std::max(low, d) * sizeof(bf16), stream_, a);
     linear(l.wq_b, packed_, n, {at<bf16>(Role::kQuery), Output::kBf16, heads * d}, stream_);
     launch_next(rotate_kernel, dim3(n, (heads * half() + 255) / 256), 256, 0, stream_, at<bf16>(Role::kQuery), heads, d,
                 half(), cos, sin);

@@ -132,9 +132,19 @@ Backend::~Backend() {
   }
 }
 
+void Backend::fork() {
+  note(cudaEventRecord(forked_, stream_));
+  note(cudaStreamWaitEvent(side_, forked_, 0));
+}
+
+void Backend::side_ends() {
+  note(cudaEventRecord(joined_, side_));
+  side_busy_ = true;
+}
+
 void Backend::join() {
-  if (side_state_ == Side::kBusy) note(cudaStreamWaitEvent(stream_, joined_, 0));
-  side_state_ = Side::kIdle;
+  if (side_busy_) note(cudaStreamWaitEvent(stream_, joined_, 0));
+  side_busy_ = route_forked_ = false;
   if (host_works_) note(cudaStreamWaitEvent(stream_, hosted_, 0));
   host_works_ = false;
 }

@@ -175,7 +175,11 @@ class Backend : public Ops {
   int ratio_of(int layer) const { return is_draft(layer) ? 0 : c_.layers[layer].ratio; }
   int half() const { return static_cast<int>(c_.qk_rope_head_dim / 2); }
   float eps() const { return static_cast<float>(c_.rms_norm_eps); }
-  // What follows on stream_ waits for the shared expert and for the host.
+  // What follows on side_ waits for stream_ as it is now.
+  void fork();
+  // side_ has all that belongs beside stream_ until the next join().
+  void side_ends();
+  // What follows on stream_ waits for side_ and for the host.
   void join();
   // Packs x for w and multiplies.
   void project(const LinearWeights& w, const bf16* x, int64_t x_stride, int rows, const LinearOutput& y);
@@ -210,7 +214,8 @@ class Backend : public Ops {
   cudaStream_t stream_ = nullptr, side_ = nullptr, host_ = nullptr;
   cudaEvent_t forked_ = nullptr, joined_ = nullptr, paced_ = nullptr, routed_ = nullptr, hosted_ = nullptr;
   bool host_works_ = false;  // hosted_ marks where its outputs are there
-  enum class Side { kIdle, kForked, kBusy } side_state_ = Side::kIdle;  // kForked: forked_ marks where route() began
+  bool side_busy_ = false;   // joined_ marks its end
+  bool route_forked_ = false;  // forked_ marks where route() began
   Arena arena_;
   checkpoint::ModelConfig c_;
   Limits limits_;
@@ -249,6 +254,7 @@ class Backend : public Ops {
   int32_t* expert_pair_ = nullptr;    // packed row -> row * columns + column, -1 padding
   GroupTile* expert_tiles_ = nullptr;
   int32_t* expert_tile_count_ = nullptr;
+  int32_t* expert_progress_ = nullptr;  // of few_experts()
   int expert_rows_max_ = 0;
   bf16* expert_gate_up_ = nullptr;
   std::map<std::pair<int, int>, cudaGraphExec_t> graphs_;

@@ -11,6 +11,7 @@ namespace {
 
 constexpr int kThreads = 256, kEnterThreads = 512, kSlice = kThreads, kStreams = 4,
               kCoefficients = 2 * kStreams + kStreams * kStreams, kMixRows = 2;
+constexpr int kEnterCtas = kEnterThreads / 64, kEnterChunks = 8;  // of leave_enter_kernel: up to 8,192 channels
 
 // Sums v[0..31] over the lanes of a warp; lane l ends with the sum of v[l]. The butterfly of warp_sum(), but each step
 // halves what is still carried.
@@ -48,7 +49,7 @@ __global__ __launch_bounds__(kThreads) void mix_kernel(bf16* x, const LeaveArgum
 #pragma unroll
   for (int c = 0; c < kCoefficients; ++c) {
 #pragma unroll
-    for (int s = 0; s < kStreams; ++s) f[c][s] = i < d ? fn[(static_cast<int64_t>(c) * kStreams + s) * d + i] : 0.0f;
+    for (int s = 0; s < kStreams; ++s) f[c][s] = i < d ? __ldcs(fn + (static_cast<int64_t>(c) * kStreams + s) * d + i) : 0.0f;
   }
   wait_for_inputs();
   const int end = min(rows, (static_cast<int>(blockIdx.y) + 1) * rows_each);
@@ -201,6 +202,23 @@ struct MixArguments {
   float eps, hc_eps;
 };
 
+// A lane's coefficient of a row, over the slices.
+__device__ __forceinline__ float slice_sum(const MixArguments& a, int64_t row) {
+  const int lane = threadIdx.x % 32;
+  float sum = 0;
+  if (lane > kCoefficients) return sum;
+  const float* p = a.partial + row * a.slices * (kCoefficients + 1) + lane;
+#pragma unroll 20
+  for (int s = 0; s < a.slices; ++s) sum += p[s * (kCoefficients + 1)];
+  return sum;
+}
+
+__device__ __forceinline__ void pack_entered(const MixArguments& a, uint2 u, int64_t row, int chunks, int chunk) {
+  if (a.packed_fp8 != nullptr) pack_chunk(u, {WeightFormat::kFp8, a.stream}, a.packed_fp8, row, chunks, chunk);
+  if (a.packed_bf16 != nullptr) pack_chunk(u, {WeightFormat::kBf16, a.stream}, a.packed_bf16, row, chunks, chunk);
+  if (a.packed_fp4 != nullptr) pack_chunk(u, {WeightFormat::kFp4, a.stream}, a.packed_fp4, row, chunks, chunk);
+}
+
 // Finishes the mix of a row by one warp; sum: of lane's coefficient over the slices. m: 32 floats of shared memory.
 __device__ __forceinline__ void finish_mix(const MixArguments& a, int64_t row, float sum, float* m) {
   const int lane = threadIdx.x % 32;
@@ -228,12 +246,7 @@ __global__ __launch_bounds__(kEnterThreads + 32) void enter_kernel(MixArguments 
   const int64_t row = blockIdx.x;
   const int lane = threadIdx.x % 32;
   if (threadIdx.x < kStreams) old_pre[threadIdx.x] = a.pre[row * kStreams + threadIdx.x];
-  float sum = 0;
-  if (threadIdx.x >= kEnterThreads && lane <= kCoefficients) {
-    const float* p = a.partial + row * a.slices * (kCoefficients + 1) + lane;
-#pragma unroll 20
-    for (int s = 0; s < a.slices; ++s) sum += p[s * (kCoefficients + 1)];
-  }
+  const float sum = threadIdx.x >= kEnterThreads ? slice_sum(a, row) : 0.0f;
   __syncthreads();  // the old pre has been read
   if (threadIdx.x >= kEnterThreads) return finish_mix(a, row, sum, m);
   const auto sync = [] { group_sync(1, kEnterThreads); };
@@ -244,10 +257,107 @@ __global__ __launch_bounds__(kEnterThreads + 32) void enter_kernel(MixArguments 
     const int i = kChunk * chunk + 4 * lane;
     const uint2 u = i < a.d ? *reinterpret_cast<const uint2*>(row_values + i) : uint2{};
     if (i < a.d) *reinterpret_cast<uint2*>(a.out + row * a.d + i) = u;
-    if (a.packed_fp8 != nullptr) pack_chunk(u, {WeightFormat::kFp8, a.stream}, a.packed_fp8, row, chunks, chunk);
-    if (a.packed_bf16 != nullptr) pack_chunk(u, {WeightFormat::kBf16, a.stream}, a.packed_bf16, row, chunks, chunk);
-    if (a.packed_fp4 != nullptr) pack_chunk(u, {WeightFormat::kFp4, a.stream}, a.packed_fp4, row, chunks, chunk);
+    pack_entered(a, u, row, chunks, chunk);
   }
+}
+
+// Finishes the mix of a row alone.
+__global__ __launch_bounds__(32) void finish_kernel(MixArguments a) {
+  __shared__ float m[32];
+  wait_for_inputs();
+  const int64_t row = blockIdx.x;
+  finish_mix(a, row, slice_sum(a, row), m);
+}
+
+// Few rows: a row leaves a sublayer and enters the next one, by a cluster of eight CTAs; its mix, which only the leaving
+// after this one needs, is computed beside what follows. The tree of collapse_and_norm(): CTA c holds what its warps
+// 2 c and 2 c + 1 sum. A warp takes a chunk of 128 channels.
+__global__ __launch_bounds__(32 * kEnterChunks) void leave_enter_kernel(const LeaveArguments leave, MixArguments a,
+                                                                         bf16* x) {
+  __shared__ float squares[kEnterChunks][kChunk], sums[kEnterThreads / 32];
+  const int cta = blockIdx.x % kEnterCtas, warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32;
+  const int64_t row = blockIdx.x / kEnterCtas;
+  const int chunk = cta + kEnterCtas * warp, i = kChunk * chunk + 4 * lane, chunks = (a.d + kChunk - 1) / kChunk;
+  const bool here = i < a.d;
+  float4 w{};
+  if (here) w = *reinterpret_cast<const float4*>(a.norm + i);
+  cluster_arrive();
+  wait_for_inputs();
+  start_next_kernel();
+  x += row * kStreams * a.d;
+  float pre[kStreams], v[kStreams][4] = {};
+#pragma unroll
+  for (int s = 0; s < kStreams; ++s) pre[s] = a.pre[row * kStreams + s];
+  const auto four = [](const bf16* p, float (&to)[4]) {
+    const uint2 u = *reinterpret_cast<const uint2*>(p);
+    to[0] = __uint_as_float(u.x << 16), to[1] = __uint_as_float(u.x & 0xffff0000u), to[2] = __uint_as_float(u.y << 16),
+    to[3] = __uint_as_float(u.y & 0xffff0000u);
+  };
+  if (here) {
+#pragma unroll
+    for (int s = 0; s < kStreams; ++s) four(x + s * a.d + i, v[s]);
+  }
+  if (leave.y != nullptr && here) {
+    float y[4], comb[kStreams][kStreams], post[kStreams], left[kStreams][4];
+    four(leave.y + row * a.d + i, y);
+#pragma unroll
+    for (int j = 0; j < kStreams; ++j) {
+      post[j] = leave.post[row * kStreams + j];
+#pragma unroll
+      for (int k = 0; k < kStreams; ++k) comb[j][k] = leave.comb[(row * kStreams + j) * kStreams + k];
+    }
+#pragma unroll
+    for (int k = 0; k < kStreams; ++k) {
+#pragma unroll
+      for (int c = 0; c < 4; ++c) {
+        float sum = post[k] * y[c];
+#pragma unroll
+        for (int j = 0; j < kStreams; ++j) sum = fmaf(comb[j][k], v[j][c], sum);
+        left[k][c] = sum;
+      }
+      const uint2 u{bf16_pair(left[k][0], left[k][1]), bf16_pair(left[k][2], left[k][3])};
+      *reinterpret_cast<uint2*>(x + k * a.d + i) = u;
+    }
+#pragma unroll
+    for (int k = 0; k < kStreams; ++k) {
+#pragma unroll
+      for (int c = 0; c < 4; ++c) v[k][c] = value(rounded(left[k][c]));
+    }
+  }
+  float collapsed[4];
+#pragma unroll
+  for (int c = 0; c < 4; ++c) {
+    collapsed[c] = pre[0] * v[0][c];
+#pragma unroll
+    for (int s = 1; s < kStreams; ++s) collapsed[c] = fmaf(pre[s], v[s][c], collapsed[c]);
+    collapsed[c] = value(rounded(collapsed[c]));
+    squares[warp][4 * lane + c] = here ? collapsed[c] * collapsed[c] : 0.0f;
+  }
+  __syncthreads();
+  cluster_wait();  // all CTAs of the cluster run
+  if (warp == 0) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float square = 0;
+      for (int k = 0; k < warps; ++k) {
+        square += squares[k][64 * half + 2 * lane];
+        square += squares[k][64 * half + 2 * lane + 1];
+      }
+      square = warp_sum(square);
+      if (lane < kEnterCtas) cluster_store(shared_address(&sums[2 * cta + half]), lane, __float_as_uint(square));
+    }
+  }
+  cluster_sync();
+  float sum = sums[0];
+#pragma unroll
+  for (int k = 1; k < kEnterThreads / 32; ++k) sum += sums[k];
+  const float scale = 1.0f / sqrtf(sum / static_cast<float>(a.d) + a.eps);
+  if (chunk >= chunks) return;
+  const uint2 u = here ? uint2{bf16_pair(w.x * (collapsed[0] * scale), w.y * (collapsed[1] * scale)),
+                               bf16_pair(w.z * (collapsed[2] * scale), w.w * (collapsed[3] * scale))}
+                       : uint2{};
+  if (here) *reinterpret_cast<uint2*>(a.out + row * a.d + i) = u;
+  pack_entered(a, u, row, chunks, chunk);
 }
 
 __global__ __launch_bounds__(kThreads) void leave_kernel(bf16* x, const bf16* y, const float* post, const float* comb,
@@ -315,12 +425,9 @@ void Backend::enter(At where, Sublayer which, bool leave) {
             s = which == Sublayer::kFfn;
   const Layer& l = layers_[where.layer];
   if (rows == 0) return;
+  join();
   const LeaveArguments leaving{leave ? at<bf16>(Role::kSublayerOut) : nullptr, at<float>(Role::kPost),
                                at<float>(Role::kComb)};
-  // One wave of CTAs, one on an SM: registers hold their part of fn.
-  const int blocks_y = std::clamp(multiprocessors_ / slices, 1, rows), rows_each = (rows + blocks_y - 1) / blocks_y;
-  launch_next(mix_kernel, dim3(slices, (rows + rows_each - 1) / rows_each), kThreads, 0, stream_,
-              at<bf16>(Role::kResidual), leaving, l.hc_fn[s], rows, rows_each, d, mix_);
   const bool bf16_matrices =
       which == Sublayer::kFfn || l.weights_proj.codes != nullptr || l.compressor_wkv.codes != nullptr;
   const bool fp4_matrices = which == Sublayer::kFfn && rows <= kStreamRows;
@@ -342,9 +449,25 @@ void Backend::enter(At where, Sublayer which, bool leave) {
                        static_cast<int>(c_.hc_sinkhorn_iters),
                        eps(),
                        static_cast<float>(c_.hc_eps)};
+  packed_in_ = {rows, true, bf16_matrices, fp4_matrices};
+  // One wave of CTAs, one on an SM: registers hold their part of fn.
+  const int blocks_y = std::clamp(multiprocessors_ / slices, 1, rows), rows_each = (rows + blocks_y - 1) / blocks_y;
+  const auto mix = [&](const LeaveArguments& of, cudaStream_t stream) {
+    launch_next(mix_kernel, dim3(slices, (rows + rows_each - 1) / rows_each), kThreads, 0, stream,
+                at<bf16>(Role::kResidual), of, l.hc_fn[s], rows, rows_each, d, mix_);
+  };
+  if (rows <= kStreamRows && d <= kEnterCtas * kEnterChunks * kChunk) {
+    const int warps = (d + kEnterCtas * kChunk - 1) / (kEnterCtas * kChunk);
+    launch_clusters(kEnterCtas, leave_enter_kernel, rows * kEnterCtas, 32 * warps, 0, stream_, leaving, a,
+                    at<bf16>(Role::kResidual));
+    fork();
+    mix({}, side_);
+    launch_next(finish_kernel, rows, 32, 0, side_, a);
+    return side_ends();
+  }
+  mix(leaving, stream_);
   launch_next(enter_kernel, rows, kEnterThreads + 32,
               static_cast<size_t>((d + kChunk - 1) / kChunk) * kChunk * sizeof(bf16), stream_, a);
-  packed_in_ = {rows, true, bf16_matrices, fp4_matrices};
 }
 
 void Backend::hc_enter(At where, Sublayer which) { enter(where, which, false); }
@@ -355,6 +478,7 @@ void Backend::hc_leave_enter(At leave, Sublayer, At entered, Sublayer which) {
 }
 
 void Backend::hc_leave(At where, Sublayer) {
+  join();
   if (const int rows = row_count(where.rows); rows > 0) {
     leave_kernel<<<dim3(blocks(c_.hidden_size), rows), kThreads, 0, stream_>>>(
         at<bf16>(Role::kResidual), at<bf16>(Role::kSublayerOut), at<float>(Role::kPost), at<float>(Role::kComb),
@@ -363,6 +487,7 @@ void Backend::hc_leave(At where, Sublayer) {
 }
 
 void Backend::hc_collapse(At where) {
+  join();
   packed_in_ = {};
   if (const int rows = row_count(where.rows); rows > 0) {
     collapse_kernel<<<rows, kEnterThreads, 0, stream_>>>(
@@ -374,6 +499,7 @@ void Backend::hc_collapse(At where) {
 void Backend::keep_decoder_rows() {
   const RowSet& to = set_of(Rows::kDecoder);
   if (to.rows == 0) return;
+  join();
   const int width = static_cast<int>(c_.hc_width());
   // Through scratch, since rows move in parallel.
   gather_kernel<<<dim3(blocks(width), to.rows), kThreads, 0, stream_>>>(
@@ -399,6 +525,7 @@ void Backend::head() {
   const int n = recording_ ? std::min<int>(set.rows, static_cast<int>(buffer(Role::kLogits).rows)) : set.outputs,
             d = static_cast<int>(c_.hidden_size);
   if (n == 0) return;
+  join();
   final_kernel<<<n, kEnterThreads, 0, stream_>>>(at<bf16>(Role::kResidual), at<float>(Role::kPre), set.view.outputs,
                                                  set.view.counts, norm_, d, eps(), at<bf16>(Role::kFinalHidden),
                                                  at<bf16>(Role::kFinalHidden));
@@ -409,6 +536,7 @@ void Backend::draft_base() {
   const RowSet& set = set_of(Rows::kDraft);
   const int d = static_cast<int>(c_.hidden_size);
   if (set.rows == 0) return;
+  join();
   packed_in_ = {};
   final_kernel<<<set.rows, kEnterThreads, 0, stream_>>>(at<bf16>(Role::kResidual), at<float>(Role::kPre), nullptr,
                                                         set.view.counts, draft_norm_, d, eps(),

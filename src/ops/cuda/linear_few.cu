@@ -16,13 +16,18 @@ struct Slot {
   static constexpr int kVectorBytes = 2 * F::kVectors * 16 * kThreads;
   static constexpr int kBytes = kVectorBytes + kScales * 4 * kThreads;
 
-  __device__ __forceinline__ static void issue(uint32_t slot, const Rows16<kFormat>& rows, int chunk) {
+  __device__ __forceinline__ static void issue(uint32_t slot, const Rows16<kFormat>& rows, int chunk,
+                                               uint64_t policy) {
+    // In assembly, so that it is one register: nvcc 13.0 emits an invalid instruction for a policy together with an
+    // address of two.
+    uint32_t to;
+    asm volatile("mad.lo.u32 %0, %1, 16, %2;" : "=r"(to) : "r"(threadIdx.x), "r"(slot));
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
 #pragma unroll
       for (int i = 0; i < F::kVectors; ++i) {
-        async_load<16>(slot + (h * F::kVectors + i) * kThreads * 16 + threadIdx.x * 16,
-                       rows.code[h] + chunk * F::kRowBytes + i * F::kVectorStep);
+        async_load_16(to + (h * F::kVectors + i) * kThreads * 16,
+                      rows.code[h] + chunk * F::kRowBytes + i * F::kVectorStep, policy);
       }
       if (h < kScales)
         async_load<4>(slot + kVectorBytes + h * kThreads * 4 + threadIdx.x * 4, rows.scale[h] + chunk * 4);
@@ -73,6 +78,7 @@ __global__ __launch_bounds__(32 * kWarps, kCtas) void stream_kernel(const Proble
 
   // Copies run ahead of the sums: into the slot that was read last.
   int ahead_tile = blockIdx.x, ahead_chunk = first;
+  const uint64_t policy = read_once();
   Rows16<kFormat> rows;
   const auto find_rows = [&] {
     if (ahead_tile >= total) return;
@@ -82,7 +88,7 @@ __global__ __launch_bounds__(32 * kWarps, kCtas) void stream_kernel(const Proble
   };
   const auto issue = [&](uint32_t slot) {
     if (ahead_tile < total) {
-      Slots::issue(slot, rows, ahead_chunk);
+      Slots::issue(slot, rows, ahead_chunk, policy);
       if (++ahead_chunk == last) {
         ahead_chunk = first;
         ahead_tile += gridDim.x;

@@ -50,6 +50,7 @@ __global__ __launch_bounds__(kThreads, kCtas) void stream_fp4_kernel(const Probl
   // One lane starts the copies.
   int ahead_tile = blockIdx.x, ahead_chunk = first;
   const uint8_t* from = nullptr;  // of kParts tiles side by side
+  const uint64_t policy = read_once();
   const auto find_rows = [&] {
     if (ahead_tile >= total) return;
     const uint8_t* codes = p.codes + p.tile(ahead_tile / p.row_tiles, kTokens).expert * p.codes_stride;
@@ -59,7 +60,7 @@ __global__ __launch_bounds__(kThreads, kCtas) void stream_fp4_kernel(const Probl
   const auto issue = [&](int slot) {
     if (ahead_tile >= total) return;
     barrier_expect(&full[warp][slot], kSlotBytes);
-    bulk_load(ring + slot * kSlotBytes, from, kSlotBytes, &full[warp][slot]);
+    bulk_load(shared_address(ring + slot * kSlotBytes), from, kSlotBytes, shared_address(&full[warp][slot]), policy);
     from += 2 * kFp4TileBytes;
     if (++ahead_chunk == last) {
       ahead_chunk = first;

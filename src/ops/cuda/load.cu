@@ -5,6 +5,7 @@
 #include "numeric/formats.h"
 #include "ops/cuda/attend.cuh"
 #include "ops/cuda/backend.h"
+#include "ops/cuda/experts_few.h"
 
 namespace deepinfer::ops::cuda {
 namespace {
@@ -241,11 +242,11 @@ Status Backend::load(const checkpoint::ModelConfig& config, const ModelWeights& 
   if (c_.hc_mult != 4)
     return make_error(Code::kUnsupported, "the CUDA backend has kernels for hc_mult 4; this model has {}", c_.hc_mult);
   if ((c_.head_dim != 64 && c_.head_dim != 512) || (c_.index_head_dim != 64 && c_.index_head_dim != 128) ||
-      c_.index_n_heads > 32 || c_.num_experts_per_tok > 8) {
+      c_.index_n_heads > 32 || c_.num_experts_per_tok > 8 || c_.n_routed_experts > 1024) {
     return make_error(Code::kUnsupported,
                       "the CUDA backend has kernels for head_dim 64 or 512, index_head_dim 64 or 128, at most 32 index "
-                      "heads and 8 experts a token; this model has {}, {}, {} and {}",
-                      c_.head_dim, c_.index_head_dim, c_.index_n_heads, c_.num_experts_per_tok);
+                      "heads and 8 experts a token of 1024; this model has {}, {}, {} and {} of {}",
+                      c_.head_dim, c_.index_head_dim, c_.index_n_heads, c_.num_experts_per_tok, c_.n_routed_experts);
   }
   if (limits_.blocks_max == 0) limits_.blocks_max = limits_.sequences_max * KvLayout::pages_for(limits_.context_max);
   rope_ = {RopeFrequencies::make(c_, false), RopeFrequencies::make(c_, true)};
@@ -347,6 +348,7 @@ Status Backend::take_scratch() {
   DI_RETURN_IF_ERROR(take(expert_rows_max_ * 4, &expert_pair_));
   DI_RETURN_IF_ERROR(take((pairs + most_experts) * sizeof(GroupTile), &expert_tiles_));
   DI_RETURN_IF_ERROR(take(4 * (most_experts + 2), &expert_tile_count_));
+  DI_RETURN_IF_ERROR(take(4 * (kFewTiles + 1), &expert_progress_));
   DI_RETURN_IF_ERROR(take(static_cast<size_t>(expert_rows_max_) * inter * 4, &expert_gate_up_));
 
   for (RowSet& s : sets_) {

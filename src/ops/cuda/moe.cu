@@ -3,64 +3,88 @@
 #include <algorithm>
 
 #include "ops/cuda/backend.h"
+#include "ops/cuda/experts_few.h"
 #include "ops/cuda/launch.h"
 #include "ops/cuda/pack.cuh"
+#include "ops/cuda/swiglu.cuh"
 
 namespace deepinfer::ops::cuda {
 namespace {
 
-constexpr int kRouteThreads = 128, kMaxChoices = 8, kGroupThreads = 512;
+constexpr int kRouteThreads = 128, kMaxExperts = 1024, kMaxChoices = 8, kGroupThreads = 512;
+
+// Keys in the order of the values; zeros of both signs are equal.
+__device__ __forceinline__ uint32_t ordered(float x) {
+  const uint32_t bits = __float_as_uint(x + 0.0f);
+  return bits ^ (static_cast<uint32_t>(static_cast<int32_t>(bits) >> 31) | 0x80000000u);
+}
 
 // sqrt(softplus(gate)), top-k of the biased scores in descending order (lower id on ties), weights from the unbiased
-// ones.
+// ones. A thread holds kEach experts at most.
+template <int kEach>
 __global__ __launch_bounds__(kRouteThreads) void route_kernel(RowView v, const float* gate, const float* bias,
                                                               const float* bias_vl, int experts, int k, int columns,
                                                               float scaling, int32_t* ids, float* weights) {
-  extern __shared__ float scores[];  // [experts] unbiased, [experts] biased
-  __shared__ float best_value[kRouteThreads / 32];
-  __shared__ int best_id[kRouteThreads / 32], chosen[kMaxChoices];
+  extern __shared__ float scores[];  // [experts] unbiased
+  __shared__ uint32_t best_key[2][kRouteThreads / 32], best_id[2][kRouteThreads / 32];
+  const int row = blockIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const float* b = v.image(row) ? bias_vl : bias;
+  float biases[kEach];
+#pragma unroll
+  for (int n = 0; n < kEach; ++n) {
+    const int e = threadIdx.x + n * kRouteThreads;
+    biases[n] = e < experts ? b[e] : 0.0f;
+  }
   wait_for_inputs();
   start_next_kernel();
-  const int row = blockIdx.x;
-  float* biased = scores + experts;
-  const float* b = v.image(row) ? bias_vl : bias;
-  for (int e = threadIdx.x; e < experts; e += kRouteThreads) {
-    const float z = gate[static_cast<int64_t>(row) * experts + e];
-    scores[e] = sqrtf(z > 20.0f ? z : log1pf(expf(z)));
-    biased[e] = scores[e] + b[e];
-  }
-  __syncthreads();
-  for (int i = 0; i < k; ++i) {
-    float top = -INFINITY;
-    int id = experts;
-    for (int e = threadIdx.x; e < experts; e += kRouteThreads) {
-      if (biased[e] > top) top = biased[e], id = e;
-    }
+  uint32_t keys[kEach];  // 0: none, or chosen
 #pragma unroll
-    for (int o = 16; o > 0; o /= 2) {
-      const float other = __shfl_xor_sync(0xffffffffu, top, o);
-      const int other_id = __shfl_xor_sync(0xffffffffu, id, o);
-      if (other > top || (other == top && other_id < id)) top = other, id = other_id;
-    }
-    if (threadIdx.x % 32 == 0) best_value[threadIdx.x / 32] = top, best_id[threadIdx.x / 32] = id;
-    __syncthreads();
-    if (threadIdx.x == 0) {
-      for (int w = 1; w < kRouteThreads / 32; ++w) {
-        if (best_value[w] > top || (best_value[w] == top && best_id[w] < id)) top = best_value[w], id = best_id[w];
-      }
-      chosen[i] = id;
-      biased[id] = -INFINITY;
-    }
-    __syncthreads();
+  for (int n = 0; n < kEach; ++n) {
+    const int e = threadIdx.x + n * kRouteThreads;
+    keys[n] = 0;
+    if (e >= experts) continue;
+    const float z = gate[static_cast<int64_t>(row) * experts + e], score = sqrtf(z > 20.0f ? z : log1pf(expf(z)));
+    scores[e] = score;
+    keys[n] = ordered(score + biases[n]);
   }
-  if (threadIdx.x == 0) {
-    float sum = 0;
-    for (int i = 0; i < k; ++i) sum += scores[chosen[i]];
-    for (int i = 0; i < columns; ++i) {
-      ids[static_cast<int64_t>(row) * columns + i] = i < k ? chosen[i] : -1;
-      if (i < k) weights[static_cast<int64_t>(row) * columns + i] = scores[chosen[i]] / (sum + 1e-20f) * scaling;
+  int chosen[kMaxChoices];
+  constexpr unsigned kAll = 0xffffffffu;
+#pragma unroll
+  for (int i = 0; i < kMaxChoices; ++i) {
+    if (i >= k) break;
+    uint32_t top = keys[0], id = threadIdx.x;
+#pragma unroll
+    for (int n = 1; n < kEach; ++n) {
+      if (keys[n] > top) top = keys[n], id = threadIdx.x + n * kRouteThreads;
+    }
+    const auto of_warp = [&] {
+      const uint32_t all = __reduce_max_sync(kAll, top);
+      id = __reduce_min_sync(kAll, top == all ? id : ~0u);
+      top = all;
+    };
+    of_warp();
+    if (lane == 0) best_key[i % 2][warp] = top, best_id[i % 2][warp] = id;
+    __syncthreads();
+    top = lane < kRouteThreads / 32 ? best_key[i % 2][lane] : 0;
+    id = lane < kRouteThreads / 32 ? best_id[i % 2][lane] : ~0u;
+    of_warp();
+    chosen[i] = static_cast<int>(id);
+#pragma unroll
+    for (int n = 0; n < kEach; ++n) {
+      if (static_cast<int>(threadIdx.x) + n * kRouteThreads == chosen[i]) keys[n] = 0;
     }
   }
+  if (threadIdx.x >= columns) return;
+  float sum = 0;
+  int mine = -1;
+#pragma unroll
+  for (int i = 0; i < kMaxChoices; ++i) {
+    if (i >= k) break;
+    sum += scores[chosen[i]];
+    if (i == static_cast<int>(threadIdx.x)) mine = chosen[i];
+  }
+  ids[static_cast<int64_t>(row) * columns + threadIdx.x] = mine;
+  if (mine >= 0) weights[static_cast<int64_t>(row) * columns + threadIdx.x] = scores[mine] / (sum + 1e-20f) * scaling;
 }
 
 // Counts, places and tiles. Pairs of an expert keep their order, so every list is the same on every run. Every CTA
@@ -157,8 +181,7 @@ __global__ __launch_bounds__(32 * kSwigluWarps) void swiglu_kernel(const bf16* g
       bf16* h = reinterpret_cast<bf16*>(&out);
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        const float g = fminf(value(gate[e]), limit), u = fminf(fmaxf(value(up[e]), -limit), limit),
-                    v = g / (1.0f + expf(-g)) * u;
+        const float v = swiglu(value(gate[e]), value(up[e]), limit);
         h[e] = rounded(pair != nullptr ? v * weight : v);
       }
     }
@@ -196,11 +219,13 @@ void Backend::route(At where) {
   keep_pace(where.layer);
   if (set.rows == 0) return;
   const int experts = l.gate.n;
-  join();
   note(cudaEventRecord(forked_, stream_));
-  side_state_ = Side::kForked;
+  route_forked_ = true;
   project_in(l.gate, set.rows, {gate_scores_, Output::kFp32, experts});
-  launch_next(route_kernel, set.rows, kRouteThreads, 2 * experts * sizeof(float), stream_, set.view, gate_scores_,
+  auto* kernel = experts <= kRouteThreads       ? route_kernel<1>
+                 : experts <= 3 * kRouteThreads ? route_kernel<3>
+                                                : route_kernel<kMaxExperts / kRouteThreads>;
+  launch_next(kernel, set.rows, kRouteThreads, experts * sizeof(float), stream_, set.view, gate_scores_,
               l.bias, l.bias_vl, experts, experts_per_row(where.layer), static_cast<int>(buffer(Role::kExpertIds).cols),
               static_cast<float>(c_.routed_scaling_factor), at<int32_t>(Role::kExpertIds),
               at<float>(Role::kExpertWeights));
@@ -227,15 +252,42 @@ void Backend::experts(At where, const ExpertRows& rows) {
             ctas = pairs <= 64 ? 1 : std::min(24, (l.experts + 15) / 16);
   start_host_experts(where.layer, rows);
   const int32_t* slot_of = bring_experts(where.layer, rows);
-  launch_next(group_kernel, ctas, kGroupThreads, 3 * l.experts * sizeof(int32_t), stream_,
+  const bool few = per_tile == 8 && n <= kGatherRows && fits_few_experts(l.w1_w3, l.w2, max_tiles);
+  // The experts of a single row are the tiles.
+  if (!few || n > 1)
+    launch_next(group_kernel, ctas, kGroupThreads, 3 * l.experts * sizeof(int32_t), stream_,
               static_cast<const int32_t*>(rows.ids.data), n, columns, rows.per_row, l.experts,
               first_of_host(where.layer), per_tile, expert_source_, expert_pair_, packed_rows, slot_of, expert_tiles_,
               expert_tile_count_);
   const Packing packing = packing_of(WeightFormat::kFp4, per_tile);
-  const LinearOutput gate_up{expert_gate_up_, Output::kBf16, 2 * inter};
-  if (packing.stream && n <= kGatherRows) {  // tiles gather their rows
+  const auto pack_input = [&] {
     if (rows.input.data != buffer(Role::kSublayerIn).data || !packed_in_.fp4 || packed_in_.rows != n)
       pack_activations(rows.input.data, n, D, packing, nullptr, in_fp4_, stream_), packed_in_.fp4 = false;
+  };
+  if (few) {
+    pack_input();
+    return few_experts({.w1_w3 = l.w1_w3,
+                        .w2 = l.w2,
+                        .packed = in_fp4_,
+                        .weights = static_cast<const float*>(rows.weights.data),
+                        .limit = static_cast<float>(c_.swiglu_limit),
+                        .ids = n == 1 ? static_cast<const int32_t*>(rows.ids.data) : nullptr,
+                        .choices = rows.per_row,
+                        .mine = first_of_host(where.layer),
+                        .slot_of = slot_of,
+                        .tiles = expert_tiles_,
+                        .tile_count = expert_tile_count_,
+                        .x_rows = expert_source_,
+                        .pairs = expert_pair_,
+                        .max_tiles = max_tiles,
+                        .hidden = packed_,
+                        .out = rows.output.data,
+                        .progress = expert_progress_},
+                       stream_);
+  }
+  const LinearOutput gate_up{expert_gate_up_, Output::kBf16, 2 * inter};
+  if (packing.stream && n <= kGatherRows) {  // tiles gather their rows
+    pack_input();
     linear_grouped(l.w1_w3, in_fp4_, expert_tiles_, expert_tile_count_, max_tiles, per_tile, gate_up, stream_, nullptr,
                    expert_source_);
   } else {
@@ -252,7 +304,7 @@ void Backend::shared_expert(At where) {
   const Layer& l = layers_[where.layer];
   const int n = row_count(where.rows), D = static_cast<int>(c_.hidden_size), inter = l.shared_w1_w3.n / 2;
   if (n == 0) return;
-  const bool beside = side_state_ == Side::kForked;
+  const bool beside = route_forked_;
   cudaStream_t stream = beside ? side_ : stream_;
   if (beside) note(cudaStreamWaitEvent(side_, forked_, 0));
   const Packing packing = packing_of(WeightFormat::kFp8, n);
@@ -262,8 +314,8 @@ void Backend::shared_expert(At where) {
   swiglu(side_wide_, n, inter, packing, nullptr, nullptr, side_packed_, stream);
   linear(l.shared_w2, side_packed_, n, {at<bf16>(Role::kSharedOut), Output::kBf16, D}, stream);
   if (!beside) return;
-  note(cudaEventRecord(joined_, side_));
-  side_state_ = Side::kBusy;
+  route_forked_ = false;
+  side_ends();
 }
 
 void Backend::combine(At where) {
