@@ -265,6 +265,7 @@ class Connection final : public Swept, public Wire, public std::enable_shared_fr
   // another one's request (RFC 9112, 6.1 and 3.2).
   static std::string ambiguous(const http::request_header<>& head) {
     if (head.count(http::field::host) > 1) return "The request has more than one Host header.";
+    if (head.count(http::field::host) == 0 && head.version() >= 11) return "The request has no Host header.";
     if (head.count(http::field::transfer_encoding) == 0) return {};
     const auto coding = head[http::field::transfer_encoding];
     if (head.count(http::field::transfer_encoding) == 1 && boost::beast::iequals(coding, "chunked") &&
@@ -310,6 +311,12 @@ class Connection final : public Swept, public Wire, public std::enable_shared_fr
         }
         if (used > 0) continue;
         if (parser_->is_done()) break;
+        // What the parser leaves is a chunk's line or the trailers, of which it takes only whole ones.
+        if (parser_->chunked() && buffer_.size() > limits().header_bytes_max) {
+          host_.limit_hit("header_bytes_max");
+          refuse_unread(431, "A chunk's first line or the body's trailers are larger than header_bytes_max.");
+          co_return false;
+        }
       }
       const size_t left = parser_->content_length_remaining().value_or(kReadBytes);
       const size_t before = buffer_.size();

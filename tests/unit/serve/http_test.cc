@@ -192,7 +192,7 @@ TEST_F(Http, ReadsChunkedBodiesAndExpectations) {
 TEST_F(Http, RefusesWhatIsNoRequest) {
   start();
   for (const char* text : {"hello\r\n\r\n", "GET / HTTP/9.9\r\n\r\n", "GET /hello HTTP/1.1\r\nbad header\r\n\r\n",
-                           "POST /echo HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
+                           "POST /echo HTTP/1.1\r\nContent-Length: -1\r\n\r\n", "GET /hello HTTP/1.1\r\n\r\n",
                            "POST /echo HTTP/1.1\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n"}) {
     HttpClient client(port_);
     client.send(text);
@@ -226,6 +226,27 @@ TEST_F(Http, RefusesHeadsThatCanBeReadInTwoWays) {
   HttpClient upper(port_);
   upper.send("POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: Chunked\r\n\r\n2\r\nab\r\n0\r\n\r\n");
   EXPECT_EQ(upper.reply().body, "ab");
+}
+
+// None of these lines is part of the body, whose limit they would pass by.
+TEST_F(Http, LimitsWhatStandsAroundChunks) {
+  start({.header_bytes_max = 4096});
+  const std::string head = "POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
+  std::string trailers;
+  for (int i = 0; i < 20; ++i) trailers += "X: y\r\n";
+  HttpClient small(port_);
+  small.send(head + "2;name=value\r\nab\r\n0;end\r\n" + trailers + "\r\n");
+  EXPECT_EQ(small.reply().body, "ab");
+  while (trailers.size() < 1 << 16) trailers += trailers;
+  for (const std::string& around : {"2;name=" + std::string(1 << 16, 'x'), std::string(1 << 16, '0'),
+                                    "2\r\nab\r\n0\r\nX: " + std::string(1 << 16, 'y'), "2\r\nab\r\n0\r\n" + trailers}) {
+    HttpClient client(port_);
+    client.send(head + around);
+    const HttpReply reply = client.reply();
+    EXPECT_EQ(reply.status, 431) << around.substr(0, 20);
+    EXPECT_NE(reply.body.find("header_bytes_max"), std::string::npos);
+  }
+  EXPECT_EQ(limits_hit_, 4);
 }
 
 TEST_F(Http, LimitsSizesBeforeParsing) {
@@ -365,7 +386,7 @@ TEST_F(Http, SurvivesDamagedRequests) {
       "GET /hello HTTP/1.1\r\nHost: a\r\nAccept: */*\r\n\r\n",
       "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello",
       "POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nTrailer: x\r\n\r\n",
-      "GET /stream?a=%20b HTTP/1.0\r\nConnection: keep-alive\r\n\r\nGET /flood HTTP/1.1\r\n\r\n"};
+      "GET /stream?a=%20b HTTP/1.0\r\nConnection: keep-alive\r\n\r\nGET /flood HTTP/1.1\r\nHost: a\r\n\r\n"};
   std::mt19937 random(7);
   const auto below = [&](size_t n) { return static_cast<size_t>(random()) % n; };
   for (int round = 0; round < 200; ++round) {
