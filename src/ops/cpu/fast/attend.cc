@@ -12,14 +12,20 @@ constexpr int64_t kValueChannels = 64;
 
 }  // namespace
 
-int64_t FastBackend::gather_window(const At& where, const RowSet& set, int row, uint16_t* keys) const {
+std::pair<int64_t, int64_t> FastBackend::window_of(const At& where, const RowSet& set, int row) const {
   const SequenceRows& s = set.of(row);
-  const int64_t d = c_.head_dim, window = c_.sliding_window;
   const bool draft = where.rows == Rows::kDraft;
   const int64_t newest = draft ? s.first_position - 1 : set.positions[row];
-  const int64_t last = draft ? s.first_position + s.rows - 1 : newest;
+  return {std::max<int64_t>({0, s.window_begin, newest - c_.sliding_window + 1}),
+          (draft ? s.first_position + s.rows - 1 : newest) + 1};
+}
+
+int64_t FastBackend::gather_window(const At& where, const RowSet& set, int row, uint16_t* keys) const {
+  const SequenceRows& s = set.of(row);
+  const int64_t d = c_.head_dim;
+  const auto [begin, end] = window_of(where, set, row);
   int64_t n = 0;
-  for (int64_t p = std::max<int64_t>({0, s.window_begin, newest - window + 1}); p <= last; ++p, ++n) {
+  for (int64_t p = begin; p < end; ++p, ++n) {
     const auto* record = p >= s.first_position ? at<uint8_t>(Role::kWindowRecords, s.first_row + p - s.first_position)
                                                : reinterpret_cast<const uint8_t*>(ring_record(s, where.layer, p));
     k_.window_words(record, d, keys + n * d);

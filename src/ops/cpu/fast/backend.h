@@ -162,6 +162,10 @@ class FastBackend final : public Backend<float> {
   void project_others(int64_t);
   bool write_global_beside(At at);
   void write_entries(int64_t after);
+  // Keys of row 0: the window's end where the entries begin.
+  int64_t window_places() const { return c_.sliding_window + drafts_max(); }
+  uint16_t* entry_words() { return beside_keys_.data() + window_places() * c_.head_dim; }
+  void gather_entries_beside(At at);
   void attend_beside(At at);
   void start_engram(Rows set, int layer);
   void multiply_engram(int64_t layer);
@@ -220,6 +224,8 @@ class FastBackend final : public Backend<float> {
 
   // As rotate().
   void turn(float* x, int64_t n, int64_t d, const float* cos, const float* sin, bool inverse) const;
+  // Positions of the window of a row: the first, and one behind the last.
+  std::pair<int64_t, int64_t> window_of(const At& at, const RowSet& set, int row) const;
   // The keys of a row, and their number.
   int64_t gather_window(const At& at, const RowSet& set, int row, uint16_t* keys) const;
   int64_t gather_entries(const At& at, const RowSet& set, int row, uint16_t* keys) const;
@@ -327,8 +333,9 @@ class FastBackend final : public Backend<float> {
   std::array<Piece, kBesides> beside_;
   RowStage others_;
   const HyperWeights* mix_beside_ = nullptr;
-  int64_t gathered_ = 0;           // keys of row 0 in beside_keys_
-  bool entries_gathered_ = false;  // among them
+  static constexpr int kNoSource = -2;
+  int64_t window_keys_ = 0, entry_keys_ = 0;  // of row 0
+  int entries_source_ = kNoSource;            // whose choice the entries are; -1: none
   std::vector<float> beside_floats_, engram_floats_;
   std::vector<uint16_t> beside_words_, engram_words_, beside_keys_;
   FfnTask shared_task_;

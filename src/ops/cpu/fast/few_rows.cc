@@ -56,6 +56,7 @@ Status FastBackend::kv_write(std::byte* to, std::span<const std::byte> from) {
 }
 Status FastBackend::begin(Rows set, const RowBatch& batch) {
   run_waiting();
+  entries_source_ = kNoSource;
   return Backend<float>::begin(set, batch);
 }
 Status FastBackend::synchronize() {

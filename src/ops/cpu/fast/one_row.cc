@@ -23,7 +23,7 @@ bool FastBackend::reserve_beside() {
     beside_words_.resize(static_cast<size_t>(packed_columns(std::max(c_.hidden_size, d))));
     engram_floats_.resize(static_cast<size_t>(c_.engram_width()));
     engram_words_.resize(static_cast<size_t>(packed_columns(c_.engram_width())));
-    beside_keys_.resize(static_cast<size_t>(keys_max() * d));
+    beside_keys_.resize(static_cast<size_t>((window_places() + c_.index_topk) * d));
     engram_kv_.resize(std::max<size_t>(engram_kv_.size(), (c_.hc_mult + 1) * c_.hidden_size));
   } catch (const std::bad_alloc&) {
     return false;
@@ -114,9 +114,17 @@ void FastBackend::project_others(int64_t) {
     finish_low(where, kProjectWindow, kv, 0, 1);
   }
   const RowSet& set = set_of(where.rows);
-  gathered_ = gather_window(where, set, 0, beside_keys_.data());
-  entries_gathered_ = (parts & kProjectIndexQueries) == 0;
-  if (entries_gathered_) gathered_ += gather_entries(where, set, 0, beside_keys_.data() + gathered_ * d);
+  const auto [begin, end] = window_of(where, set, 0);
+  window_keys_ = gather_window(where, set, 0, entry_words() - (end - begin) * d);  // right before the entries
+  if ((parts & kProjectIndexQueries) == 0) gather_entries_beside(where);
+}
+
+// Layers that share a source and its choice share the words.
+void FastBackend::gather_entries_beside(At where) {
+  const int source = ratio_of(where.layer) == 0 ? -1 : c_.layers[where.layer].kv_source;
+  if (source == entries_source_) return;
+  entry_keys_ = gather_entries(where, set_of(where.rows), 0, entry_words());
+  entries_source_ = source;
 }
 
 bool FastBackend::write_global_beside(At where) {
@@ -143,13 +151,11 @@ void FastBackend::write_entries(int64_t after) {
 }
 
 void FastBackend::attend_beside(At where) {
-  const RowSet& set = set_of(where.rows);
-  const int64_t d = c_.head_dim;
-  uint16_t* keys = beside_keys_.data();
   start_mix();
-  if (!entries_gathered_) gathered_ += gather_entries(where, set, 0, keys + gathered_ * d);
-  attend_heads(k_, {at<float>(Role::kQuery), c_.num_attention_heads, d, keys, gathered_,
-                    vectors_[where.layer].sink.data(), at<float>(Role::kHeads)});
+  gather_entries_beside(where);
+  const int64_t d = c_.head_dim;
+  attend_heads(k_, {at<float>(Role::kQuery), c_.num_attention_heads, d, entry_words() - window_keys_ * d,
+                    window_keys_ + entry_keys_, vectors_[where.layer].sink.data(), at<float>(Role::kHeads)});
 }
 
 // ---- Engram -----------------------------------------------------------------------------------------------------
@@ -201,7 +207,8 @@ void FastBackend::run_shared(int64_t) {
 }
 
 void FastBackend::run_routed(int64_t task) {
-  ffn_row(routed_tasks_[static_cast<size_t>(task)], routed_rows_, nullptr);
+  const FfnTask* t = routed_tasks_.data() + task;
+  ffn_row(*t, routed_rows_, task > 0 ? lanes_at(t[-1].weights->gate, 0) : nullptr);
 }
 
 // The other thread takes them from the front on.

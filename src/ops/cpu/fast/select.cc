@@ -190,6 +190,7 @@ void FastBackend::score_group(const RowSet& set, const KvSource& source, int rat
 void FastBackend::select(At where) {
   run_waiting();
   if (alone(where.rows)) start_engram(where.rows, where.layer + 1);
+  entries_source_ = kNoSource;
   const RowSet& set = set_of(where.rows);
   const checkpoint::LayerInfo& layer = c_.layers[where.layer];
   const KvSource& keys = layout_.sources[layout_.source_at(layer.index_key_source)];
