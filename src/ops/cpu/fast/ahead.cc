@@ -175,6 +175,7 @@ void FastBackend::engram_apply(At where) {
   run_waiting();
   finish_beside(kEngram);
   if (engram_layer_ != where.layer) return Backend<float>::engram_apply(where);
+  if (alone(where.rows)) return add_engram_beside(where);
   add_engram_rows(where, engram_kv_.data());
 }
 

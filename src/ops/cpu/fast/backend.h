@@ -142,8 +142,11 @@ class FastBackend final : public Backend<float> {
     bool shared = false;
   };
 
+  void add_engram_streams(int layer, bool image, const float* kv, float* streams, float* gates, int64_t begin,
+                          int64_t end) const;
+
   // ---- One row of a small model (one_row.cc)
-  enum Beside { kOthers, kEntries, kMix, kEngram, kShared, kRouted, kBesides = kRouted + 7 };
+  enum Beside { kOthers, kEntries, kOutput, kMix, kEngram, kShared, kRouted, kBesides = kRouted + 7 };
   struct Piece {
     FastBackend* backend = nullptr;
     void (FastBackend::*run)(int64_t) = nullptr;
@@ -167,8 +170,14 @@ class FastBackend final : public Backend<float> {
   uint16_t* entry_words() { return beside_keys_.data() + window_places() * c_.head_dim; }
   void gather_entries_beside(At at);
   void attend_beside(At at);
+  int64_t half_output() const { return c_.hidden_size / 2 / kBlockRows * kBlockRows; }
+  void output_beside(At at);
+  void output_groups(int64_t half);
+  void output_channels(int64_t half);
   void start_engram(Rows set, int layer);
   void multiply_engram(int64_t layer);
+  void add_engram_beside(At at);
+  void add_some_streams(int64_t half);
   void route_beside(At at);
   void run_shared(int64_t);
   void run_routed(int64_t task);
@@ -245,7 +254,7 @@ class FastBackend final : public Backend<float> {
   // Rows of one sequence that share expanded keys.
   struct ScoreTask {
     int row0 = 0, rows = 0;
-    int64_t key0 = 0;
+    int64_t key0 = 0, keys = 0;
   };
   struct SearchTask {
     int row0 = 0, rows = 0;

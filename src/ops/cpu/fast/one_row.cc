@@ -69,7 +69,7 @@ void FastBackend::project_beside(At where, uint32_t parts) {
   if ((parts & kProjectQueries) == 0) return project_rows({.at = where, .parts = parts}, 0, 1);
   others_ = {.at = where, .parts = parts};
   start_beside(kOthers, &FastBackend::project_others);
-  if ((parts & kProjectCompressor) == 0) start_mix();  // else behind the entries
+  if ((parts & kProjectIndexQueries) == 0) start_mix();  // else behind the scores
   project_queries(where, parts);
 }
 
@@ -130,7 +130,6 @@ void FastBackend::gather_entries_beside(At where) {
 bool FastBackend::write_global_beside(At where) {
   if (beside_[kOthers].id == 0 || others_.at.layer != where.layer || others_.at.rows != where.rows) return false;
   start_beside(kEntries, &FastBackend::write_entries, static_cast<int64_t>(beside_[kOthers].id));
-  start_mix();
   return true;
 }
 
@@ -152,10 +151,49 @@ void FastBackend::write_entries(int64_t after) {
 
 void FastBackend::attend_beside(At where) {
   start_mix();
+  start_engram(where.rows, where.layer + 1);
   gather_entries_beside(where);
   const int64_t d = c_.head_dim;
   attend_heads(k_, {at<float>(Role::kQuery), c_.num_attention_heads, d, entry_words() - window_keys_ * d,
                     window_keys_ + entry_keys_, vectors_[where.layer].sink.data(), at<float>(Role::kHeads)});
+}
+
+void FastBackend::output_beside(At where) {
+  const AttentionWeights& w = w_.layers[where.layer].attention;
+  const int64_t width = c_.group_input(), groups = c_.o_groups, rank = c_.o_lora_rank;
+  float *turned = wide_area(0), *z = stage_area(0);
+  others_ = {.at = where};
+  rotate_back(where, turned, 0, 1);
+  PackedRows p{packed_area(kFirst, 0), packed_columns(width), 1};
+  for (int64_t g = 0; g < groups; ++g, p.words += p.ld)
+    k_.pack(turned + g * width, width, order_of(w.wo_a.format), false, p.row(0), p.step(0));
+  start_beside(kOutput, &FastBackend::output_groups, 1);
+  output_groups(0);
+  finish_beside(kOutput);
+  pack_area(kSecond, 0, w.wo_b, z, groups * rank, 1, order_of(w.wo_b.format) != Order::kNatural);
+  start_beside(kOutput, &FastBackend::output_channels, 1);
+  output_channels(0);
+  finish_beside(kOutput);
+}
+
+void FastBackend::output_groups(int64_t half) {
+  const AttentionWeights& w = w_.layers[others_.at.layer].attention;
+  const int64_t groups = c_.o_groups, rank = c_.o_lora_rank, middle = (groups + 1) / 2,
+                first = half == 0 ? 0 : middle, end = half == 0 ? middle : groups;
+  PackedRows p{packed_area(kFirst, 0), packed_columns(c_.group_input()), 1};
+  p.words += first * p.ld;
+  for (int64_t g = first; g < end; ++g, p.words += p.ld) {
+    const std::byte* next = g + 1 < end ? lanes_at(w.wo_a, (g + 1) * rank) : lanes_at(w.wo_b, half * half_output());
+    k_.multiply({&w.wo_a, g * rank, rank, p, stage_area(0) + g * rank, groups * rank, true, next},
+                kernel_scratch(w.wo_a.cols));
+  }
+}
+
+void FastBackend::output_channels(int64_t half) {
+  const Matrix& w = w_.layers[others_.at.layer].attention.wo_b;
+  const int64_t first = half * half_output(), rows = half == 0 ? half_output() : w.rows - first;
+  const PackedRows p{packed_area(kSecond, 0), packed_columns(w.cols), 1};
+  k_.multiply({&w, first, rows, p, at<float>(Role::kSublayerOut) + first, w.rows, true}, kernel_scratch(w.cols));
 }
 
 // ---- Engram -----------------------------------------------------------------------------------------------------
@@ -176,6 +214,20 @@ void FastBackend::multiply_engram(int64_t layer) {
   gather_engram_rows(static_cast<int>(layer), 0, 1, e);
   k_.pack(e, w.cols, order_of(w.format), order_of(w.format) != Order::kNatural, p.row(0), p.step(0));
   multiply_area(w, p, engram_kv_.data(), w.rows, nullptr);
+}
+
+void FastBackend::add_engram_beside(At where) {
+  others_ = {.at = where};
+  start_beside(kEngram, &FastBackend::add_some_streams, 1);
+  add_some_streams(0);
+  finish_beside(kEngram);
+}
+
+void FastBackend::add_some_streams(int64_t half) {
+  const At where = others_.at;
+  const int64_t middle = c_.hc_mult / 2;
+  add_engram_streams(where.layer, set_of(where.rows).image(0), engram_kv_.data(), at<float>(Role::kResidual),
+                     at<float>(Role::kEngramGate), half == 0 ? 0 : middle, half == 0 ? middle : c_.hc_mult);
 }
 
 // ---- Router and experts -----------------------------------------------------------------------------------------

@@ -104,7 +104,7 @@ void FastBackend::rotate_back(At where, float* turned, int64_t begin, int64_t en
 void FastBackend::attention_output(At where) {
   if (by_rows(where.rows)) return later({.run = &FastBackend::output_rows, .at = where});
   run_waiting();
-  if (alone(where.rows)) return output_rows({.at = where}, 0, 1);
+  if (alone(where.rows)) return output_beside(where);
   const RowSet& set = set_of(where.rows);
   const AttentionWeights& w = w_.layers[where.layer].attention;
   const int64_t n = set.rows, heads = c_.num_attention_heads, d = c_.head_dim;

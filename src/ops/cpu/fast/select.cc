@@ -63,14 +63,14 @@ void FastBackend::panel_of(const SequenceRows& s, const RowSet& set, const KvSou
                 static_cast<int64_t>(layout_.key_scale_bytes), keys, c_.index_head_dim, codes, factors});
 }
 
-// Scores of keys key0 .. key0 + kKeysOfTask - 1 for the rows of one task, as far as each sees them.
+// Scores of keys key0 .. key0 + keys - 1 for the rows of one task, as far as each sees them.
 void FastBackend::score_keys(const RowSet& set, const KvSource& source, int ratio, const ScoreTask& task) {
   const SequenceRows& s = set.of(task.row0);
   const int64_t d = c_.index_head_dim;
   uint8_t* codes = scratch<uint8_t>(Slot::kPanel, d * kKeyLanes);
   float* factors = scratch<float>(Slot::kAccumulator, d / kIndexGroup * kKeyLanes);
   const int64_t end =
-      std::min<int64_t>(task.key0 + kKeysOfTask, (set.positions[task.row0 + task.rows - 1] + 1) / ratio);
+      std::min<int64_t>(task.key0 + task.keys, (set.positions[task.row0 + task.rows - 1] + 1) / ratio);
   for (int64_t g0 = task.key0; g0 < end; g0 += kKeyLanes) {
     const int64_t keys = std::min(kKeyLanes, end - g0);
     panel_of(s, set, source, g0, keys, codes, factors);
@@ -111,7 +111,7 @@ void FastBackend::score_listed(const RowSet& set, const KvSource& source, int ra
   uint8_t* codes = scratch<uint8_t>(Slot::kPanel, d * kKeyLanes);
   float* factors = scratch<float>(Slot::kAccumulator, d / kIndexGroup * kKeyLanes);
   const int32_t* kept = at<int32_t>(Role::kCandidates, task.row0);
-  const int64_t end = std::min(task.key0 + kKeysOfTask, listed_keys(task.row0, (set.positions[task.row0] + 1) / ratio));
+  const int64_t end = std::min(task.key0 + task.keys, listed_keys(task.row0, (set.positions[task.row0] + 1) / ratio));
   for (int64_t i0 = task.key0; i0 < end; i0 += kKeyLanes) {
     const int64_t keys = std::min(kKeyLanes, end - i0);
     int32_t list[kKeyLanes];
@@ -155,18 +155,24 @@ void FastBackend::score_group(const RowSet& set, const KvSource& source, int rat
   const int task_rows = static_cast<int>(
       std::clamp<int64_t>(kQueryBytesOfTask / (c_.index_n_heads * c_.index_head_dim), kScoreRows, kScoreRowsMax));
   const auto visible_of = [&](int row) { return int64_t{set.positions[row] + 1} / ratio; };
+  // One row of a small model: a half for each of two threads.
+  const auto span_of = [&](int64_t keys) {
+    return narrow_ && set.rows == 1 ? std::min(kKeysOfTask, (keys / 2 + kKeyLanes) / kKeyLanes * kKeyLanes)
+                                    : kKeysOfTask;
+  };
   scores_row0_ = row0;
   score_tasks_.clear();
   for (int row = row0; row < end;) {
     int rows = 1;
     if (scoring_[row] == Scoring::kListed) {
-      for (int64_t k = 0; k < listed_keys(row, visible_of(row)); k += kKeysOfTask)
-        score_tasks_.push_back({row, rows, k});
+      const int64_t keys = listed_keys(row, visible_of(row)), span = span_of(keys);
+      for (int64_t k = 0; k < keys; k += span) score_tasks_.push_back({row, rows, k, span});
     } else if (scoring_[row] == Scoring::kAll) {
       while (row + rows < end && rows < task_rows && set.sequence[row + rows] == set.sequence[row] &&
              scoring_[row + rows] == Scoring::kAll)
         ++rows;
-      for (int64_t k = 0; k < visible_of(row + rows - 1); k += kKeysOfTask) score_tasks_.push_back({row, rows, k});
+      const int64_t keys = visible_of(row + rows - 1), span = span_of(keys);
+      for (int64_t k = 0; k < keys; k += span) score_tasks_.push_back({row, rows, k, span});
     }
     row += rows;
   }
@@ -189,7 +195,6 @@ void FastBackend::score_group(const RowSet& set, const KvSource& source, int rat
 
 void FastBackend::select(At where) {
   run_waiting();
-  if (alone(where.rows)) start_engram(where.rows, where.layer + 1);
   entries_source_ = kNoSource;
   const RowSet& set = set_of(where.rows);
   const checkpoint::LayerInfo& layer = c_.layers[where.layer];
