@@ -24,6 +24,7 @@ struct Case {
   int key_spread, query_spread;  // scales of a vector's blocks differ by up to as many powers of two
   int key_scale = 126, query_exponent = 0;
   double weight = 0.1;
+  bool largest = false;  // most codes are the largest one, so that sums come near their bound
 };
 
 // Nearest bf16 of a double, ties to even, as a double.
@@ -54,9 +55,9 @@ struct Vector {
   int16_t twice[kDim];  // twice their value
   int exponent[kGroups];
 };
-Vector random_vector(check::Random& random, int exponent, int spread) {
+Vector random_vector(check::Random& random, int exponent, int spread, bool largest) {
   Vector v;
-  for (int& c : v.code) c = random.below(16);
+  for (int& c : v.code) c = largest && random.below(16) != 0 ? 7 : random.below(16);
   for (int g = 0; g < kGroups; ++g) {
     v.exponent[g] = exponent - (spread > 0 ? random.below(spread + 1) : 0);
     if (random.below(40) == 0) std::fill(v.code + 32 * g, v.code + 32 * g + 32, random.below(2) * 8);
@@ -84,8 +85,8 @@ void test(const Case& c, uint64_t seed) {
     // 5 and the number of pages may share a divisor: then the order is plain.
     if (pages_each % 5 == 0) std::iota(blocks.end() - pages_each, blocks.end(), s * pages_each);
     for (int g = 0; g < longest; ++g) {
-      keys[s].push_back(
-          random_vector(random, c.key_scale, random.below(3) == 0 ? c.key_spread : std::min(c.key_spread, 2)));
+      keys[s].push_back(random_vector(random, c.key_scale,
+                                      random.below(3) == 0 ? c.key_spread : std::min(c.key_spread, 2), c.largest));
       for (int& e : keys[s].back().exponent) e = std::clamp(e, 0, 254);
       uint8_t* page = &pages[blocks[s * pages_each + g / page_entries] * stride + key_offset];
       const int at = g % page_entries;
@@ -100,7 +101,7 @@ void test(const Case& c, uint64_t seed) {
     positions[i] = c.visible[i] * c.ratio - 1 + random.below(c.ratio), sequence[i] = i % sequence_count;
     for (int h = 0; h < c.heads; ++h) {
       queries.push_back(random_vector(random, c.query_exponent - random.below(4),
-                                      i % 3 == 2 ? c.query_spread : std::min(c.query_spread, 2)));
+                                      i % 3 == 2 ? c.query_spread : std::min(c.query_spread, 2), c.largest));
       for (int d = 0; d < kDim; ++d)
         q.push_back(check::bf16_bits(static_cast<float>(
             std::ldexp(check::e2m1_value(queries.back().code[d]), queries.back().exponent[d / 32]))));
@@ -224,6 +225,7 @@ int main() {
   test({"tiny keys", 32, 1, 64, 16, 8, {9001, 700, 3000}, 40, 3, 50}, 6);
   test({"large keys", 32, 1, 64, 16, 8, {2001, 700, 3000}, 3, 3, 200, 20}, 7);
   test({"tiny weights", 32, 1, 64, 16, 8, {2001, 700, 3000}, 3, 3, 126, -60, 1e-15}, 8);
+  test({"largest sums", 32, 1, 64, 16, 8, {3001, 700, 3000}, 7, 3, 126, 0, 0.1, true}, 12);
   test({"many ties", 1, 1, 512, 64, 8, {5000, 5001, 3333}, 0, 0}, 9);
   test({"long", 32, 1, 512, 2048, 8, {70001}, 2, 2}, 10);
   test({"many rows", 32, 1, 512, 64, 16, std::vector<int>(150, 1111), 1, 1}, 11);

@@ -1,13 +1,13 @@
 // Scores of index keys for heads of 128 channels (spec/model.md 8.2), exact up to the bf16 chain: both sides are e2m1
-// codes with a power of two per 32 channels, so twice the codes, shifted by what a block's scale is below the largest
-// of its vector, are 8-bit integers, and int8 tensor cores sum them. Internal to select_wide.cu.
+// codes with a power of two per 32 channels. FP8 tensor cores sum 32 channels of codes exactly; the four sums of a head,
+// times what a block's scale is above or below the first one's, are added in fp32, exactly as well, since together they
+// span less than 24 bits. Internal to select_wide.cu.
 //
-// A table of 8 bytes spreads four codes at once: a byte permutation takes the magnitudes of codes without a sign bit
-// and 0 for the others (its sign mode, since table bytes are positive). Those with a sign bit come from the flipped
-// codes and meet the negated queries.
+// A code becomes e4m3 by moving its bits: the sign to the top, the others to where exponent and mantissa meet, which is
+// 2^-6 of its value, zero and the subnormal one included.
 //
-// What has no such integers (scales of one vector more than 8 apart, exponents where a bf16 chain of scaled values
-// could leave the normal range) takes the long way: integer sums of 32 channels, added in double.
+// What spans more (scales of one vector too far apart, exponents where a bf16 chain of scaled values could leave the
+// normal range) takes the long way: integer sums of 32 channels, added in double.
 #pragma once
 
 #include "ops/cuda/hopper.cuh"
@@ -19,19 +19,20 @@ inline constexpr int kIndexHeads = 32, kIndexTile = 64;
 inline constexpr int kTileScales = kIndexTile * 64;  // bytes of codes of a tile; then 4 scales a key
 inline constexpr int kIndexTileBytes = kTileScales + kIndexTile * 4;
 
-// D[64][32] (+)= A[64][32] B[32][32]^T, 8-bit integers, A in registers, B in shared memory (K-major). d as of
-// wgmma_bf16; a[0], a[1]: channels 4 quad .. of rows lane / 4 and + 8; a[2], a[3]: channels 16 + 4 quad ..
-__device__ __forceinline__ void wgmma_s8(int (&d)[16], const uint32_t (&a)[4], uint64_t b, bool accumulate) {
+// D[64][32] = A[64][32] B[32][32]^T, e4m3, A in registers, B in shared memory (K-major). d as of wgmma_bf16; a[0], a[1]:
+// K 4 quad .. of rows lane / 4 and + 8; a[2], a[3]: K 16 + 4 quad .. Such sums of 32 keep 13 bits below the largest of
+// products and result.
+__device__ __forceinline__ void wgmma_e4m3(float (&d)[16], const uint32_t (&a)[4], uint64_t b) {
   asm volatile(
       "{\n.reg .pred p;\nsetp.ne.b32 p, %21, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n32k32.s32.s8.s8 {"
+      "wgmma.mma_async.sync.aligned.m64n32k32.f32.e4m3.e4m3 {"
       "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
-      "}, {%16, %17, %18, %19}, %20, p;\n}\n"
-      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3]), "+r"(d[4]), "+r"(d[5]), "+r"(d[6]), "+r"(d[7]), "+r"(d[8]),
-        "+r"(d[9]), "+r"(d[10]), "+r"(d[11]), "+r"(d[12]), "+r"(d[13]), "+r"(d[14]), "+r"(d[15])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(accumulate)));
+      "}, {%16, %17, %18, %19}, %20, p, 1, 1;\n}\n"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]),
+        "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(0));
 }
-// The same of one warp: D[16][8] = A[16][32] B[8][32]^T.
+// Integers of one warp: D[16][8] = A[16][32] B[8][32]^T.
 __device__ __forceinline__ void mma_s8(int (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   asm volatile(
       "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %10, %10, "
@@ -40,24 +41,35 @@ __device__ __forceinline__ void mma_s8(int (&d)[4], const uint32_t (&a)[4], uint
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(0));
 }
 
-// Bytes of the table chosen by the low four nibbles of `codes`; 0 for nibbles above 7.
-__device__ __forceinline__ uint32_t table_bytes(uint2 table, uint32_t codes) {
+// Four matrices of 8 rows x 16 bytes: lane l gives the address of row l mod 8 of matrix l / 8 and gets bytes
+// 4 (l mod 4) .. of row l / 4 of each.
+__device__ __forceinline__ void load_matrices(uint32_t (&m)[4], uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
+               : "r"(address)
+               : "memory");
+}
+
+// Eight codes as e4m3, times 2^-6: the even ones and the odd ones.
+__device__ __forceinline__ uint32_t even_codes(uint32_t w) { return (w << 4 & 0x80808080u) | (w << 2 & 0x1c1c1c1cu); }
+__device__ __forceinline__ uint32_t odd_codes(uint32_t w) { return (w & 0x80808080u) | (w >> 2 & 0x1c1c1c1cu); }
+
+// Bytes of a table of twice the magnitudes of e2m1, chosen by the low four nibbles of `codes`; 0 for nibbles above 7.
+__device__ __forceinline__ uint32_t magnitudes(uint32_t codes) {
   uint32_t y;
-  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(y) : "r"(table.x), "r"(table.y), "r"(codes));
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(y) : "r"(0x03020100u), "r"(0x0c080604u), "r"(codes));
   return y;
 }
-// Eight codes of two rows as the A operand: those without and those with a sign bit.
-__device__ __forceinline__ void spread_codes(const uint2 (&table)[2], uint32_t row0, uint32_t row8,
-                                             uint32_t (&positive)[4], uint32_t (&negative)[4]) {
+// Eight codes of two rows as the A operand of integers: those without and those with a sign bit.
+__device__ __forceinline__ void spread_codes(uint32_t row0, uint32_t row8, uint32_t (&positive)[4],
+                                             uint32_t (&negative)[4]) {
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const uint32_t w = h == 0 ? row0 : row8, flipped = w ^ 0x88888888u;
-    positive[h] = table_bytes(table[h], w), positive[2 + h] = table_bytes(table[h], w >> 16);
-    negative[h] = table_bytes(table[h], flipped), negative[2 + h] = table_bytes(table[h], flipped >> 16);
+    positive[h] = magnitudes(w), positive[2 + h] = magnitudes(w >> 16);
+    negative[h] = magnitudes(flipped), negative[2 + h] = magnitudes(flipped >> 16);
   }
 }
-// Twice the values of e2m1, times 8; a right shift by up to 3 moves no bit into another byte.
-constexpr uint2 kMagnitudes8{0x18100800u, 0x60403020u};
 
 __device__ __forceinline__ double power_of_two(int exponent) { return __hiloint2double((exponent + 1023) << 20, 0); }
 
@@ -68,24 +80,41 @@ __device__ __forceinline__ __nv_bfloat162 positive_part(float low, float high) {
   return *reinterpret_cast<const __nv_bfloat162*>(&u);
 }
 
-// A row's index queries in shared memory. Operands lie in core matrices of 8 heads x 16 bytes, [group of heads][2 j +
-// e]: bytes 4 b .. of core 2 j + e hold channels 32 b + 8 j + 4 e .. of the row's vectors, so that a lane's vector of a
-// key, which is block `quad`, needs no exchange. Column 8 i + 2 quad + e is head 8 i + quad + 4 e: each lane finds the
-// heads of its chain in its own accumulators.
+// Where the 16 bytes of block b of a key lie in a tile: eight keys of one block touch all banks.
+__device__ __forceinline__ int code_offset(int key, int b) { return key * 64 + 16 * (b ^ (key / 2 % 4)); }
+
+// A row's index queries in shared memory. Operands lie in core matrices of 8 heads x 16 bytes, [group of heads][core].
+// Column 8 i + 2 quad + e is head 8 i + quad + 4 e: each lane finds the heads of its chain in its own accumulators.
 struct IndexQueries {
   static constexpr int kOperandBytes = kIndexHeads * 128, kGroupBytes = 8 * 128;
-  uint8_t positive[kOperandBytes], negative[kOperandBytes];  // shifted codes and their negatives
-  uint8_t plain[kOperandBytes];                              // codes as they are: twice the e2m1 value
-  int plain_only;                                            // not 0: the row takes the long way
-  int exponent[kIndexHeads][4];                              // a code of block b is worth 2^exponent
-  uint32_t weight[kIndexHeads];                              // bf16 twice
-  alignas(16) uint32_t scaled_weight[4][kIndexHeads / 4];    // times what a shifted code is worth; [chain][place in it]
+  // e4m3, blocks in proportion; the first one 2^-3 of that. Bytes 4 j .. of core 2 b + e hold channels
+  // 32 b + 8 j + e + {0, 2, 4, 6}, as the codes of a key are expanded.
+  uint8_t scaled[kOperandBytes];
+  // Integers of each block by itself (twice the e2m1 value). Bytes 4 b .. of core 2 j + e hold channels
+  // 32 b + 8 j + 4 e ..
+  uint8_t plain[kOperandBytes];
+  int plain_only;                                          // not 0: the row takes the long way
+  int exponent[kIndexHeads][4];                            // an integer of block b is worth 2^exponent
+  uint32_t weight[kIndexHeads];                            // bf16 twice
+  alignas(16) uint32_t scaled_weight[4][kIndexHeads / 4];  // times a power of two of the head's; [chain][place in it]
 };
+// Exponents of e4m3 operands: codes of the largest block are below 2^4 times 2^kQueryExponent; the first block's and,
+// with that, the scales of the others (below) are 2^-3 of what they would be.
+constexpr int kQueryExponent = 4, kFirstBlock = 3;
+
+__device__ __forceinline__ uint32_t e4m3_bytes(const float (&v)[4]) {
+  uint16_t low, high;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(low) : "f"(v[1]), "f"(v[0]));
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(high) : "f"(v[3]), "f"(v[2]));
+  return low | static_cast<uint32_t>(high) << 16;
+}
 
 // Threads 0 .. 255 fill `to` with the queries of a row: eight threads a head. True if the row must take the long way.
 __device__ __forceinline__ bool load_queries(const ScoreArguments& a, int row, IndexQueries* to) {
   const int head = threadIdx.x / 8, block = threadIdx.x / 2 % 4, half = threadIdx.x % 2;
   const bool there = head < a.heads;
+  // On its way together with the queries.
+  const float w = there ? value(a.weights[static_cast<int64_t>(row) * a.heads + head]) : 0.0f;
   float x[16];
   float largest = 0;
 #pragma unroll
@@ -107,7 +136,6 @@ __device__ __forceinline__ bool load_queries(const ScoreArguments& a, int row, I
   const int e = largest > 0 ? max(static_cast<int>(__float_as_uint(largest) >> 23) - 127, -126) : kNone;
   int top = max(e, __shfl_xor_sync(0xffffffffu, e, 2));
   top = max(top, __shfl_xor_sync(0xffffffffu, top, 4));
-  const float w = there ? value(a.weights[static_cast<int64_t>(row) * a.heads + head]) : 0.0f;
   const float scaled = w * __uint_as_float(static_cast<uint32_t>(127 + (abs(top) <= 40 ? top - 6 : 0)) << 23);
   const bool plain_only = top != kNone && ((e != kNone && top - e > 3) || abs(top) > 40 ||
                                            (w != 0 && !(fabsf(scaled) >= 0x1p-40f && fabsf(scaled) <= 0x1p40f)));
@@ -115,22 +143,25 @@ __device__ __forceinline__ bool load_queries(const ScoreArguments& a, int row, I
   const int first_step = e != kNone && e < -60 ? 64 : 0;
   const float step = __uint_as_float(static_cast<uint32_t>(127 + first_step) << 23),
               unit = __uint_as_float(static_cast<uint32_t>(130 - first_step - (e == kNone ? 0 : e)) << 23);
-  uint8_t* at = to->plain + head / 8 * IndexQueries::kGroupBytes + 4 * half * 128 +
-                (2 * (head % 4) + head % 8 / 4) * 16 + 4 * block;
+  const int row_at = head / 8 * IndexQueries::kGroupBytes + (2 * (head % 4) + head % 8 / 4) * 16;
 #pragma unroll
-  for (int k = 0; k < 4; ++k) {  // core 4 half + k
-    uint32_t plain = 0, shifted = 0, negated = 0;
+  for (int k = 0; k < 4; ++k) {
+    uint32_t plain = 0;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int code = static_cast<int>(x[4 * k + i] * step * unit),
-                s = plain_only || e == kNone ? 0 : code << (3 - (top - e));
-      plain |= static_cast<uint32_t>(code & 0xff) << (8 * i);
-      shifted |= static_cast<uint32_t>(s & 0xff) << (8 * i), negated |= static_cast<uint32_t>(-s & 0xff) << (8 * i);
-    }
-    const auto offset = at + 128 * k - to->plain;
-    *reinterpret_cast<uint32_t*>(to->plain + offset) = plain;
-    *reinterpret_cast<uint32_t*>(to->positive + offset) = shifted;
-    *reinterpret_cast<uint32_t*>(to->negative + offset) = negated;
+    for (int i = 0; i < 4; ++i)
+      plain |= static_cast<uint32_t>(static_cast<int>(x[4 * k + i] * step * unit) & 0xff) << (8 * i);
+    *reinterpret_cast<uint32_t*>(to->plain + row_at + (4 * half + k) * 128 + 4 * block) = plain;
+  }
+  // An integer of this block is worth this much in the scaled operand.
+  const int worth = plain_only || e == kNone ? 0 : e - top + kQueryExponent - (block == 0 ? kFirstBlock : 0);
+  const float scale = __uint_as_float(static_cast<uint32_t>(127 + worth) << 23);
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {  // channels 8 (k / 2) + k % 2 + {0, 2, 4, 6} of the 16
+    float v[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) v[i] = plain_only ? 0.0f : x[8 * (k / 2) + k % 2 + 2 * i] * step * unit * scale;
+    *reinterpret_cast<uint32_t*>(to->scaled + row_at + (2 * block + k % 2) * 128 + 4 * (2 * half + k / 2)) =
+        e4m3_bytes(v);
   }
   if (half == 0) to->exponent[head][block] = e == kNone ? 0 : e - 3;
   if (threadIdx.x % 8 == 0) {
@@ -142,11 +173,11 @@ __device__ __forceinline__ bool load_queries(const ScoreArguments& a, int row, I
 }
 
 __device__ __forceinline__ __nv_bfloat162 pair_of(uint32_t u) { return *reinterpret_cast<const __nv_bfloat162*>(&u); }
+__device__ __forceinline__ uint32_t word_of(__nv_bfloat162 x) { return *reinterpret_cast<const uint32_t*>(&x); }
 
 // The long way: chain `quad` of keys key0 and key0 + 8 of a tile.
 __device__ __forceinline__ __nv_bfloat162 plain_chain(const uint8_t* tile, int key0, const IndexQueries& q, int lane) {
   const int quad = lane % 4;
-  const uint2 table{kMagnitudes8.x >> 3, kMagnitudes8.y >> 3}, tables[2] = {table, table};
   __nv_bfloat162 chain(rounded(0.0f), rounded(0.0f));
 #pragma unroll 1
   for (int i = 0; i < kIndexHeads / 8; ++i) {
@@ -154,8 +185,8 @@ __device__ __forceinline__ __nv_bfloat162 plain_chain(const uint8_t* tile, int k
 #pragma unroll 1
     for (int b = 0; b < 4; ++b) {
       uint32_t positive[4], negative[4];
-      spread_codes(tables, *reinterpret_cast<const uint32_t*>(tile + key0 * 64 + 16 * b + 4 * quad),
-                   *reinterpret_cast<const uint32_t*>(tile + (key0 + 8) * 64 + 16 * b + 4 * quad), positive, negative);
+      spread_codes(*reinterpret_cast<const uint32_t*>(tile + code_offset(key0, b) + 4 * quad),
+                   *reinterpret_cast<const uint32_t*>(tile + code_offset(key0 + 8, b) + 4 * quad), positive, negative);
       const uint8_t* core = q.plain + i * IndexQueries::kGroupBytes + 2 * quad * 128 + lane / 4 * 16 + 4 * b;
       const uint32_t b0 = *reinterpret_cast<const uint32_t*>(core), b1 = *reinterpret_cast<const uint32_t*>(core + 128);
       int above[4], below[4];
@@ -183,32 +214,33 @@ __device__ __forceinline__ void keep(uint32_t& x) { asm volatile("" : "+r"(x)); 
 // What a lane of a warpgroup keeps of a row's queries and of its place in a tile: few registers, from which the rest
 // follows.
 struct IndexOperands {
-  uint32_t positive, negative;  // lower halves of matrix descriptors
-  uint32_t code_at;             // bytes from the tile's first code to the lane's: keys key0 and key0 + 8
+  uint32_t queries;  // lower half of a matrix descriptor
+  uint32_t load_at;  // bytes from the tile's first code to the 16 whose address the lane gives
+  uint32_t place;    // the lane's keys are key0 = place / 4 and key0 + 8, its chain is place mod 4
+  uint32_t range;    // twice: a first scale plus this is below 128, except where the row takes the long way
 
   __device__ __forceinline__ IndexOperands(const IndexQueries& q)
-      : positive(static_cast<uint32_t>(descriptor(q.positive))),
-        negative(static_cast<uint32_t>(descriptor(q.negative))),
-        code_at((16 * (threadIdx.x % 128 / 32) + threadIdx.x % 32 / 4) * 64 + threadIdx.x % 4 * 16) {
-    keep(positive), keep(negative), keep(code_at);
+      : queries(static_cast<uint32_t>(matrix_descriptor(q.scaled, 128, IndexQueries::kGroupBytes))),
+        load_at(code_offset(16 * (threadIdx.x % 128 / 32) + threadIdx.x % 8, threadIdx.x % 32 / 8)),
+        place(16 * 4 * (threadIdx.x % 128 / 32) + threadIdx.x % 32),
+        range(q.plain_only != 0 ? 0x01000100u : 0u - 0x003f003fu) {
+    keep(queries), keep(load_at), keep(place), keep(range);
   }
-  __device__ __forceinline__ int key0() const { return code_at / 64; }
-  __device__ __forceinline__ int quad() const { return code_at / 16 % 4; }
-  __device__ __forceinline__ bool first_lane() const { return (code_at & 0x1f0) == 0; }
-  __device__ __forceinline__ static uint64_t descriptor(const uint8_t* operand) {
-    return matrix_descriptor(operand, 128, IndexQueries::kGroupBytes);
-  }
-  // Of step j.
-  __device__ __forceinline__ static uint64_t step(uint32_t lower, int j) {
-    return (static_cast<uint64_t>(IndexQueries::kGroupBytes >> 4) << 32 | lower) + j * (2 * 128 / 16);
+  __device__ __forceinline__ int key0() const { return place / 4; }
+  __device__ __forceinline__ int quad() const { return place % 4; }
+  __device__ __forceinline__ bool first_lane() const { return place % 32 == 0; }
+  __device__ __forceinline__ uint64_t block(int b) const {
+    return (static_cast<uint64_t>(IndexQueries::kGroupBytes >> 4) << 32 | queries) + b * (2 * 128 / 16);
   }
 };
 
-// wgmma reads these registers after it was issued, which the compiler does not know: stands behind the wait that ends
-// the reading.
-__device__ __forceinline__ void keep_alive(const uint32_t (&a)[4], const uint32_t (&b)[4]) {
+// wgmma writes and reads these registers after it was issued, which the compiler does not know: stands behind the wait
+// that ends that.
+__device__ __forceinline__ void settle(float (&d)[16], const uint32_t (&a)[4]) {
 #pragma unroll
-  for (int i = 0; i < 4; ++i) asm volatile("" ::"r"(a[i]), "r"(b[i]));
+  for (int i = 0; i < 16; ++i) asm volatile("" : "+f"(d[i])::"memory");
+#pragma unroll
+  for (int i = 0; i < 4; ++i) asm volatile("" ::"r"(a[i]));
 }
 
 // bf16 scores of the lane's two keys of a tile, the same in the four lanes of a quad. One warpgroup; `release` is
@@ -216,67 +248,78 @@ __device__ __forceinline__ void keep_alive(const uint32_t (&a)[4], const uint32_
 template <class Release>
 __device__ __forceinline__ uint32_t score_keys(const uint8_t* tile, const IndexOperands& operands,
                                                const IndexQueries& q, Release release) {
-  const uint4 code[2] = {*reinterpret_cast<const uint4*>(tile + operands.code_at),
-                         *reinterpret_cast<const uint4*>(tile + operands.code_at + 8 * 64)};
-  const uint8_t* scales = tile + kTileScales + operands.code_at / 16;
-  const uint32_t scale = scales[0] | static_cast<uint32_t>(scales[32]) << 16;  // of both keys
-  uint32_t top = __vmaxu2(scale, __shfl_xor_sync(0xffffffffu, scale, 1));
-  top = __vmaxu2(top, __shfl_xor_sync(0xffffffffu, top, 2));
-  const uint32_t below = top - scale;
-  const bool plain =
-      __any_sync(0xffffffffu, ((below & 0xfffcfffcu) | ((top - 0x003f003fu) & 0xff80ff80u)) != 0) || q.plain_only != 0;
-  uint2 table[2];
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    const uint32_t shift = below >> (16 * h) & 3;
-    table[h] = {kMagnitudes8.x >> shift, kMagnitudes8.y >> shift};
+  const uint32_t at = shared_address(tile);
+  uint32_t code[2][4];
+  load_matrices(code[0], at + operands.load_at), load_matrices(code[1], at + operands.load_at + 8 * 64);
+  const auto* scales = reinterpret_cast<const uint32_t*>(tile + kTileScales) + operands.key0();
+  const uint32_t scale[2] = {scales[0], scales[8]};
+  // Exponents of 2^(how far each block's scale is above the first one's - 3): kExponents in all but the last three bits.
+  constexpr uint32_t kExponents = 0x78787878u, kLastBits = 0x07070707u;
+  const uint32_t above[2] = {scale[0] - __byte_perm(scale[0], 0, 0) + kExponents + 0x04040404u,
+                             scale[1] - __byte_perm(scale[1], 0, 0) + kExponents + 0x04040404u};
+  const uint32_t first = __byte_perm(scale[0], scale[1], 0x0400) & 0x00ff00ffu;  // of both keys
+  const bool plain = __any_sync(0xffffffffu, ((((above[0] ^ kExponents) | (above[1] ^ kExponents)) & ~kLastBits) |
+                                              ((first + operands.range) & 0xff80ff80u)) != 0);
+  uint32_t factor = (first + 0x00080008u) << 7;  // 2^(first - 119): what a sum of each key is worth
+  uint32_t plain_sum = 0;
+  if (plain) {
+    plain_sum = word_of(plain_chain(tile, operands.key0(), q, threadIdx.x % 32));
+    factor = 0x3f803f80u;
+    __syncwarp();  // all lanes have read the tile
   }
-  // Few registers, so that there are many warps: two steps are under way.
-  uint32_t positive[2][4], negative[2][4];
-  int dot[16];
+  const auto ratio = [&](int h, int b) {
+    const uint32_t x = b == 1 ? above[h] << 15 : b == 2 ? above[h] << 7 : above[h] >> 1;
+    return __uint_as_float(x & 0x7f800000u);
+  };
+  uint32_t a[2][4];
+  const auto expand = [&](int b) {
 #pragma unroll
-  for (int j = 0; j < 4; ++j) {
-    const auto word = [&](const uint4& u) { return j == 0 ? u.x : j == 1 ? u.y : j == 2 ? u.z : u.w; };
-    if (j >= 2) {
-      wgmma_wait<1>();
-      keep_alive(positive[j % 2], negative[j % 2]);
-    }
-    spread_codes(table, word(code[0]), word(code[1]), positive[j % 2], negative[j % 2]);
+    for (int h = 0; h < 2; ++h) a[b % 2][h] = even_codes(code[h][b]), a[b % 2][2 + h] = odd_codes(code[h][b]);
+  };
+  float dot[16], sum[16];
+  expand(0);
+  wgmma_fence();
+  wgmma_e4m3(dot, a[0], operands.block(0));
+  wgmma_commit();
+  expand(1);
+  wgmma_fence();
+  wgmma_e4m3(sum, a[1], operands.block(1));
+  wgmma_commit();
+  wgmma_wait<0>();
+  settle(dot, a[0]), settle(sum, a[1]);
+#pragma unroll
+  for (int b = 1; b < 4; ++b) {
+    const float r[2] = {ratio(0, b), ratio(1, b)};
+#pragma unroll
+    for (int i = 0; i < 16; ++i) dot[i] = fmaf(sum[i], r[i / 2 % 2], dot[i]);
+    if (b == 3) break;
+    expand(b + 1);
     wgmma_fence();
-    wgmma_s8(dot, positive[j % 2], IndexOperands::step(operands.positive, j), j > 0);
-    wgmma_s8(dot, negative[j % 2], IndexOperands::step(operands.negative, j), true);
+    wgmma_e4m3(sum, a[(b + 1) % 2], operands.block(b + 1));
     wgmma_commit();
+    if (b == 2) release();  // the last product was issued by all lanes together, which had read their codes
+    wgmma_wait<0>();
+    settle(sum, a[(b + 1) % 2]);
   }
-  if (!plain) release();
   const auto* scaled = reinterpret_cast<const uint4*>(q.scaled_weight[operands.quad()]);
   const uint4 weights[2] = {scaled[0], scaled[1]};
-  wgmma_wait<0>();
-#pragma unroll
-  for (int j = 0; j < 2; ++j) keep_alive(positive[j], negative[j]);
   __nv_bfloat162 chain(rounded(0.0f), rounded(0.0f));
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
-    const int at = i / 2 * 4 + i % 2;
+    const int j = i / 2 * 4 + i % 2;
     const uint4 w = weights[i / 4];
-    // Below 2^24: exact.
-    chain = __hfma2(positive_part(static_cast<float>(dot[at]), static_cast<float>(dot[at + 2])),
+    chain = __hfma2(positive_part(dot[j], dot[j + 2]),
                     pair_of(i % 4 == 0   ? w.x
                             : i % 4 == 1 ? w.y
                             : i % 4 == 2 ? w.z
                                          : w.w),
                     chain);
   }
-  uint32_t factor = (top - 0x00040004u) << 7;  // 2^(top - 131): what a shifted code of each key is worth
-  if (plain) {
-    chain = plain_chain(tile, operands.key0(), q, threadIdx.x % 32);
-    __syncwarp();  // all lanes have read it; above, the products see to that
-    release();
-    factor = 0x3f803f80u;
-  }
+  chain = pair_of(plain ? plain_sum : word_of(chain));
   const __nv_bfloat162 c = __hadd2_rn(chain, __shfl_xor_sync(0xffffffffu, chain, 2)),
                        total = __hadd2_rn(c, __shfl_xor_sync(0xffffffffu, c, 1));
   const __nv_bfloat162 scores = __hmul2(total, pair_of(factor));
-  return *reinterpret_cast<const uint32_t*>(&scores);
+  return word_of(scores);
 }
 
 }  // namespace deepinfer::ops::cuda
