@@ -14,6 +14,7 @@
 #include "app/engine_flags.h"
 #include "app/options/command_options.h"
 #include "app/run/find_model.h"
+#include "app/run/printer.h"
 #include "app/terminal/result.h"
 #include "app/terminal/signals.h"
 #include "base/thread_pool.h"
@@ -69,16 +70,16 @@ Status check_addresses(ServeFlags& flags) {
 }
 
 void print_start(const ServeFlags& flags, const std::string& model, const serve::Server& server) {
-  fmt::print(stderr, "Serving {} as \"{}\":\n", model, flags.config.model_name);
+  fmt::print(stderr, "Serving {} as \"{}\":\n", without_controls(model), without_controls(flags.config.model_name));
   for (const std::string& address : server.addresses()) {
-    fmt::print(stderr, "  {}{}\n", address, flags.config.page && address.starts_with("http") ? "/" : "");
+    fmt::print(stderr, "  {}{}\n", without_controls(address), flags.config.page && address.starts_with("http") ? "/" : "");
   }
   if (flags.config.keys_file.empty()) {
     fmt::print(stderr, "No API key is needed, so the service answers to this machine only. ");
   } else {
-    const std::string& file = flags.config.keys_file;
+    const auto keys = serve::read_keys(flags.config.keys_file);
+    const std::string file = without_controls(flags.config.keys_file);
     fmt::print(stderr, "Requests need an API key of {}. ", file);
-    const auto keys = serve::read_keys(file);
     if (keys.ok() && keys.value().empty())
       fmt::print(stderr, "It has none yet: deepinfer keys add NAME --keys {}, then SIGHUP. ", file);
   }
@@ -92,7 +93,7 @@ void reload(ServeFlags& flags, CommandOptions& options, serve::Service& service)
     status = service.gate->reload();
   }
   fmt::print(stderr, "{}\n", status.ok() ? std::string("Limits, keys and log were opened again.")
-                                        : fmt::format("Nothing was changed: {}", status.message()));
+                                        : fmt::format("Nothing was changed: {}", without_controls(status.message())));
 }
 
 int serve_model(ServeFlags& flags, CommandOptions& options) {

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "app/options/command_options.h"
+#include "app/run/printer.h"
 #include "base/file.h"
 #include "base/format.h"
 #include "base/memory.h"
@@ -31,7 +32,8 @@ constexpr double kPeersWaitS = 2, kDayS = 86400;
 constexpr uint64_t kLogBytes = 64u << 20;
 constexpr double kRadosEndS = 60;
 
-void tell(const std::string& sentence) { fmt::print(stderr, "deepinfer: {}\n", sentence); }
+// A store's own words may be in it.
+void tell(const std::string& sentence) { fmt::print(stderr, "deepinfer: {}\n", without_controls(sentence)); }
 
 // Stores that are away are said and are misses until they are there: they come and go like this program.
 Status go_on_without(const std::string& url, Status status) {

@@ -3,7 +3,9 @@ import http.client
 import json
 import re
 import signal
+import socketserver
 import subprocess
+import threading
 import unittest
 
 from program import PROGRAM
@@ -167,6 +169,21 @@ class ServeTest(unittest.TestCase):
             for count, status in ((4, 503), (3, 200)):
                 response, text = server.request("POST", "/v1/completions", {**body, "prompt": ["a"] * count})
                 self.assertEqual(response.status, status, text)
+
+    def test_words_of_others_cannot_steer_the_terminal(self):
+        class Hostile(socketserver.BaseRequestHandler):
+            def handle(self):
+                while self.request.recv(65536):
+                    self.request.sendall(b"-LOADING \x1b]0;title\x07\r\n")
+
+        with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Hostile) as store:
+            store.daemon_threads = True
+            threading.Thread(target=store.serve_forever, daemon=True).start()
+            with Serving("--kv-remote", "redis://127.0.0.1:%d" % store.server_address[1]) as server:
+                self.assertIn("LOADING \u241b]0;title", server.said)
+                self.assertNotIn("\x1b", server.said)
+                self.assertNotIn("\x07", server.said)
+            store.shutdown()
 
     def test_refuses_other_machines_without_keys(self):
         done = subprocess.run([PROGRAM, "serve", "--host", "0.0.0.0"], capture_output=True, text=True, timeout=WAIT_S)
