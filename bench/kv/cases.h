@@ -66,6 +66,7 @@ class Turns {
     before_ = rate;
   }
   void value(double rate) { values_.push_back(rate); }
+  double ratio() const { return median(ratios_); }
   // `line` with its value, ceiling and goal as a ratio filled in; rates are divided by `unit`.
   void report(Line line, double unit) const {
     line.value = median(values_) / unit;

@@ -25,14 +25,15 @@ using deepinfer::ChildProcess;
 
 constexpr int kBlocks = 200;  // few enough that redis-benchmark's random writes reach all of them
 constexpr int kDepth = 32;
+constexpr int kRedisPauseUs = 300;  // Redis takes 16 to 30 us for a block, and a poll that comes later finds some more
 
-// Requests a second of redis-benchmark by command, of each the best of some numbers of clients and of requests that
-// each of them has on its way.
+// Clients of redis-benchmark, and requests that each of them has on its way.
 struct RedisLoad {
   int clients, pipelined;
 };
-constexpr std::array<RedisLoad, 3> kRedisLoads{{{8, 1}, {50, 1}, {4, 4}}};
+constexpr std::array<RedisLoad, 4> kRedisLoads{{{8, 1}, {50, 1}, {2, 4}, {4, 4}}};
 
+// Requests a second by command.
 std::map<std::string, double> redis_benchmark(int port, size_t bytes, int requests, const RedisLoad& load) {
   std::map<std::string, double> out;
   const std::string command =
@@ -153,7 +154,7 @@ void kvstore(bool quick) {
     const double stream = best_stream(record, requests);
     get.ceiling(stream);
     put.ceiling(stream);
-    if (redis_server.there) over_redis.ceiling(get_rate(redis, record.size(), requests, kDepth, block));
+    if (redis_server.there) over_redis.ceiling(get_rate(redis, record.size(), requests, kDepth, block, kRedisPauseUs));
   }
   const auto line = [](const char* name, const char* what, double goal) {
     return Line{.bench = "kv", .name = name, .unit = "MB/s", .ceiling_is = what, .goal = goal};
@@ -194,33 +195,42 @@ void redis(bool quick) {
   const int port = server.port;
   Records records;
   const std::vector<std::byte> record(records.sealed(0).begin(), records.sealed(0).end());
-  const int requests = quick ? 2000 : 8000;
+  const int requests = quick ? 2000 : 15000;
   ThreadedTier tier(std::make_unique<RedisStore>(RedisOptions{.port = port}), {});
   put_rate(tier, record, kBlocks, 32, [](int i) { return static_cast<uint64_t>(i); });
-  Turns get, put;
-  const auto block = [](int i) { return static_cast<uint64_t>(i * 617 % kBlocks); };
-  for (int turn = 0; turn <= (quick ? 1 : 5); ++turn) {
-    if (turn > 0) {
-      put.value(put_rate(tier, record, requests, kDepth, block));
-      get.value(get_rate(tier, record.size(), requests, kDepth, block));
-    }
-    std::map<std::string, double> peer;
-    for (const RedisLoad& load : kRedisLoads) {
-      for (const auto& [name, rate] : redis_benchmark(port, record.size(), requests, load))
-        peer[name] = std::max(peer[name], rate);
-    }
-    get.ceiling(peer["GET"] * static_cast<double>(record.size()));
-    put.ceiling(peer["SET"] * static_cast<double>(record.size()));
-  }
-  const auto line = [](const char* name) {
-    return Line{.bench = "kv",
-                .name = name,
-                .unit = "MB/s",
-                .ceiling_is = "redis-benchmark, the best of 8, 50, and 4 clients with 4 requests each",
-                .goal = 0.9};
+  // Beside each load; what counts is the one that does best over all turns, not each turn's luckiest.
+  struct Beside {
+    std::string load;
+    Turns get, put;
   };
-  get.report(line("redis_get"), 1e6);
-  put.report(line("redis_put"), 1e6);
+  std::vector<Beside> beside;
+  for (const RedisLoad& l : kRedisLoads) {
+    beside.push_back({.load = fmt::format("redis-benchmark with {} clients of {} requests each, the best of {}",
+                                          l.clients, l.pipelined, kRedisLoads.size())});
+  }
+  const auto block = [](int i) { return static_cast<uint64_t>(i * 617 % kBlocks); };
+  for (int turn = 0; turn <= (quick ? 1 : 6); ++turn) {
+    if (turn > 0) {
+      const double put_now = put_rate(tier, record, requests, kDepth, block, kRedisPauseUs);
+      const double get_now = get_rate(tier, record.size(), requests, kDepth, block, kRedisPauseUs);
+      for (Beside& b : beside) {
+        b.put.value(put_now);
+        b.get.value(get_now);
+      }
+    }
+    for (size_t i = 0; i < kRedisLoads.size(); ++i) {
+      std::map<std::string, double> peer = redis_benchmark(port, record.size(), requests, kRedisLoads[i]);
+      beside[i].get.ceiling(peer["GET"] * static_cast<double>(record.size()));
+      beside[i].put.ceiling(peer["SET"] * static_cast<double>(record.size()));
+    }
+  }
+  const auto report = [&](const char* name, Turns Beside::* turns) {
+    const Beside& b =
+        *std::ranges::min_element(beside, {}, [turns](const Beside& one) { return (one.*turns).ratio(); });
+    (b.*turns).report(Line{.bench = "kv", .name = name, .unit = "MB/s", .ceiling_is = b.load, .goal = 0.9}, 1e6);
+  };
+  report("redis_get", &Beside::get);
+  report("redis_put", &Beside::put);
 }
 
 }  // namespace bench::kv

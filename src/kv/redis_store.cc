@@ -19,6 +19,8 @@ constexpr size_t kNodesMax = 1024;
 constexpr double kNodeAwayS = 1, kNodeAwayMaxS = 30, kLearnS = 1;
 // Of the only node: shorter than its tier waits, which has the say.
 constexpr double kOnlyNodeAwayS = 0.5;
+// Of an answer that is no record. All slots of a cluster, each with its own nodes, are some MB.
+constexpr size_t kAnswerBytesMax = 16u << 20, kAnswerElementsMax = 1u << 20;
 
 double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -39,6 +41,29 @@ bool is_refusal_of_us(std::string_view error) {
   return error.starts_with("NOAUTH") || error.starts_with("WRONGPASS") || error.starts_with("NOPERM");
 }
 
+// hiredis makes room for as many elements as a server announces; here only while the answer's own bound (privdata)
+// allows it. The count is an int or a size_t, by version.
+template <class N>
+auto bounded(void* (*create)(const redisReadTask*, N)) {
+  static const auto of_hiredis = create;
+  return +[](const redisReadTask* task, N elements) -> void* {
+    auto& left = *static_cast<size_t*>(task->privdata);
+    if (static_cast<size_t>(elements) > left) return nullptr;
+    left -= static_cast<size_t>(elements);
+    return of_hiredis(task, elements);
+  };
+}
+
+void bound_arrays(redisReader& reader, size_t* left) {
+  static redisReplyObjectFunctions functions = [&reader] {
+    redisReplyObjectFunctions f = *reader.fn;
+    f.createArray = bounded(f.createArray);
+    return f;
+  }();
+  reader.fn = &functions;
+  reader.privdata = left;
+}
+
 uint32_t ttl_of(const PutInfo& info) { return static_cast<uint32_t>(std::clamp(info.ttl_s, 1.0, 4e9)); }
 
 void write_trailer_of(const PutInfo& info, std::span<std::byte> to) {
@@ -51,7 +76,9 @@ void write_trailer_of(const PutInfo& info, std::span<std::byte> to) {
 void RedisStore::FreeReply::operator()(redisReply* r) const { ::freeReplyObject(r); }
 
 RedisStore::~RedisStore() {
-  for (auto& [node, c] : connections_) disconnect(c);
+  for (auto& [name, node] : known_) {
+    for (Connection& c : node.lanes) disconnect(c);
+  }
 }
 
 int redis_slot(std::string_view name) {
@@ -69,20 +96,25 @@ int redis_slot(std::string_view name) {
 
 std::string RedisStore::name_of(const BlockKey& key) const { return options_.prefix + ":{" + key.hex() + "}"; }
 
+size_t RedisStore::lane_of(const std::string& name) {
+  return std::hash<std::string>{}(name) % std::tuple_size_v<decltype(Node::lanes)>;
+}
+
 // ---- connections ----------------------------------------------------------------------------------------------------
 
-Result<RedisStore::Connection*> RedisStore::connect(const std::string& node) {
-  Connection& c = connections_[node];
+Result<RedisStore::Connection*> RedisStore::connect(const std::string& node, size_t lane) {
+  Node& n = known_[node];
+  Connection& c = n.lanes[lane];
   if (c.context != nullptr && c.waiting.empty() && !c.pipe->clean()) disconnect(c);  // it said more than was asked
   if (c.context != nullptr) return &c;
-  if (now() < c.away_until) {  // not "away" where others may be there
+  if (now() < n.away_until) {  // not "away" where others may be there
     return make_error(has_others() ? Code::kIo : Code::kUnavailable, "Redis at {} is left alone for a while", node);
   }
   Status status = dial(node, c);
   if (status.ok()) status = log_in(node, c);
   if (status.ok()) return &c;
   disconnect(c);
-  leave_alone(c);
+  leave_alone(n);
   if (status.code() != Code::kFailedPrecondition && has_others())
     return Status(Code::kIo, status.message());
   return status;
@@ -100,30 +132,29 @@ Status RedisStore::dial(const std::string& node, Connection& c) {
                       c.context == nullptr ? "out of memory" : c.context->errstr);
   }
   ::redisSetTimeout(c.context, time_of(options_.command_timeout_s));
+  bound_arrays(*c.context->reader, &c.elements_left);
   c.pipe = std::make_unique<RedisPipe>(c.context->fd, options_.command_timeout_s);
   return Status();
 }
 
 Status RedisStore::log_in(const std::string& node, Connection& c) {
   if (options_.password.empty()) return Status();
-  const std::string& user = options_.user;
-  const Reply reply(static_cast<redisReply*>(
-      user.empty() ? ::redisCommand(c.context, "AUTH %b", options_.password.data(), options_.password.size())
-                   : ::redisCommand(c.context, "AUTH %b %b", user.data(), user.size(), options_.password.data(),
-                                    options_.password.size())));
+  std::vector<std::string_view> words{"AUTH", options_.password};
+  if (!options_.user.empty()) words.insert(words.begin() + 1, options_.user);
+  const Reply reply = talk(c, words);
   if (!reply) return lost(node, errno);
   if (reply->type != REDIS_REPLY_ERROR) return Status();
   return make_error(Code::kFailedPrecondition, "Redis at {} does not take the password: {}", node, text_of(*reply));
 }
 
-void RedisStore::leave_alone(Connection& c) {
-  c.away_s = !options_.cluster ? kOnlyNodeAwayS : c.away_s == 0 ? kNodeAwayS : std::min(2 * c.away_s, kNodeAwayMaxS);
-  c.away_until = now() + c.away_s;
+void RedisStore::leave_alone(Node& n) {
+  n.away_s = !options_.cluster ? kOnlyNodeAwayS : n.away_s == 0 ? kNodeAwayS : std::min(2 * n.away_s, kNodeAwayMaxS);
+  n.away_until = now() + n.away_s;
 }
 
-void RedisStore::heard(Connection& c) {
+void RedisStore::heard(Node& n, Connection& c) {
   c.answered = true;
-  c.away_s = 0;
+  n.away_s = 0;
 }
 
 void RedisStore::disconnect(Connection& c) {
@@ -142,38 +173,63 @@ Status RedisStore::lost(const std::string& node, int error) const {
                                  : std::strerror(error));
 }
 
-Status RedisStore::on_connection(const std::string& node, const std::function<bool(Connection&)>& exchange) {
-  for (Connection& c = connections_[node]; !c.waiting.empty();) next_answer(node);
+Status RedisStore::on_connection(const std::string& node, size_t lane,
+                                 const std::function<bool(Connection&)>& exchange) {
+  Node& n = known_[node];
+  while (!n.lanes[lane].waiting.empty()) next_answer(node, lane);
   // A server that was restarted has closed the connection: once more with a new one.
   for (const bool fresh : {false, true}) {
-    const bool reused = connections_[node].context != nullptr;
-    DI_ASSIGN_OR_RETURN(Connection * c, connect(node));
+    const bool reused = n.lanes[lane].context != nullptr;
+    DI_ASSIGN_OR_RETURN(Connection * c, connect(node, lane));
     errno = 0;
     if (exchange(*c)) {
-      heard(*c);
+      heard(n, *c);
       return Status();
     }
     const int error = errno;
     disconnect(*c);
-    if (is_late(error)) leave_alone(*c);
+    if (is_late(error)) leave_alone(n);
     if (is_late(error) || !reused || fresh) return lost(node, error);
   }
   return Status(Code::kInternal, "unreachable");
 }
 
-Result<RedisStore::Reply> RedisStore::ask(const std::string& node, const std::vector<std::string_view>& words) {
+RedisStore::Reply RedisStore::talk(Connection& c, const std::vector<std::string_view>& words) const {
   std::vector<const char*> data;
   std::vector<size_t> sizes;
   for (const std::string_view w : words) {
     data.push_back(w.data());
     sizes.push_back(w.size());
   }
+  redisReader& reader = *c.context->reader;
+  c.elements_left = kAnswerElementsMax;
+  const double until_s = now() + options_.command_timeout_s;
+  ::redisAppendCommandArgv(c.context, static_cast<int>(words.size()), data.data(), sizes.data());
+  for (int sent = 0; sent == 0;) {
+    if (::redisBufferWrite(c.context, &sent) != REDIS_OK) return nullptr;
+  }
+  for (size_t bytes = 0; bytes < kAnswerBytesMax;) {
+    const size_t before = reader.len;
+    if (::redisBufferRead(c.context) != REDIS_OK) {
+      if (c.context->err == REDIS_ERR_EOF) errno = 0;
+      return nullptr;
+    }
+    bytes += reader.len - before;
+    void* reply = nullptr;
+    if (::redisReaderGetReply(&reader, &reply) != REDIS_OK) break;
+    if (reply != nullptr) return Reply(static_cast<redisReply*>(reply));
+    errno = EAGAIN;
+    if (now() > until_s) return nullptr;
+  }
+  errno = EPROTO;
+  return nullptr;
+}
+
+Result<RedisStore::Reply> RedisStore::ask(const std::string& node, const std::vector<std::string_view>& words,
+                                          size_t lane) {
   Reply reply;
-  DI_RETURN_IF_ERROR(on_connection(node, [&](Connection& c) {
-    reply.reset(static_cast<redisReply*>(
-        ::redisCommandArgv(c.context, static_cast<int>(words.size()), data.data(), sizes.data())));
-    if (!reply && c.context->err == REDIS_ERR_EOF) errno = 0;
-    if (!reply && c.context->err == REDIS_ERR_PROTOCOL) errno = EPROTO;
+  DI_RETURN_IF_ERROR(on_connection(node, lane, [&](Connection& c) {
+    reply = talk(c, words);
     return reply != nullptr;
   }));
   return reply;
@@ -228,8 +284,8 @@ const std::string& RedisStore::node_of(const std::string& name) {
   const std::string& node = nodes_[slot_nodes_[static_cast<size_t>(redis_slot(name))]];
   // Any node knows who has a slot whose own is lost or not known.
   const auto there = [this](const std::string& n) {
-    const auto c = connections_.find(n);
-    return c == connections_.end() || now() >= c->second.away_until;
+    const auto at = known_.find(n);
+    return at == known_.end() || now() >= at->second.away_until;
   };
   if (there(node)) return node;
   learn_at_ = std::min(learn_at_, now() + kLearnS);
@@ -252,12 +308,12 @@ Status RedisStore::command(const std::string& name, const Exchange& exchange) {
   std::string node = node_of(name);
   bool asking = false;
   for (int i = 0; i < kRedirectionsMax; ++i) {
-    if (asking) DI_RETURN_IF_ERROR(ask(node, {"ASKING"}).status());
+    if (asking) DI_RETURN_IF_ERROR(ask(node, {"ASKING"}, lane_of(name)).status());
     DI_ASSIGN_OR_RETURN(const std::string error, exchange(node));
     if (error.empty()) return Status();
     if (!redirected(name, error)) return refused(node, error);
     node = error.substr(error.rfind(' ') + 1);
-    if (connections_.size() >= kNodesMax && !connections_.contains(node)) break;  // it names ever new ones
+    if (known_.size() >= kNodesMax && !known_.contains(node)) break;  // it names ever new ones
     asking = error.starts_with("ASK ");
   }
   return Status(Code::kIo, "Redis Cluster redirects in circles");
@@ -292,35 +348,45 @@ void RedisStore::begin(RemoteCall& call) {
   }
   o.name = name_of(call.key);
   o.node = node_of(o.name);
-  const Result<Connection*> c = connect(o.node);
+  o.lane = lane_of(o.name);
+  const Result<Connection*> c = connect(o.node, o.lane);
   if (!c.ok()) {
     call.status = c.status();
     o.state = Open::State::kEnded;
     return;
   }
   c.value()->waiting.push_back(&o);
-  if (call.kind == RemoteCall::Kind::kGet) return c.value()->pipe->ask_get(o.name);
+  if (call.kind == RemoteCall::Kind::kGet) {
+    unsent_.push_back(c.value());
+    return c.value()->pipe->ask_get(o.name);
+  }
   write_trailer_of(call.info, o.trailer);
-  if (!c.value()->pipe->ask_set(o.name, call.record, o.trailer, ttl_of(call.info))) broke(o.node, errno);
+  if (!c.value()->pipe->ask_set(o.name, call.record, o.trailer, ttl_of(call.info)))
+    broke(o.node, o.lane, errno);
 }
 
 void RedisStore::end(RemoteCall& /*the oldest*/) {
   Open& o = open_.front();
-  while (o.state == Open::State::kWaiting) next_answer(o.node);
+  for (Connection* c : unsent_) {
+    if (c->pipe) (void)c->pipe->flush();  // if it breaks, its answers say so
+  }
+  unsent_.clear();
+  while (o.state == Open::State::kWaiting) next_answer(o.node, o.lane);
   if (o.state == Open::State::kAgain) run(*o.call);
   open_.pop_front();
 }
 
-void RedisStore::next_answer(const std::string& node) {
-  Connection& c = connections_[node];
+void RedisStore::next_answer(const std::string& node, size_t lane) {
+  Node& n = known_[node];
+  Connection& c = n.lanes[lane];
   Open& o = *c.waiting.front();
   RemoteCall& call = *o.call;
   const bool get = call.kind == RemoteCall::Kind::kGet;
   errno = 0;
   const std::optional<RedisAnswer> a = get ? c.pipe->get_answer(call.into, o.trailer) : c.pipe->set_answer();
-  if (!a) return broke(o.node, errno);
+  if (!a) return broke(node, lane, errno);
   c.waiting.pop_front();
-  heard(c);
+  heard(n, c);
   o.state = Open::State::kEnded;
   if (a->kind == RedisAnswer::Kind::kError) {
     if (redirected(o.name, a->error)) o.state = Open::State::kAgain;
@@ -334,17 +400,22 @@ void RedisStore::next_answer(const std::string& node) {
   }
 }
 
-// What waited on a connection that worked before is asked again; the server may have been restarted.
-void RedisStore::broke(const std::string& node, int error) {
-  Connection& c = connections_[node];
-  const bool again = c.answered && !is_late(error);
-  for (Open* o : c.waiting) {
-    o->state = again ? Open::State::kAgain : Open::State::kEnded;
-    if (!again) o->call->status = lost(node, error);
+// What waited on a connection that worked before is asked again; the server may have been restarted. One that gave no
+// answer in time gives none on its other connection either.
+void RedisStore::broke(const std::string& node, size_t lane, int error) {
+  Node& n = known_[node];
+  for (size_t i = 0; i < n.lanes.size(); ++i) {
+    if (i != lane && !is_late(error)) continue;
+    Connection& c = n.lanes[i];
+    const bool again = c.answered && !is_late(error);
+    for (Open* o : c.waiting) {
+      o->state = again ? Open::State::kAgain : Open::State::kEnded;
+      if (!again) o->call->status = lost(node, error);
+    }
+    c.waiting.clear();
+    disconnect(c);
   }
-  c.waiting.clear();
-  disconnect(c);
-  if (is_late(error)) leave_alone(c);
+  if (is_late(error)) leave_alone(n);
 }
 
 Result<size_t> RedisStore::get(const BlockKey& key, std::span<std::byte> into, PutInfo* info) {
@@ -352,7 +423,7 @@ Result<size_t> RedisStore::get(const BlockKey& key, std::span<std::byte> into, P
   std::array<std::byte, kTrailerBytes> trailer;
   RedisAnswer answer;
   DI_RETURN_IF_ERROR(command(name, [&](const std::string& node) -> Result<std::string> {
-    DI_RETURN_IF_ERROR(on_connection(node, [&](Connection& c) {
+    DI_RETURN_IF_ERROR(on_connection(node, lane_of(name), [&](Connection& c) {
       c.pipe->ask_get(name);
       const std::optional<RedisAnswer> a = c.pipe->get_answer(into, trailer);
       if (a) answer = *a;
@@ -369,7 +440,7 @@ Status RedisStore::put(const BlockKey& key, std::span<const std::byte> record, c
   const std::string name = name_of(key);
   return command(name, [&](const std::string& node) -> Result<std::string> {
     RedisAnswer answer;
-    DI_RETURN_IF_ERROR(on_connection(node, [&](Connection& c) {
+    DI_RETURN_IF_ERROR(on_connection(node, lane_of(name), [&](Connection& c) {
       if (!c.pipe->ask_set(name, record, trailer, ttl_of(info))) return false;
       const std::optional<RedisAnswer> a = c.pipe->set_answer();
       if (a) answer = *a;
@@ -382,7 +453,7 @@ Status RedisStore::put(const BlockKey& key, std::span<const std::byte> record, c
 Status RedisStore::erase(const BlockKey& key) {
   const std::string name = name_of(key);
   return command(name, [&](const std::string& node) -> Result<std::string> {
-    DI_ASSIGN_OR_RETURN(const Reply reply, ask(node, {"DEL", name}));
+    DI_ASSIGN_OR_RETURN(const Reply reply, ask(node, {"DEL", name}, lane_of(name)));
     return reply->type == REDIS_REPLY_ERROR ? std::string(text_of(*reply)) : std::string();
   });
 }

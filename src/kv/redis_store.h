@@ -2,7 +2,9 @@
 //
 // Names are "<prefix>:{<key in hex>}"; values are the record and a trailer (kv/stored_record.h), with the time to live
 // as Redis' own expiry. Every connection and command has a time limit; a connection that failed is made anew, of a
-// cluster after a second, then two, four, up to thirty: a lost node is a miss of its records only.
+// cluster after a second, then two, four, up to thirty: a lost node is a miss of its records only. A key has one
+// of a node's connections, so that what is asked of it stays in order. Nothing that a server says is trusted: answers
+// are bounded in bytes, in elements and in time.
 // kFailedPrecondition: it wants another password, or is no cluster.
 #pragma once
 
@@ -46,8 +48,8 @@ class RedisStore : public RemoteStore {
   Status ping() override;
   std::unique_ptr<RemoteStore> clone() const override { return std::make_unique<RedisStore>(options_); }
 
-  // A node works with one core, which one connection with some commands on their way keeps busy; more threads of ours
-  // would take that core from it where both run on one machine.
+  // A node works with one core, which two connections with some commands on their way keep busy (one is written to
+  // while the node reads the other); more threads of ours would take that core from it where both run on one machine.
   int threads() const override { return options_.cluster ? 2 : 1; }
   int depth() const override { return 8; }
   void begin(RemoteCall& call) override;
@@ -59,6 +61,7 @@ class RedisStore : public RemoteStore {
     RemoteCall* call = nullptr;
     State state = State::kWaiting;
     std::string node, name;
+    size_t lane = 0;
     std::array<std::byte, kTrailerBytes> trailer;
   };
   struct Connection {
@@ -66,6 +69,10 @@ class RedisStore : public RemoteStore {
     std::unique_ptr<RedisPipe> pipe;
     std::deque<Open*> waiting;  // in the order in which they were asked
     bool answered = false;      // since it was made
+    size_t elements_left = 0;   // of arrays in the answer that is being read
+  };
+  struct Node {
+    std::array<Connection, 2> lanes;
     double away_until = 0, away_s = 0;
   };
   struct FreeReply {
@@ -74,25 +81,28 @@ class RedisStore : public RemoteStore {
   using Reply = std::unique_ptr<redisReply, FreeReply>;
 
   std::string name_of(const BlockKey& key) const;
-  Result<Connection*> connect(const std::string& node);
+  static size_t lane_of(const std::string& name);
+  Result<Connection*> connect(const std::string& node, size_t lane);
   Status dial(const std::string& node, Connection& c);
   Status log_in(const std::string& node, Connection& c);
   void disconnect(Connection& c);
-  void leave_alone(Connection& c);
+  void leave_alone(Node& n);
   bool has_others() const { return options_.cluster && nodes_.size() > 1; }
-  void heard(Connection& c);
+  void heard(Node& n, Connection& c);
   Status lost(const std::string& node, int error) const;
   // One exchange with a node once nothing else waits for it, over again with a new connection if the old one had been
   // closed. The exchange is false if the connection broke, with errno.
-  Status on_connection(const std::string& node, const std::function<bool(Connection&)>& exchange);
-  Result<Reply> ask(const std::string& node, const std::vector<std::string_view>& words);
+  Status on_connection(const std::string& node, size_t lane, const std::function<bool(Connection&)>& exchange);
+  // Nothing: the connection is of no use any more, with errno. Bounded in time, bytes and elements.
+  Reply talk(Connection& c, const std::vector<std::string_view>& words) const;
+  Result<Reply> ask(const std::string& node, const std::vector<std::string_view>& words, size_t lane = 0);
   // Follows redirections. The exchange gives the error that Redis answered, or none.
   using Exchange = std::function<Result<std::string>(const std::string& node)>;
   Status command(const std::string& name, const Exchange& exchange);
   Status purge_node(const std::string& node, uint64_t space);
 
-  void next_answer(const std::string& node);
-  void broke(const std::string& node, int error);
+  void next_answer(const std::string& node, size_t lane);
+  void broke(const std::string& node, size_t lane, int error);
   bool redirected(const std::string& name, const std::string& error);
   Status refused(const std::string& node, const std::string& error) const;
   Result<size_t> found(const RedisAnswer& answer, std::span<const std::byte> trailer, PutInfo* info) const;
@@ -103,8 +113,9 @@ class RedisStore : public RemoteStore {
   Status learn_slots();
 
   const RedisOptions options_;
-  std::map<std::string, Connection> connections_;  // by host:port
+  std::map<std::string, Node> known_;  // by host:port
   std::deque<Open> open_;
+  std::vector<Connection*> unsent_;  // they hold gets that are to leave together
   // Of a cluster. The first node is home().
   std::vector<std::string> nodes_{home()};
   std::vector<uint16_t> slot_nodes_;  // 0: not known

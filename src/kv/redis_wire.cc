@@ -125,7 +125,7 @@ bool RedisPipe::ask_set(std::string_view name, std::span<const std::byte> record
 }
 
 std::optional<RedisAnswer> RedisPipe::get_answer(std::span<std::byte> into, std::span<std::byte> trailer) {
-  if (!unsent_.empty() && !send({})) return std::nullopt;
+  if (!flush()) return std::nullopt;
   const double until_s = now() + timeout_s_;
   std::string_view line;
   if (!read_line(&line, until_s)) return std::nullopt;
@@ -152,7 +152,7 @@ std::optional<RedisAnswer> RedisPipe::get_answer(std::span<std::byte> into, std:
 }
 
 std::optional<RedisAnswer> RedisPipe::set_answer() {
-  if (!unsent_.empty() && !send({})) return std::nullopt;
+  if (!flush()) return std::nullopt;
   std::string_view line;
   if (!read_line(&line, now() + timeout_s_)) return std::nullopt;
   errno = EPROTO;

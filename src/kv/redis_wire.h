@@ -32,8 +32,9 @@ struct RedisAnswer {
 class RedisPipe {
  public:
   RedisPipe(int fd, double timeout_s) : fd_(fd), timeout_s_(timeout_s) {}
-  // A get leaves with the next set, or when an answer is waited for.
+  // A get leaves with the next set, with flush(), or when an answer is waited for.
   void ask_get(std::string_view name);
+  bool flush() { return unsent_.empty() || send({}); }
   bool ask_set(std::string_view name, std::span<const std::byte> record, std::span<const std::byte> trailer,
                uint32_t ttl_s);
   // The value's last bytes go to `trailer`. kNone also for a value that is shorter; kTooLarge: more than `into` holds,

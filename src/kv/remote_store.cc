@@ -78,8 +78,6 @@ Result<bool> read_redis_query(std::string_view query, RedisOptions* o) {
 
 // ---- a store that comes later ---------------------------------------------------------------------------------------
 
-constexpr double kOpenS = 1;
-
 double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
@@ -90,6 +88,7 @@ class LateStore : public RemoteStore {
     OpenStore open;
     std::string name;
     int threads = 0;
+    double retry_s = 0;
     std::mutex mutex;
     double next_try = 0;
     Status why{Code::kUnavailable, "the store is away"};
@@ -147,7 +146,7 @@ class LateStore : public RemoteStore {
     if (!shared_->first) {
       if (now() < shared_->next_try) return shared_->why;
       Result<std::unique_ptr<RemoteStore>> opened = shared_->open();
-      shared_->next_try = now() + kOpenS;
+      shared_->next_try = now() + shared_->retry_s;
       if (!opened.ok()) return shared_->why = Status(Code::kUnavailable, opened.status().message());
       shared_->first = std::move(opened.value());
       shared_->opened = true;
@@ -177,11 +176,12 @@ void RemoteStore::run(RemoteCall& call) {
   }
 }
 
-std::unique_ptr<RemoteStore> make_late_store(OpenStore open, std::string name, int threads) {
+std::unique_ptr<RemoteStore> make_late_store(OpenStore open, std::string name, int threads, double retry_s) {
   auto shared = std::make_shared<LateStore::Shared>();
   shared->open = std::move(open);
   shared->name = std::move(name);
   shared->threads = threads;
+  shared->retry_s = retry_s;
   return std::make_unique<LateStore>(std::move(shared));
 }
 

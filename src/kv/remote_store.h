@@ -72,10 +72,10 @@ class RemoteStore {
 // is not there. A cluster of Ceph that is away is kUnavailable or kDeadlineExceeded.
 Result<std::unique_ptr<RemoteStore>> open_remote_store(const std::string& url);
 
-// A store that could not be opened yet: until `open` succeeds every call is kUnavailable, and one call a second tries
+// A store that could not be opened yet: until `open` succeeds every call is kUnavailable, and one call in retry_s tries
 // again. `name` and `threads` are those of the store that will be there; its depth and order are known once it is.
 using OpenStore = std::function<Result<std::unique_ptr<RemoteStore>>()>;
-std::unique_ptr<RemoteStore> make_late_store(OpenStore open, std::string name, int threads);
+std::unique_ptr<RemoteStore> make_late_store(OpenStore open, std::string name, int threads, double retry_s = 1);
 
 // Threads, and calls that each of them has on their way.
 inline constexpr int kRadosThreads = 2, kRadosDepth = 16;

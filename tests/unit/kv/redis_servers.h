@@ -57,7 +57,8 @@ inline void check_store(RemoteStore& store) {
     seen = get(store, 7) == Code::kOk;
   }
   EXPECT_TRUE(seen);
-  std::this_thread::sleep_for(std::chrono::milliseconds(2100));
+  for (int i = 0; i < 6000 && get(store, 7) == Code::kOk; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
   EXPECT_EQ(get(store, 7), Code::kNotFound);
   EXPECT_TRUE(store.purge(0).ok());
   EXPECT_EQ(get(store, 0), Code::kNotFound);
@@ -67,14 +68,23 @@ inline bool have(const char* program) {
   return std::system(fmt::format("command -v {} >/dev/null", program).c_str()) == 0;
 }
 
-class RedisServers : public testing::Test {
- protected:
-  void SetUp() override {
-    dir = testing::TempDir() + "redis_" + std::to_string(::getpid());
+// What redis-cli says.
+inline std::string redis_cli(int port, const std::string& words) {
+  std::FILE* f = ::popen(fmt::format("redis-cli -p {} {} 2>/dev/null", port, words).c_str(), "r");
+  std::string out;
+  for (int c = f == nullptr ? EOF : std::fgetc(f); c != EOF; c = std::fgetc(f)) out += static_cast<char>(c);
+  if (f != nullptr) ::pclose(f);
+  return out.substr(0, out.find_last_not_of("\r\n") + 1);
+}
+
+// Servers with a folder of their own; both are gone at the end.
+class RedisHost {
+ public:
+  explicit RedisHost(const std::string& name) : dir(testing::TempDir() + name + "_" + std::to_string(::getpid())) {
     std::filesystem::remove_all(dir);
     std::filesystem::create_directories(dir);
   }
-  void TearDown() override {
+  ~RedisHost() {
     servers.clear();
     std::filesystem::remove_all(dir);
   }
@@ -93,40 +103,51 @@ class RedisServers : public testing::Test {
                                       "",             "--dir",  home};
     words.insert(words.end(), more.begin(), more.end());
     servers[port] = ChildProcess(words);
-    RedisStore store({.port = port});
     for (int i = 0; i < 6000 && servers[port].running(); ++i) {
-      const Code code = store.ping().code();
+      // A new store each time: one that found nobody leaves the port alone for a while.
+      const Code code = RedisStore({.port = port}).ping().code();
       if (code == Code::kOk || code == Code::kFailedPrecondition) return port;  // the latter wants a password
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
     }
     servers.erase(port);
     return 0;
   }
-  // Three nodes; the port of the last.
-  int start_cluster() {
-    std::string nodes;
-    int port = 0;
-    for (int i = 0; i < 3; ++i) {
-      port = start_redis({"--cluster-enabled", "yes", "--cluster-node-timeout", "60000",
-                          "--cluster-require-full-coverage", "no"});
-      nodes += fmt::format(" 127.0.0.1:{}", port);
+  // Three nodes that have met and share the slots. They say so two seconds later at the earliest: wait_for_cluster().
+  void start_cluster() {
+    constexpr int kNodes = 3, kSlots = 16384;
+    int first = 0;
+    for (int i = 0; i < kNodes; ++i) {
+      const int port = start_redis({"--cluster-enabled", "yes", "--cluster-node-timeout", "60000",
+                                    "--cluster-require-full-coverage", "no"});
+      EXPECT_EQ(redis_cli(port, fmt::format("cluster addslots $(seq {} {})", i * kSlots / kNodes,
+                                            (i + 1) * kSlots / kNodes - 1)),
+                "OK");
+      EXPECT_EQ(redis_cli(port, fmt::format("cluster set-config-epoch {}", i + 1)), "OK");
+      if (i == 0) first = port;
+      else EXPECT_EQ(redis_cli(port, fmt::format("cluster meet 127.0.0.1 {}", first)), "OK");
     }
-    EXPECT_EQ(std::system(("redis-cli --cluster create" + nodes + " --cluster-yes >/dev/null 2>&1").c_str()), 0);
-    return port;
+  }
+  // The port of one of its nodes.
+  int wait_for_cluster() {
+    for (auto& [port, server] : servers) {
+      const auto ready = [&] {
+        const std::string info = redis_cli(port, "cluster info");
+        return info.find("cluster_state:ok") != std::string::npos &&
+               info.find("cluster_slots_assigned:16384") != std::string::npos;
+      };
+      for (int i = 0; i < 6000 && !ready(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    return servers.rbegin()->first;
   }
 
-  std::string dir;
+  const std::string dir;
   std::map<int, ChildProcess> servers;
 };
 
-// What redis-cli says.
-inline std::string redis_cli(int port, const std::string& words) {
-  std::FILE* f = ::popen(fmt::format("redis-cli -p {} {} 2>/dev/null", port, words).c_str(), "r");
-  std::string out;
-  for (int c = f == nullptr ? EOF : std::fgetc(f); c != EOF; c = std::fgetc(f)) out += static_cast<char>(c);
-  if (f != nullptr) ::pclose(f);
-  return out.substr(0, out.find_last_not_of("\r\n") + 1);
-}
+class RedisServers : public testing::Test, protected RedisHost {
+ protected:
+  RedisServers() : RedisHost("redis") {}
+};
 
 // A tier whose answers are waited for.
 class WaitingTier {
@@ -134,9 +155,10 @@ class WaitingTier {
   explicit WaitingTier(Tier& tier) : tier_(tier) {}
   Status wait(Tier::Ticket ticket) {
     std::array<Tier::Completion, 8> got;
-    for (int i = 0; i < 60000 && !done_.contains(ticket); ++i) {
+    for (int i = 0; i < 600000; ++i) {
       for (size_t k = 0, n = tier_.poll(got); k < n; ++k) done_[got[k].ticket] = got[k].status;
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      if (done_.contains(ticket)) break;
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
     }
     EXPECT_TRUE(done_.contains(ticket));
     return done_[ticket];
@@ -155,10 +177,10 @@ class WaitingTier {
   // Within many tries: the machine may be busy, and a store that was away is left alone for a while.
   bool comes(const std::function<Status()>& ask) {
     Status status;
-    for (int i = 0; i < 2000; ++i) {
+    for (int i = 0; i < 8000; ++i) {
       status = ask();
       if (status.ok()) return true;
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
     ADD_FAILURE() << status.to_string();
     return false;

@@ -61,7 +61,7 @@ TEST_F(Remote, AStoreThatComesLater) {
     if (++tries < 3) return Status(Code::kDeadlineExceeded, "not yet");
     return std::unique_ptr<RemoteStore>(std::make_unique<DirectoryStore>(dir + "/later"));
   };
-  ThreadedTier tier(make_late_store(open, "later", 3), {.away_s = 0.05, .away_max_s = 0.1});
+  ThreadedTier tier(make_late_store(open, "later", 3, 0.05), {.away_s = 0.05, .away_max_s = 0.1});
   WaitingTier waiting(tier);
   EXPECT_EQ(tier.name(), "later");
   EXPECT_EQ(waiting.get(1).code(), Code::kUnavailable);
@@ -260,7 +260,7 @@ TEST(ThreadedTiers, HaveTheDepthOfAStoreThatComesLater) {
     if (!there) return Status(Code::kUnavailable, "not yet");
     return std::unique_ptr<RemoteStore>(std::make_unique<ScatteringStore>(shared));
   };
-  const std::unique_ptr<RemoteStore> store = make_late_store(open, "later", 2);
+  const std::unique_ptr<RemoteStore> store = make_late_store(open, "later", 2, 0.02);
   EXPECT_EQ(store->depth(), 1);
   EXPECT_FALSE(store->in_any_order());
   ThreadedTier tier(store->clone(), {.away_s = 0.01, .away_max_s = 0.01});
