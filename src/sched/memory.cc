@@ -177,7 +177,9 @@ bool Scheduler::Impl::admit(Sequence& s) {
     s.progress.cached_tokens = s.state.cached;
     s.progress.fetched_tokens = (s.loaded_end - s.loaded_begin) * config.block_tokens;
     stats.cached_tokens += s.state.cached;
-    queue.charge(s.flow, static_cast<double>(s.known() - s.planned));
+    const int64_t rows = s.known() - s.planned;
+    queue.charge(s.flow, static_cast<double>(std::max<int64_t>(rows - s.charged, 0)));
+    s.charged = std::max(rows, s.charged);
   }
   return true;
 }

@@ -59,6 +59,7 @@ struct Sequence {
   Phase phase = Phase::kWaiting;
   EndReason end = EndReason::kStop;
   int skips = 0;
+  int64_t charged = 0;      // rows of its prompt that its flow has paid: once, also where a step is thrown away
   bool paused = false;
 
   // Device memory.

@@ -110,6 +110,30 @@ TEST(Beside, APageThatIsNotThereThrowsTheStepAway) {
   }
 }
 
+// Else the next request of the tenant whose page got lost would wait for another one's second.
+TEST(Beside, AThrownStepIsNotChargedTwice) {
+  SchedulerConfig config = config_of();
+  config.sequences_max = config.slots = 1;
+  Beside b(config);
+  const int32_t other = b.s().add_tenant("other", 1).value();
+  b.begin();
+  for (int i = 1; i < kBlocks; ++i) b.answer(i, i + 1 < kBlocks);
+  b.throw_away();
+  ASSERT_FALSE(b.plan().empty());  // 12 rows, and then the 8 of the lost block with them: 20
+  const auto submit = [&](int32_t tenant, int first) {
+    return b.driver.submit({.prompt = prompt_of(24, first), .max_tokens = 1, .tenant = tenant, .cache = false});
+  };
+  const std::vector<int64_t> in_order = {submit(other, 1000), submit(0, 2000), submit(other, 3000)};
+  b.commit();
+  EXPECT_EQ(b.ends().size(), 1u);
+  std::vector<int64_t> served;
+  for (int i = 0; i < 20 && served.size() < in_order.size(); ++i) {
+    for (const model::StepSequence& q : b.driver.step().step.sequences) served.push_back(q.id);
+  }
+  EXPECT_EQ(served, in_order);
+  b.driver.drain();
+}
+
 TEST(Beside, LatePagesAreWaitedForWithoutAStep) {
   Beside b;
   b.begin();
