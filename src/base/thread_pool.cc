@@ -160,8 +160,9 @@ uint64_t ThreadPool::start(const Side& side) {
   if (id > kSidesMax) finish(id - kSidesMax);
   SidePlace& p = m.place_of(id);
   p.side = side;
-  p.state.store(id << 2 | SidePlace::kWaits, std::memory_order_seq_cst);
-  if (m.sleepers.load(std::memory_order_seq_cst) > 0 && !m.waking.exchange(true, std::memory_order_seq_cst)) m.wake();
+  // Not ordered with the look at the sleepers: one that misses both leaves the piece to finish().
+  p.state.store(id << 2 | SidePlace::kWaits, std::memory_order_release);
+  if (m.sleepers.load(std::memory_order_relaxed) > 0 && !m.waking.exchange(true, std::memory_order_seq_cst)) m.wake();
   return id;
 }
 

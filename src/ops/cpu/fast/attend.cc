@@ -39,10 +39,12 @@ int64_t FastBackend::gather_entries(const At& where, const RowSet& set, int row,
   const int64_t d = c_.head_dim;
   const KvSource& source = layout_.sources[layout_.source_at(c_.layers[where.layer].kv_source)];
   const int32_t* selected = at<int32_t>(Role::kSelected, row);
+  const auto of_page = static_cast<uint32_t>(source.page_entries);
   int64_t n = 0;
   for (; n < c_.index_topk && selected[n] >= 0; ++n) {
-    const std::byte* p = page(s, set, selected[n], source.page_entries) + source.entry_offset +
-                         (selected[n] % source.page_entries) * layout_.entry_bytes;
+    const uint32_t entry = static_cast<uint32_t>(selected[n]), at_page = entry / of_page;
+    const std::byte* p = page(s, set, at_page, 1) + source.entry_offset +
+                         static_cast<size_t>(entry - at_page * of_page) * layout_.entry_bytes;
     k_.entry_words(reinterpret_cast<const uint8_t*>(p), d, keys + n * d);
   }
   return n;

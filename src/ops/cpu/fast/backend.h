@@ -146,7 +146,7 @@ class FastBackend final : public Backend<float> {
                           int64_t end) const;
 
   // ---- One row of a small model (one_row.cc)
-  enum Beside { kOthers, kEntries, kOutput, kMix, kEngram, kShared, kRouted, kBesides = kRouted + 7 };
+  enum Beside { kOthers, kEntries, kKeys, kOutput, kMix, kEngram, kShared, kRouted, kBesides = kRouted + 7 };
   struct Piece {
     FastBackend* backend = nullptr;
     void (FastBackend::*run)(int64_t) = nullptr;
@@ -163,6 +163,7 @@ class FastBackend final : public Backend<float> {
   void project_beside(At at, uint32_t parts);
   void project_queries(At at, uint32_t parts);
   void project_others(int64_t);
+  void project_window(int64_t);
   bool write_global_beside(At at);
   void write_entries(int64_t after);
   // Keys of row 0: the window's end where the entries begin.
@@ -172,6 +173,7 @@ class FastBackend final : public Backend<float> {
   void attend_beside(At at);
   int64_t half_output() const { return c_.hidden_size / 2 / kBlockRows * kBlockRows; }
   void output_beside(At at);
+  void fetch_mixed() const;
   void output_groups(int64_t half);
   void output_channels(int64_t half);
   void start_engram(Rows set, int layer);
@@ -345,8 +347,8 @@ class FastBackend final : public Backend<float> {
   static constexpr int kNoSource = -2;
   int64_t window_keys_ = 0, entry_keys_ = 0;  // of row 0
   int entries_source_ = kNoSource;            // whose choice the entries are; -1: none
-  std::vector<float> beside_floats_, engram_floats_;
-  std::vector<uint16_t> beside_words_, engram_words_, beside_keys_;
+  std::vector<float> beside_floats_, window_floats_, engram_floats_;
+  std::vector<uint16_t> beside_words_, window_words_, engram_words_, beside_keys_;
   FfnTask shared_task_;
   Order shared_order_ = Order::kNatural;
   std::span<const FfnTask> routed_tasks_;

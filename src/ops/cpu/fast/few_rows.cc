@@ -26,6 +26,7 @@ void FastBackend::later(const RowStage& stage) {
 void FastBackend::run_waiting() {
   finish_beside(kOthers);
   finish_beside(kEntries);
+  finish_beside(kKeys);
   if (waiting_count_ == 0) return;
   const std::span<const RowStage> stages(waiting_.data(), static_cast<size_t>(waiting_count_));
   waiting_count_ = 0;  // the stages ask for buffers

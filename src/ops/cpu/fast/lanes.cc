@@ -28,6 +28,13 @@ Status FastBackend::keep_lanes() {
       if (m->data != nullptr && m->cols % 8 == 0) mixes.push_back(m);
     }
   }
+  // BF16 stays as it is, but on huge pages.
+  std::vector<Matrix*> words = {&w_.head, &w_.markov_head};
+  for (LayerWeights& l : w_.layers) {
+    for (Matrix* m : {&l.compressor.wkv, &l.compressor.wgate, &l.indexer.weights_proj, &l.moe.gate}) words.push_back(m);
+  }
+  std::erase_if(words, [](const Matrix* m) { return m->data == nullptr || m->format != WeightFormat::kBf16; });
+  const auto word_bytes = [](const Matrix& m) { return (static_cast<size_t>(m.rows * m.cols) * 2 + 63) / 64 * 64; };
   size_t total = 0, weights = 0;
   std::vector<size_t> begin;
   for (const Matrix* m : all) {
@@ -40,6 +47,7 @@ Status FastBackend::keep_lanes() {
   const size_t matrices = total;
   for (const Matrix* m : mixes) total += static_cast<size_t>(m->rows * m->cols) * sizeof(float);
   small_ = weights + (total - matrices) <= kBytesMax;
+  for (const Matrix* m : words) total += word_bytes(*m);
   if (!small_ || total == 0) return {};
   DI_ASSIGN_OR_RETURN(lanes_, HugeMemory::allocate(total));
   auto* to = reinterpret_cast<float*>(lanes_.as<std::byte>() + matrices);
@@ -49,6 +57,12 @@ Status FastBackend::keep_lanes() {
     for (int64_t k = 0; k < m->cols; k += 8) {
       for (int64_t r = 0; r < m->rows; ++r, to += 8) std::copy_n(from + r * m->cols + k, 8, to);
     }
+  }
+  auto* copy = reinterpret_cast<std::byte*>(to);
+  for (Matrix* m : words) {
+    std::copy_n(m->data, static_cast<size_t>(m->rows * m->cols) * 2, copy);
+    m->data = copy;
+    copy += word_bytes(*m);
   }
   if (k_.fill_lanes == nullptr) return {};
   auto fill = [&](int64_t first, int64_t last) {

@@ -21,6 +21,8 @@ bool FastBackend::reserve_beside() {
   try {
     beside_floats_.resize(static_cast<size_t>(d + c_.index_head_dim));
     beside_words_.resize(static_cast<size_t>(packed_columns(std::max(c_.hidden_size, d))));
+    window_floats_.resize(static_cast<size_t>(d));
+    window_words_.resize(static_cast<size_t>(packed_columns(c_.hidden_size)));
     engram_floats_.resize(static_cast<size_t>(c_.engram_width()));
     engram_words_.resize(static_cast<size_t>(packed_columns(c_.engram_width())));
     beside_keys_.resize(static_cast<size_t>((window_places() + c_.index_topk) * d));
@@ -66,9 +68,11 @@ void FastBackend::mix_one(int64_t) {
 // ---- Attention --------------------------------------------------------------------------------------------------
 
 void FastBackend::project_beside(At where, uint32_t parts) {
-  if ((parts & kProjectQueries) == 0) return project_rows({.at = where, .parts = parts}, 0, 1);
+  if ((parts & (kProjectQueries | kProjectWindow)) != (kProjectQueries | kProjectWindow))
+    return project_rows({.at = where, .parts = parts}, 0, 1);
   others_ = {.at = where, .parts = parts};
-  start_beside(kOthers, &FastBackend::project_others);
+  if (parts & (kProjectIndexQueries | kProjectCompressor)) start_beside(kOthers, &FastBackend::project_others);
+  if ((parts & kProjectCompressor) == 0) start_beside(kKeys, &FastBackend::project_window);  // else behind the entries
   if ((parts & kProjectIndexQueries) == 0) start_mix();  // else behind the scores
   project_queries(where, parts);
 }
@@ -89,34 +93,39 @@ void FastBackend::project_queries(At where, uint32_t parts) {
   finish_high(where, parts, 0, 1);
 }
 
-// What of a projection is not queries, and the keys that are known by then.
+// What indexer and compressor want but queries.
 void FastBackend::project_others(int64_t) {
   const At where = others_.at;
   const uint32_t parts = others_.parts;
   const LayerWeights& w = w_.layers[where.layer];
-  const Matrix& window = w.attention.wkv;
   const int64_t D = c_.hidden_size, d = c_.head_dim;
-  const float* x = at<float>(Role::kSublayerIn);
-  float *kv = beside_floats_.data(), *compressed = at<float>(Role::kCompressorRows);
+  float* compressed = at<float>(Role::kCompressorRows);
   const PackedRows p{beside_words_.data(), packed_columns(D), 1};
-  const auto pack_x = [&](Order order) { k_.pack(x, D, order, order != Order::kNatural, p.row(0), p.step(0)); };
-  if (parts & (kProjectIndexQueries | kProjectCompressor)) pack_x(Order::kNatural);
+  k_.pack(at<float>(Role::kSublayerIn), D, Order::kNatural, false, p.row(0), p.step(0));
   if (parts & kProjectIndexQueries)
     multiply_area(w.indexer.weights_proj, p, at<float>(Role::kIndexWeights), c_.index_n_heads, nullptr);
   if (parts & kProjectCompressor) {
     const bool gated = ratio_of(where.layer) != 1;
     if (gated) multiply_area(w.compressor.wgate, p, compressed, 2 * d, &w.compressor.wkv, false);
-    multiply_area(w.compressor.wkv, p, compressed + (gated ? d : 0), 2 * d, &window, !gated);
+    multiply_area(w.compressor.wkv, p, compressed + (gated ? d : 0), 2 * d, nullptr, !gated);
   }
-  if (parts & kProjectWindow) {
-    pack_x(order_of(window.format));
-    multiply_area(window, p, kv, d, nullptr);
-    finish_low(where, kProjectWindow, kv, 0, 1);
-  }
+}
+
+// The row's own record, and the keys that are known by now.
+void FastBackend::project_window(int64_t) {
+  const At where = others_.at;
+  const Matrix& w = w_.layers[where.layer].attention.wkv;
+  const int64_t D = c_.hidden_size, d = c_.head_dim;
+  const Order order = order_of(w.format);
+  float* kv = window_floats_.data();
+  const PackedRows p{window_words_.data(), packed_columns(D), 1};
+  k_.pack(at<float>(Role::kSublayerIn), D, order, order != Order::kNatural, p.row(0), p.step(0));
+  multiply_area(w, p, kv, d, nullptr);
+  finish_low(where, kProjectWindow, kv, 0, 1);
   const RowSet& set = set_of(where.rows);
   const auto [begin, end] = window_of(where, set, 0);
   window_keys_ = gather_window(where, set, 0, entry_words() - (end - begin) * d);  // right before the entries
-  if ((parts & kProjectIndexQueries) == 0) gather_entries_beside(where);
+  if ((others_.parts & kProjectIndexQueries) == 0) gather_entries_beside(where);
 }
 
 // Layers that share a source and its choice share the words.
@@ -130,6 +139,7 @@ void FastBackend::gather_entries_beside(At where) {
 bool FastBackend::write_global_beside(At where) {
   if (beside_[kOthers].id == 0 || others_.at.layer != where.layer || others_.at.rows != where.rows) return false;
   start_beside(kEntries, &FastBackend::write_entries, static_cast<int64_t>(beside_[kOthers].id));
+  start_beside(kKeys, &FastBackend::project_window);
   return true;
 }
 
@@ -170,10 +180,17 @@ void FastBackend::output_beside(At where) {
   start_beside(kOutput, &FastBackend::output_groups, 1);
   output_groups(0);
   finish_beside(kOutput);
+  fetch_mixed();
   pack_area(kSecond, 0, w.wo_b, z, groups * rank, 1, order_of(w.wo_b.format) != Order::kNatural);
   start_beside(kOutput, &FastBackend::output_channels, 1);
   output_channels(0);
   finish_beside(kOutput);
+}
+
+// What the other thread has mixed is wanted next.
+void FastBackend::fetch_mixed() const {
+  __builtin_prefetch(at<float>(Role::kPost));
+  __builtin_prefetch(at<float>(Role::kComb));
 }
 
 void FastBackend::output_groups(int64_t half) {
@@ -270,7 +287,10 @@ void FastBackend::run_experts_beside(std::span<const FfnTask> tasks, const Exper
   const auto n = static_cast<int>(tasks.size());
   for (int t = 0; t + 1 < n; ++t) start_beside(static_cast<Beside>(kRouted + t), &FastBackend::run_routed, t);
   run_routed(n - 1);
-  for (int t = n - 2; t >= 0; --t) finish_beside(kRouted + t);
+  for (int t = n - 2; t >= 0; --t) {
+    fetch_mixed();
+    finish_beside(kRouted + t);
+  }
 }
 
 }  // namespace deepinfer::ops::cpu::fast

@@ -162,6 +162,8 @@ void fq4i_row(float* query, int64_t groups) {
 
 void query_codes_row(const float* query, int64_t groups, int8_t* codes, float* factors, int32_t* twelve) {
   static_assert(kIndexGroup == 32);
+  const __m128i split = _mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15), zero = _mm_setzero_si128(),
+                turned = _mm_set1_epi8(static_cast<char>(0x80));
   for (int64_t g = 0; g < groups; ++g) {
     const F16 a = F16::load(query + g * kIndexGroup), b = F16::load(query + g * kIndexGroup + 16);
     const uint32_t code = index_scale(a, b);
@@ -169,12 +171,16 @@ void query_codes_row(const float* query, int64_t groups, int8_t* codes, float* f
     int8_t whole[kIndexGroup];
     store_bytes(twice_e2m1(a * inverse), whole);
     store_bytes(twice_e2m1(b * inverse), whole + 16);
-    int32_t sum = 0;
-    for (int64_t i = 0; i < kIndexGroup / 2; ++i) {
-      codes[g * kIndexGroup + i] = whole[2 * i];
-      codes[g * kIndexGroup + kIndexGroup / 2 + i] = whole[2 * i + 1];
-      sum += whole[2 * i] + whole[2 * i + 1];
-    }
+    const __m128i first = _mm_loadu_si128(reinterpret_cast<const __m128i*>(whole)),
+                  second = _mm_loadu_si128(reinterpret_cast<const __m128i*>(whole + 16)),
+                  low = _mm_shuffle_epi8(first, split), high = _mm_shuffle_epi8(second, split);
+    auto* to = reinterpret_cast<__m128i*>(codes + g * kIndexGroup);
+    _mm_storeu_si128(to, _mm_unpacklo_epi64(low, high));
+    _mm_storeu_si128(to + 1, _mm_unpackhi_epi64(low, high));
+    // Sums of bytes are of unsigned ones: each is 128 too large.
+    const __m128i sums = _mm_add_epi64(_mm_sad_epu8(_mm_xor_si128(first, turned), zero),
+                                       _mm_sad_epu8(_mm_xor_si128(second, turned), zero));
+    const int sum = _mm_cvtsi128_si32(sums) + _mm_extract_epi16(sums, 4) - 128 * static_cast<int>(kIndexGroup);
     factors[g] = power_of_two(code);
     twelve[g] = 12 * sum;
   }

@@ -194,7 +194,12 @@ void FastBackend::score_group(const RowSet& set, const KvSource& source, int rat
 }
 
 void FastBackend::select(At where) {
-  run_waiting();
+  if (alone(where.rows)) {  // the keys of the window may wait
+    finish_beside(kOthers);
+    finish_beside(kEntries);
+  } else {
+    run_waiting();
+  }
   entries_source_ = kNoSource;
   const RowSet& set = set_of(where.rows);
   const checkpoint::LayerInfo& layer = c_.layers[where.layer];
