@@ -17,6 +17,7 @@ namespace {
 // In flight: enough for a fast disk while this thread waits some milliseconds for a core.
 constexpr size_t kBytesFlying = 32 << 20;
 constexpr size_t kBytesAhead = 16 << 20;  // a needed piece waits behind these, which are mostly needed soon themselves
+constexpr size_t kBytesLikely = 4 << 20;  // and behind these, which often are
 constexpr size_t kBytesSpare = 2 << 20;   // and behind these, which are mostly not
 
 }  // namespace
@@ -118,7 +119,7 @@ void DirectReader::start_some() {
   if (stop_) return;
   const auto flying = [this] { return flying_.size() - free_.size(); };
   const int ahead_max = std::max(1, depth_ * 3 / 4);
-  constexpr std::array<size_t, 3> kBytesMost = {kBytesFlying, kBytesAhead, kBytesSpare};
+  constexpr std::array<size_t, 4> kBytesMost = {kBytesFlying, kBytesAhead, kBytesLikely, kBytesSpare};
   while (!free_.empty()) {
     const auto from =
         std::find_if(queues_.begin(), queues_.end(), [](const std::deque<Job>& q) { return !q.empty(); });

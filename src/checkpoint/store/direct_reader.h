@@ -7,9 +7,9 @@
 // Pieces begin and end at multiples of kIoAlignment, in the file and in memory; the last one of a file may reach beyond
 // its end, `least` says how many bytes must come. Each piece ends with one call of its listener, on the reader's
 // thread, which holds no lock then: kIo with the system's reason, kDataLoss where the file is shorter than it was.
-// Needed pieces go before wanted ones and those before spare ones. As many pieces are in flight as keep a disk busy: 64
-// small ones, of large ones 32 MiB, of wanted ones 16 MiB, of spare ones 2 MiB, so that a needed one does not wait long
-// behind them.
+// Needed pieces go before wanted ones, those before likely and those before spare ones. As many pieces are in flight as
+// keep a disk busy: 64 small ones, of large ones 32 MiB, of wanted ones 16 MiB, of likely ones 4 MiB, of spare ones
+// 2 MiB, so that a needed one does not wait long behind them.
 // Files are opened with O_DIRECT; where a file system lacks it they are read normally and dropped from the page cache.
 // read(), promote(), cancel() and add_file() may be called by any thread, also from a listener. Destroying it ends what
 // is in flight and forgets what is queued, without calls.
@@ -34,7 +34,7 @@ namespace deepinfer::checkpoint {
 
 class DirectReader {
  public:
-  enum class Class : uint8_t { kNeeded, kWanted, kSpare };
+  enum class Class : uint8_t { kNeeded, kWanted, kLikely, kSpare };
   struct Piece {
     int file = 0;
     uint64_t offset = 0;
@@ -89,7 +89,7 @@ class DirectReader {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<File> files_;
-  std::array<std::deque<Job>, 3> queues_;  // by Class
+  std::array<std::deque<Job>, 4> queues_;  // by Class
   uint64_t bytes_read_ = 0;
   bool stop_ = false;
   // The thread's own.

@@ -19,7 +19,7 @@ constexpr uint64_t kGapBytes = kIoAlignment;  // read along between two parts ra
 constexpr int kWorking = 8;  // experts of a layer that are read or run at a time, whatever they displace
 constexpr int kLayersAhead = 2;
 constexpr size_t kExpectedChoices = 64;  // of a layer; a step that chose more was no decode step
-constexpr int64_t kJudgedReads = 64;
+constexpr int64_t kJudgedReads = 24;
 constexpr uint64_t kPauseSteps = 256;
 constexpr int kWarmReads = 4;  // experts at a time
 
@@ -302,9 +302,11 @@ bool ExpertCache::kept_for_guess(const Slot& s) const {
 }
 
 void ExpertCache::read_ahead(int layer, std::span<const int32_t> experts, size_t sure, Guess guess) {
+  using Class = DirectReader::Class;
   const size_t most = std::max<size_t>(1, slots_.size() / 4);
+  const Class rest = guess == Guess::kRouter ? Class::kLikely : Class::kSpare;
   for (size_t i = 0; i < experts.size(); ++i) {
-    const auto priority = i < sure ? DirectReader::Class::kWanted : DirectReader::Class::kSpare;
+    const Class priority = i < sure ? Class::kWanted : rest;
     const int32_t number = begin_[layer] + experts[i];
     if (slot_of_[number] >= 0) {
       if (slots_[slot_of_[number]].state == State::kReading)

@@ -9,13 +9,14 @@
 // is frequency, H short recency); counts outlive the expert's stay. What a step needs is always read, into the slot of
 // the lowest count; what is only expected is read if its count is above that of the one it would displace.
 // What is expected: what expect() names for a layer ahead (a backend may guess by the layer's router), and, when a
-// layer begins, the choices of the step before for the layers behind it; both while the disk has nothing better to do.
+// layer begins, the choices of the step before for the layers behind it; both while the disk has nothing better to do,
+// the latter last.
 // A guess that turns out wrong (by a later expect() or when its layer begins) is read no further. Either way of
 // guessing stops for a while where fewer than a quarter of its reads were used. A step may need more experts than there
 // are slots: they are read as slots become free.
 //
-// One thread calls begin(), next(), waits(), outstanding(), expect(), take_error(); stats() any. begin() ends what next() has
-// not finished. The reader has to be destroyed first.
+// One thread calls begin(), next(), waits(), outstanding(), expect(), take_error(); stats() any. begin() ends what
+// next() has not finished. The reader has to be destroyed first.
 #pragma once
 
 #include <array>

@@ -12,6 +12,7 @@
 #include <array>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -145,6 +146,8 @@ class Backend : public Ops {
   }
   void collapse_and_norm(int row, const T* pre, const float* norm_weight, float* collapsed, float* out) const;
   void mix_finish(double* m, const HyperWeights& w, T* pre, T* post, T* comb) const;
+  void hash_engram(Rows set);
+  void ask_engram();
   void gather_engram(Rows set, int layer, float* e);
   void gather_engram_rows(int layer, int64_t begin, int64_t end, float* e) const;
   void embed_rows(const RowSet& set, const Matrix& read, bool in_order, int64_t begin, int64_t end);
@@ -223,6 +226,7 @@ class Backend : public Ops {
   std::vector<int32_t> needed_experts_;
   int experts_layer_ = -1;  // whose experts are still to be run
   std::vector<int32_t> engram_ids_;
+  std::optional<Rows> engram_unasked_;  // whose table rows are still to be asked for
   std::vector<int32_t> complete_rows_;  // of write_global
   // Vectors used in many stages, as numbers.
   struct LayerVectors {

@@ -41,9 +41,17 @@ void Backend<T>::embed_rows(const RowSet& set, const Matrix& read, bool in_order
 
 template <class T>
 void Backend<T>::engram_lookup(Rows which) {
+  if (c_.engram.empty()) return;
+  hash_engram(which);
+  engram_unasked_ = which;
+  ask_engram();
+}
+
+// Which table rows the set needs.
+template <class T>
+void Backend<T>::hash_engram(Rows which) {
   const RowSet& set = set_of(which);
   const int64_t ngram = c_.engram_max_ngram_size, heads = c_.engram_n_heads, columns = c_.engram_columns();
-  if (c_.engram.empty()) return;
   const int64_t pad = w_.token_classes[c_.engram_pad_token_id];
   for (int i = 0; i < set.rows; ++i) {
     const SequenceRows& s = set.of(i);
@@ -69,6 +77,15 @@ void Backend<T>::engram_lookup(Rows which) {
       }
     }
   }
+}
+
+// Has them read, where a table is on the SSD and that was not done yet.
+template <class T>
+void Backend<T>::ask_engram() {
+  if (!engram_unasked_) return;
+  const RowSet& set = set_of(*engram_unasked_);
+  engram_unasked_.reset();
+  const int64_t columns = c_.engram_columns();
   for (size_t e = 0; w_.store != nullptr && e < c_.engram.size(); ++e) {
     if (w_.store->engram_table(e) < 0) continue;
     engram_ids_.clear();
@@ -83,6 +100,7 @@ void Backend<T>::engram_lookup(Rows which) {
 // Table rows of every row's n-grams side by side: e [rows, engram_width].
 template <class T>
 void Backend<T>::gather_engram(Rows which, int layer, float* e) {
+  ask_engram();
   auto gather = [&](int64_t begin, int64_t end) {
     gather_engram_rows(layer, begin, end, e + begin * c_.engram_width());
   };
