@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <ctime>
 #include <map>
+#include <optional>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
@@ -15,6 +16,8 @@
 #include "app/run/find_model.h"
 #include "app/terminal/result.h"
 #include "base/format.h"
+#include "checkpoint/config.h"
+#include "engine/engine.h"
 #include "kv/peer_tier.h"
 #include "kv/prompt_log.h"
 #include "kv/remote_store.h"
@@ -161,8 +164,16 @@ int verify(const CacheFlags& flags) {
 
 struct ExplainFlags {
   std::string request, log, model;
-  int keep = 140;
+  std::optional<int> keep;
 };
+
+// What serve uses for the model if it is not told otherwise.
+int keep_of(const std::string& model) {
+  const Result<std::string> dir = find_model(model);
+  const auto config = dir.ok() ? checkpoint::ModelConfig::load(dir.value()) : Result<checkpoint::ModelConfig>(dir.status());
+  const int64_t window = config.ok() ? config->sliding_window : checkpoint::ModelConfig().sliding_window;
+  return static_cast<int>(window) + engine::EngineOptions().keep_extra;
+}
 
 int explain(const ExplainFlags& flags) {
   const Result<std::vector<kv::LoggedPrompt>> prompts = kv::PromptLog::read(flags.log);
@@ -184,8 +195,8 @@ int explain(const ExplainFlags& flags) {
   if (file.ok()) {
     if (Result<text::Tokenizer> loaded = text::Tokenizer::load(file.value()); loaded.ok()) tokenizer = loaded.value();
   }
-  const std::string text =
-      explain_prompt(prompts.value(), at, {.keep = flags.keep}, tokenizer ? &*tokenizer : nullptr);
+  const int keep = flags.keep ? *flags.keep : keep_of(flags.model);
+  const std::string text = explain_prompt(prompts.value(), at, {.keep = keep}, tokenizer ? &*tokenizer : nullptr);
   return print_result(text);
 }
 
@@ -216,9 +227,9 @@ void add_explain(CLI::App& app, Run* run) {
   CLI::App* sub = app.add_subcommand("explain", "Say why a prompt was not served from the cache");
   sub->add_option("REQUEST", flags->request, "Its number in the log, or \"last\"")->default_val("last");
   sub->add_option("--log", flags->log, "The file of --kv-log of the service")->required();
-  sub->add_option("--model", flags->model, "Model whose tokenizer turns tokens into text (default: the bundled one)");
-  sub->add_option("--keep", flags->keep, "Prompt rows at the end that always run: the model's window and 12")
-      ->default_val(140)
+  sub->add_option("--model", flags->model,
+                  "Model of the service, whose tokenizer turns tokens into text (default: the bundled one)");
+  sub->add_option("--keep", flags->keep, "Prompt rows at the end that always run (default: the model's window and 12)")
       ->check(CLI::Range(0, 1 << 20));
   sub->callback([flags, run] { *run = [flags] { return explain(*flags); }; });
 }

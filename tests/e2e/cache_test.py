@@ -4,6 +4,8 @@ files."""
 import json
 import os
 import pathlib
+import re
+import shutil
 import subprocess
 import tempfile
 import unittest
@@ -117,6 +119,30 @@ class CacheTest(unittest.TestCase):
         self.assertIn("request 1: Today is 29 November.", text)
         self.assertIn("request 2: Today is 30 November.", text)
         self.assertIn("Likely cause: a line in the system prompt or first message that changes", text)
+        # As many rows run as the service's model wants, which --model names.
+        wide = os.path.join(self.home.name, "wide")
+        shutil.copytree("models/tiny", wide)
+        config = json.loads(pathlib.Path(wide, "config.json").read_text())
+        usable = []
+        window = config["text_config"]["sliding_window"]
+        for more in (0, 256):
+            config["text_config"]["sliding_window"] = window + more
+            pathlib.Path(wide, "config.json").write_text(json.dumps(config))
+            told = self.run_program("cache", "explain", "--log", log, "--model", wide)
+            usable.append(int(re.search(r"at most (\d+) could be", told)[1]))
+        self.assertEqual(usable[0] - usable[1], 256)
+        self.assertIn(f"at most {usable[0]} could be", text)
+        keep = str(window + 256 + 12)
+        self.assertIn(f"at most {usable[1]} could be",
+                      self.run_program("cache", "explain", "--log", log, "--keep", keep))
+        # No less than what came, though the last rows run all the same.
+        with open(self.input, "w") as file:
+            for _ in range(2):
+                file.write(json.dumps({"token_ids": list(range(20, 453)), "max_tokens": 2}) + "\n")
+        self.run_program("generate", self.input, "-o", os.path.join(self.home.name, "ids.jsonl"), "--sequences", "1",
+                         "--quiet", "--kv-log", log)
+        self.assertIn("433 prompt tokens, 384 from the cache; at most 384 could be",
+                      self.run_program("cache", "explain", "--log", log))
         self.assertIn("has no request 9", self.run_program("cache", "explain", "9", "--log", log, code=2))
         self.run_program("cache", "explain", "--log", "/nowhere", code=2)
 

@@ -83,7 +83,8 @@ std::string explain_prompt(std::span<const LoggedPrompt> prompts, size_t at, con
       fmt::format("Request {} of {:%Y-%m-%d %H:%M:%S} UTC ({}, tenant {}): {} prompt tokens, {} from the cache",
                   p.number, fmt::gmtime(static_cast<std::time_t>(p.unix_time)), kv::traffic_name(p.traffic), p.tenant,
                   p.tokens.size(), p.cached);
-  text += fmt::format("; at most {} could be.\n", e.usable);
+  // A block of rows that run anyway counts where it is still in memory, but nobody loads one.
+  text += fmt::format("; at most {} could be.\n", std::max(e.usable, p.cached));
   switch (e.why) {
     case MissReason::kNone: return text + "Nothing missed: all that can be served from the cache was.\n";
     case MissReason::kShort: return text + "It is too short: the last rows of a prompt always run.\n";
