@@ -116,11 +116,11 @@ void RedisPipe::ask_get(std::string_view name) {
 
 bool RedisPipe::ask_set(std::string_view name, std::span<const std::byte> record, std::span<const std::byte> trailer,
                         uint32_t ttl_s) {
+  // The value comes last: Redis answers as soon as it has it, without a read more for what is behind.
   const std::string seconds = std::to_string(ttl_s);
-  const std::string before = fmt::format("*5\r\n$3\r\nSET\r\n${}\r\n{}\r\n${}\r\n", name.size(), name,
-                                         record.size() + trailer.size());
-  const std::string behind = fmt::format("\r\n$2\r\nEX\r\n${}\r\n{}\r\n", seconds.size(), seconds);
-  std::array<iovec, 4> parts{part(before), part(record), part(trailer), part(behind)};
+  const std::string before = fmt::format("*4\r\n$5\r\nSETEX\r\n${}\r\n{}\r\n${}\r\n{}\r\n${}\r\n", name.size(), name,
+                                         seconds.size(), seconds, record.size() + trailer.size());
+  std::array<iovec, 4> parts{part(before), part(record), part(trailer), part(std::string_view("\r\n"))};
   return send(parts);
 }
 
