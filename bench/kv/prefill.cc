@@ -1,5 +1,5 @@
 // A prompt of which 96% are cached beside the same work cold, on a random checkpoint: from the device, from host memory
-// and from an SSD after a restart. Rows that are computed must be those of design.md 6, or the program fails.
+// and from an SSD after a restart, without and with --snapshot-ssd. Rows that are computed must be those of design.md 6, or the program fails.
 #include <time.h>
 #include <unistd.h>
 
@@ -75,12 +75,14 @@ class FirstStep : public engine::StepObserver {
 class Machine {
  public:
   // Device memory for one prompt of `tokens` and a little more.
-  Machine(std::shared_ptr<const checkpoint::Checkpoint> c, int tokens, std::shared_ptr<Tier> tier) {
+  Machine(std::shared_ptr<const checkpoint::Checkpoint> c, int tokens, std::shared_ptr<Tier> tier,
+          bool tier_snapshots = false) {
     const engine::ModelExecutorOptions sizes{
         .context_max = tokens + kBlock, .sequences_max = 1, .blocks = tokens / kBlock + 4};
     auto executor = must(engine::ModelExecutor::create(c, ops::make_cpu_ops(deepinfer::available_cores()), sizes));
     engine::EngineOptions o;
     o.tier = std::move(tier);
+    o.tier_snapshots = tier_snapshots;
     o.host_bytes_max = 2ull << 30;
     o.tier_wait_s = 60;
     o.tier_flush_s = 60;
@@ -182,13 +184,25 @@ void missing_prompts(Machine& bare, Machine& tiered, const Shape& shape, const s
 
 void prompts(const std::shared_ptr<const checkpoint::Checkpoint>& c, const Shape& shape, const std::string& name,
              int turns, double goal, double ssd_goal) {
-  std::vector<double> cold, device, host, disk, waited;
+  std::vector<double> cold, device, host, disk, disk_snapshots, waited;
   const Folder folder("prefill");
-  const auto open_ssd = [&](int turn) {
-    return std::shared_ptr<Tier>(
-        must(SsdTier::open(folder.path() + "/" + std::to_string(turn), {.bytes_max = 4ull << 30})));
-  };
   const auto stack = [](std::shared_ptr<Tier> t) { return std::make_shared<TierStack>(std::vector{std::move(t)}); };
+  const auto open_ssd = [&](int turn, bool snapshots) {
+    const std::string dir = fmt::format("{}/{}{}", folder.path(), turn, snapshots ? "s" : "");
+    return stack(must(SsdTier::open(dir, {.bytes_max = 4ull << 30})));
+  };
+  // After a restart between the two prompts.
+  const auto from_ssd = [&](int turn, const std::vector<int32_t>& first, const std::vector<int32_t>& text,
+                            bool snapshots) {
+    { Machine(c, shape.tokens, open_ssd(turn, snapshots), snapshots).run(first); }
+    ::sync();  // a restart takes long enough for the device to be done with the writes before it
+    Machine restarted(c, shape.tokens, open_ssd(turn, snapshots), snapshots);
+    restarted.run(random_tokens(1024, 99), false);  // what only a new process pays
+    const Answer a = restarted.run(text);
+    check_rows(shape, a, snapshots);
+    if (!snapshots) waited.push_back(a.waited_s);
+    return a.first_token_s;
+  };
   Machine bare(c, shape.tokens, nullptr);
   Machine tiered(c, shape.tokens, stack(std::make_shared<HostTier>(HostTierOptions{.bytes_max = 4ull << 30})));
   for (int turn = 0; turn < turns; ++turn) {
@@ -208,18 +222,13 @@ void prompts(const std::shared_ptr<const checkpoint::Checkpoint>& c, const Shape
     check_rows(shape, a, true);
     host.push_back(a.first_token_s);
 
-    { Machine(c, shape.tokens, stack(open_ssd(turn))).run(first); }
-    ::sync();  // a restart takes long enough for the device to be done with the writes before it
-    Machine restarted(c, shape.tokens, stack(open_ssd(turn)));
-    restarted.run(random_tokens(1024, 99), false);  // what only a new process pays
-    a = restarted.run(text);
-    check_rows(shape, a, false);
-    disk.push_back(a.first_token_s);
-    waited.push_back(a.waited_s);
+    disk.push_back(from_ssd(turn, first, text, false));
+    disk_snapshots.push_back(from_ssd(turn, first, text, true));
   }
   report_gain("prefill_" + name + "_from_device", shape, cold, device, true, goal);
   report_gain("prefill_" + name + "_from_host", shape, cold, host, true, goal);
   report_gain("prefill_" + name + "_from_ssd", shape, cold, disk, false, ssd_goal);
+  report_gain("prefill_" + name + "_from_ssd_snapshots", shape, cold, disk_snapshots, true, ssd_goal);
   report({.bench = "kv",
           .name = "prefill_" + name + "_ssd_wait",
           .value = median(waited) * 1e3,
@@ -236,10 +245,8 @@ void prefill(const std::string& name, int tokens, int turns, double goal, double
   const engine::ExecutorInfo info = Machine(c, kBlock, nullptr).engine().info();
   const int window = info.window, layers = info.encoder_layers;
   const int blocks = (tokens * 96 / 100 + kBlock - 1) / kBlock;  // at least 96%, in whole blocks
-  const Shape shape{.tokens = tokens,
-                    .cached = blocks * kBlock,
-                    .keep = window + 12,
-                    .replay = window + (layers - 1) * (window - 1)};
+  const Shape shape{
+      .tokens = tokens, .cached = blocks * kBlock, .keep = window + 12, .replay = window + (layers - 1) * (window - 1)};
   prompts(c, shape, name, turns, goal, ssd_goal);
 }
 

@@ -114,6 +114,7 @@ void bind_kv(CommandOptions& options, KvFlags* flags) {
   options.bind("kv-host-mb", &flags->host_mb);
   options.bind("kv-ssd", &flags->ssd);
   options.bind("kv-ssd-gb", &flags->ssd_gb);
+  options.bind("snapshot-ssd", &flags->snapshots);
   options.bind("kv-remote", &flags->remote);
   options.bind("kv-tenant-gb", &flags->tenant_gb);
   options.bind("kv-key-file", &flags->key_file);
@@ -155,6 +156,7 @@ Status add_kv_tiers(const KvFlags& flags, engine::EngineOptions* options) {
   if (levels.empty()) return Status();
   options->tier = std::make_shared<kv::TierStack>(std::move(levels), kv::TierStackOptions{.on_trouble = &tell});
   options->tier_wait_s = flags.wait_s;
+  options->tier_snapshots = flags.snapshots;
   return Status();
 }
 

@@ -25,6 +25,7 @@ class CommandOptions;
 
 struct KvFlags {
   int64_t host_mb = 0;
+  bool snapshots = false;
   std::string ssd, token_file, log, key_file;
   double ssd_gb = 0, tenant_gb = 0, wait_s = 0, chat_days = 7, agent_days = 3;
   std::vector<std::string> remote;

@@ -106,6 +106,8 @@ struct EngineOptions {
   // thread calls it. Finished blocks are written there, and prompts look there for what the device does not hold; a
   // tier that is slow, full, damaged or away costs time, never an answer (sched/tiers.h).
   std::shared_ptr<kv::Tier> tier;
+  // Snapshots of the encoder windows go there too, so that what comes from a tier needs no replay (design.md 6).
+  bool tier_snapshots = false;
   double tier_wait_s = 2;     // a request waits no longer for its pages
   double tier_timeout_s = 5;  // a single page is given up
   double tier_beside_s = 0.05;  // a step that began before its last pages had come waits no longer for them; 0: none do

@@ -75,6 +75,7 @@ sched::SchedulerConfig scheduler_config(const ExecutorInfo& info, const EngineOp
     c.drafts_ahead = options.drafts.ahead && options.overlap;
   }
   if (options.tier) c.tier_gets_max = kTierGetsMax;
+  c.tier_snapshots = options.tier_snapshots;
   c.tier_wait_s = options.tier_wait_s;
   if (options.tier) {
     c.tier_known = [tier = options.tier](std::span<const kv::BlockKey> keys) { return tier->known_prefix(keys); };

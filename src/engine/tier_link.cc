@@ -6,7 +6,9 @@ namespace deepinfer::engine {
 
 TierLink::TierLink(std::shared_ptr<kv::Tier> tier, const ExecutorInfo& info, double timeout_s)
     : tier_(std::move(tier)),
-      writer_(*tier_, {.page_bytes = info.block_bytes, .in_flight_max = kTierPutsMax}),
+      writer_(*tier_, {.page_bytes = info.block_bytes,
+                       .windows_bytes = info.windows_bytes,
+                       .in_flight_max = kTierPutsMax}),
       reader_(*tier_, {.page_bytes = info.block_bytes,
                        .in_flight_max = kTierGetsMax,
                        .timeout_s = timeout_s,
@@ -23,7 +25,7 @@ bool TierLink::pump(sched::Scheduler& scheduler, double now_s) {
   gets_.clear();
   scheduler.take_tier_gets(&gets_);
   for (const sched::TierGet& get : gets_) {
-    if (reader_.fetch(get.key, get.tokens, now_s, get.info)) continue;
+    if (reader_.fetch(get.key, get.tokens, now_s, get.info, get.bytes)) continue;
     scheduler.tier_arrived(get.key, {}, now_s);
     answered = true;
   }

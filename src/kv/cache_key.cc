@@ -68,6 +68,13 @@ BlockKey root_key(const CacheScope& scope) {
   return h.finish();
 }
 
+BlockKey windows_key(const BlockKey& block) {
+  Hasher h;
+  h.add_text("deepinfer-windows-1");
+  h.add(block.bytes.data(), block.bytes.size());
+  return h.finish();
+}
+
 BlockKey next_key(const BlockKey& parent, std::span<const int32_t> tokens, std::span<const ImageDigest> images) {
   Hasher h;
   h.add(parent.bytes.data(), parent.bytes.size());

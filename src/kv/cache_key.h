@@ -48,5 +48,7 @@ struct CacheScope {
 
 BlockKey root_key(const CacheScope& scope);
 BlockKey next_key(const BlockKey& parent, std::span<const int32_t> tokens, std::span<const ImageDigest> images);
+// Of the encoder windows before the border behind `block` (design.md 6), which lower tiers keep beside the blocks.
+BlockKey windows_key(const BlockKey& block);
 
 }  // namespace deepinfer::kv

@@ -13,7 +13,8 @@ TierReader::~TierReader() {
   }
 }
 
-bool TierReader::fetch(const BlockKey& key, std::span<const int32_t> tokens, double now_s, const PutInfo& who) {
+bool TierReader::fetch(const BlockKey& key, std::span<const int32_t> tokens, double now_s, const PutInfo& who,
+                       size_t bytes) {
   const auto free = std::ranges::find(gets_, false, &Get::busy);
   if (free == gets_.end() || static_cast<int>(tokens.size()) != options_.block_tokens) {
     ++counters_.refused;
@@ -24,7 +25,8 @@ bool TierReader::fetch(const BlockKey& key, std::span<const int32_t> tokens, dou
   g.key = key;
   g.started_s = now_s;
   g.tokens.assign(tokens.begin(), tokens.end());
-  g.buffer.resize(record_bytes(tokens.size(), options_.page_bytes));
+  g.page_bytes = bytes > 0 ? bytes : options_.page_bytes;
+  g.buffer.resize(record_bytes(tokens.size(), g.page_bytes));
   g.ticket = tier_.get_for(key, g.buffer, who);
   ++in_flight_;
   return true;
@@ -36,7 +38,7 @@ void TierReader::finish(Get& g, const Tier::Completion& done, const std::functio
     const Result<std::span<const std::byte>> page =
         open_record(std::span<const std::byte>(g.buffer).first(std::min(done.bytes, g.buffer.size())), g.key, g.tokens,
                     done.checked);
-    a.ok = page.ok() && page.value().size() == options_.page_bytes;
+    a.ok = page.ok() && page.value().size() == g.page_bytes;
     if (a.ok) a.page = page.value();
     ++(a.ok ? counters_.hits : counters_.damaged);
   } else {

@@ -51,7 +51,9 @@ class TierReader {
   TierReader(const TierReader&) = delete;
   TierReader& operator=(const TierReader&) = delete;
 
-  bool fetch(const BlockKey& key, std::span<const int32_t> tokens, double now_s, const PutInfo& who = {});
+  // bytes: that the page has, if not page_bytes.
+  bool fetch(const BlockKey& key, std::span<const int32_t> tokens, double now_s, const PutInfo& who = {},
+             size_t bytes = 0);
   // Calls `arrived` once for each fetch that has ended since, in the order in which they end.
   void poll(double now_s, const std::function<void(const Arrived&)>& arrived);
   int in_flight() const { return in_flight_; }
@@ -64,6 +66,7 @@ class TierReader {
     BlockKey key;
     double started_s = 0;
     std::vector<int32_t> tokens;
+    size_t page_bytes = 0;
     RecordBytes buffer;
   };
 

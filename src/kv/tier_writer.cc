@@ -16,7 +16,8 @@ TierWriter::~TierWriter() {
 bool TierWriter::write(const BlockKey& key, std::span<const int32_t> tokens, std::span<const std::byte> page,
                        const PutInfo& info) {
   const auto free = std::ranges::find(puts_, false, &Put::busy);
-  if (free == puts_.end() || page.size() != options_.page_bytes) {
+  const bool known = page.size() == options_.page_bytes || page.size() == options_.windows_bytes;
+  if (free == puts_.end() || page.empty() || !known) {
     ++counters_.refused;
     return false;
   }

@@ -22,6 +22,7 @@ namespace deepinfer::kv {
 
 struct TierWriterOptions {
   size_t page_bytes = 0;
+  size_t windows_bytes = 0;  // of the other kind of record, a snapshot of encoder windows; 0: there is none
   int in_flight_max = 64;
 };
 

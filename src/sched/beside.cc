@@ -7,7 +7,8 @@ namespace deepinfer::sched {
 // Where others have rows to compute, the pages come beside those: nobody waits within a step for another's.
 bool Scheduler::Impl::may_load_beside(const Sequence& s) const {
   const Fetch& f = *s.fetch;
-  return config.load_beside_s > 0 && f.sure && f.next >= f.end && !f.thrown && s.forked && running.empty() &&
+  return config.load_beside_s > 0 && f.sure && f.next >= f.end && f.windows_outstanding == 0 &&
+         !f.thrown && s.forked && running.empty() &&
          queue.size() == 0 && fetching.size() == 1 &&
          load_rate.seconds(f.end - f.arrived) <= config.load_beside_s;
 }

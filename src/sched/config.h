@@ -85,6 +85,7 @@ struct SchedulerConfig {
   // Lower tiers (sched/tiers.h).
   int tier_gets_max = 0;             // pages asked for at once; 0: there are no lower tiers
   int tier_puts_max = 64;            // finished blocks that wait to be written
+  bool tier_snapshots = false;       // snapshots of the encoder windows go there too (sched/tiers.h)
   double tier_wait_s = 2;            // a request waits no longer for pages, and never longer than computing them takes
   // How many of the keys lower tiers are known to have (kv::Tier::known_prefix); empty: it is not known.
   std::function<kv::Tier::Known(std::span<const kv::BlockKey>)> tier_known;

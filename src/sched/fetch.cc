@@ -41,7 +41,8 @@ bool Scheduler::Impl::choose_blocks(Sequence& s) {
     sure = there.all && there.keys > 0;
     if (sure) end = first + static_cast<int>(there.keys);
   }
-  const int saved = start_with(s, end) - start_with(s, first);
+  const int windows = choose_windows(s, end);
+  const int saved = std::max(start_with(s, end), windows) - start_with(s, first);
   if (saved <= 0) return false;
   const double compute_s = std::max(kShortWaitS, computing_takes_s(saved));
   if (load_rate.seconds(end - first + gets_in_flight) > compute_s) {
@@ -76,7 +77,9 @@ bool Scheduler::Impl::start_fetch(Sequence& s) {
 // Unless it is known, the first block tells whether there is anything; only then the others are worth asking for.
 void Scheduler::Impl::issue_gets(Sequence& s) {
   Fetch& f = *s.fetch;
-  const int limit = f.arrived == f.first && !f.sure ? std::min(f.first + 1, f.end) : f.end;
+  const bool found = f.sure || f.arrived > f.first;
+  if (found && f.asked) issue_window_gets(s);
+  const int limit = found ? f.end : std::min(f.first + 1, f.end);
   for (; f.next < limit && gets_in_flight < config.tier_gets_max; ++f.next) {
     const auto at = static_cast<size_t>(f.next);
     const auto [it, added] = claims.try_emplace(s.keys[at], Claim{.by = &s, .block = f.next, .in_flight = true});
@@ -86,6 +89,7 @@ void Scheduler::Impl::issue_gets(Sequence& s) {
     stats.tier_loads += !f.asked;
     f.asked = true;
     gets.push_back(s.keys[at]);
+    if (found) issue_window_gets(s);
   }
 }
 
@@ -95,7 +99,8 @@ void Scheduler::Impl::take_gets(std::vector<TierGet>* out) {
     const auto it = claims.find(key);
     if (const Sequence* s = it->second.by; s != nullptr) {
       const size_t first = static_cast<size_t>(it->second.block) * block;
-      out->push_back({key, std::span<const int32_t>(s->state.tokens).subspan(first, block), put_info(*s)});
+      out->push_back({key, std::span<const int32_t>(s->state.tokens).subspan(first, block), put_info(*s),
+                      it->second.windows ? config.snapshot_bytes : config.block_bytes});
     } else {  // it ended before anybody was asked
       claims.erase(it);
       --gets_in_flight;
@@ -140,6 +145,12 @@ void Scheduler::Impl::arrived(const kv::BlockKey& key, std::span<const std::byte
   Sequence* s = it->second.by;
   const int block = it->second.block;
   if (s != nullptr) --s->fetch->outstanding;
+  if (it->second.windows) {
+    if (s != nullptr) --s->fetch->windows_outstanding;
+    windows_arrived(it->second, page);
+    claims.erase(it);
+    return;
+  }
   const bool wanted = s != nullptr && (s->phase != Phase::kRunning || s == loading);
   if (wanted && block < s->fetch->end && keep_page(*s, block, page)) return;
   claims.erase(it);
@@ -223,6 +234,10 @@ void Scheduler::Impl::release_claims(Sequence& s) {
     if (it == claims.end() || it->second.by != &s) continue;
     it->second.by = nullptr;
     if (!it->second.in_flight) claims.erase(it);
+  }
+  for (size_t i = 0; i < s.fetch->borders_asked; ++i) {
+    const auto it = claims.find(kv::windows_key(s.keys[static_cast<size_t>(s.fetch->borders[i]) - 1]));
+    if (it != claims.end() && it->second.by == &s) it->second.by = nullptr;
   }
   ++claims_version;
   s.fetch.reset();

@@ -4,8 +4,6 @@
 
 namespace deepinfer::sched {
 
-constexpr uint8_t kAnswerSnapshot = 1;  // tag of a snapshot taken behind an answer
-
 // ---- blocks ---------------------------------------------------------------------------------------------------------
 
 Sequence* Scheduler::Impl::victim(const Sequence& s) const {
@@ -209,14 +207,6 @@ bool Scheduler::Impl::restore(Sequence& s) {
   return true;
 }
 
-int Scheduler::Impl::find_snapshot(const Sequence& s, const kv::HitInput& in) const {
-  const int border = kv::encoder_border(shape, in);
-  for (int at = border; at > 0 && at > border - shape.replay_rows(); at -= config.block_tokens) {
-    if (host.contains(s.keys[at / config.block_tokens - 1])) return at;
-  }
-  return -1;
-}
-
 void Scheduler::Impl::start_rows(Sequence& s, int hit) {
   kv::HitInput in{.hit = hit, .decoder_begin = s.state.decoder_begin, .exactness = config.scope.replay};
   in.snapshot = find_snapshot(s, in);
@@ -291,30 +281,6 @@ void Scheduler::Impl::index_blocks(Sequence& s) {
     ++s.indexed;
   }
   if (s.fetch && s.phase == Phase::kRunning && s.indexed >= s.loaded_end) release_claims(s);
-}
-
-void Scheduler::Impl::save_windows(Sequence& s, int length, bool answer) {
-  const int border = kv::snapshot_border(shape, length, config.keep);
-  if (border == 0 || !s.request.cache || config.snapshot_bytes == 0 || config.host_bytes_max == 0) return;
-  const int first = std::max(0, border - (config.window - 1));
-  extend_keys(s, border / config.block_tokens);
-  const kv::BlockKey& key = s.keys[border / config.block_tokens - 1];
-  if (host.contains(key)) return;
-  if (s.written - first > config.ring_slots) {  // overwritten: rings without room for history
-    ++stats.snapshots_skipped;
-    return;
-  }
-  const int id = host.reserve(config.snapshot_bytes, shape.replay_rows());
-  if (id == kv::kNoEntry) {
-    ++stats.snapshots_skipped;
-    return;
-  }
-  host.publish(id, key, now_s + config.snapshot_ttl_s, answer ? kAnswerSnapshot : 0);
-  pending.push_back({.kind = MemoryOp::Kind::kSaveWindows, .from = s.slot, .host = id, .border = border});
-  pending.push_back({.kind = MemoryOp::Kind::kSeal, .host = id});
-  ++stats.snapshots_taken;
-  // A conversation went on: the snapshot behind its last answer has served.
-  if (!answer && s.continues_answer) host.supersede(s.restored_from);
 }
 
 }  // namespace deepinfer::sched

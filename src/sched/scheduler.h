@@ -121,6 +121,7 @@ struct SchedulerStats {
   // Steps that began before all pages had come, and those of them that were thrown away.
   int64_t loads_beside = 0, loads_thrown = 0;
   int64_t snapshots_taken = 0, snapshots_used = 0, snapshots_skipped = 0;
+  int64_t snapshots_put = 0, snapshots_loaded = 0;  // to lower tiers, and from there
   std::array<int64_t, kLimits> limit_hits = {};
 };
 

@@ -2,6 +2,7 @@
 //   scheduler.cc   requests in, ends out          planner.cc   the rows of a step
 //   memory.cc      blocks, slots, cache, copies   commit.cc    results, ends
 //   fetch.cc       lower tiers                    beside.cc    pages that come while a step runs
+//   snapshots.cc   encoder windows in host memory and lower tiers
 #pragma once
 
 #include <array>
@@ -21,6 +22,8 @@ namespace deepinfer::sched {
 
 struct Sequence;
 
+inline constexpr uint8_t kAnswerSnapshot = 1;  // tag of a snapshot taken behind an answer
+
 enum class Phase : uint8_t { kFetching, kWaiting, kRunning, kEnded };
 
 // Blocks first .. end - 1 of a sequence on their way from a lower tier.
@@ -29,6 +32,9 @@ struct Fetch {
   int next = 0;          // the next block to ask for: all before it may have claims, those behind a gap too
   int arrived = 0;       // blocks first .. arrived - 1 are in host memory
   int outstanding = 0;   // gets without an answer
+  std::vector<int> borders;     // blocks before the windows to ask for
+  size_t borders_asked = 0;
+  int windows_outstanding = 0;  // of outstanding
   int host = kv::kNoEntry;
   bool asked = false;    // for any block
   bool sure = false;     // all up to `end` are there, and no more, as far as anybody knows
@@ -44,6 +50,7 @@ struct Claim {
   Sequence* by = nullptr;  // null: who asked is gone
   int block = 0;
   bool in_flight = false;
+  bool windows = false;  // those before the border behind the block
 };
 
 struct Sequence {
@@ -164,12 +171,18 @@ struct Scheduler::Impl {
   int64_t blocks_to_admit(const Sequence& s, int shared_blocks) const;
   bool restore(Sequence& s);             // from its spill; false if that is damaged or does not fit
   void start_rows(Sequence& s, int hit);
-  int find_snapshot(const Sequence& s, const kv::HitInput& in) const;
   void make_keys(const kv::BlockKey& root, std::span<const int32_t> tokens, std::span<const ImageSpan> images,
                  size_t count, std::vector<kv::BlockKey>* keys) const;
   void extend_keys(Sequence& s, int count);
   void index_blocks(Sequence& s);
+
+  // snapshots.cc
+  int find_snapshot(const Sequence& s, const kv::HitInput& in) const;
   void save_windows(Sequence& s, int length, bool answer);
+  void put_windows(Sequence& s, int border, int id);
+  int choose_windows(Sequence& s, int end);  // to ask for; the border that they are surely for, or 0
+  void issue_window_gets(Sequence& s);
+  void windows_arrived(const Claim& claim, std::span<const std::byte> windows);
 
   // fetch.cc
   bool start_fetch(Sequence& s);         // false: nothing to be had from lower tiers

@@ -1,7 +1,7 @@
 // Pages of lower tiers (kv/tier.h) as the scheduler sees them: what it wants from there, what came, what is to be
 // written. The scheduler moves no bytes and waits for nothing; its owner does, between steps:
 //
-//   s->take_tier_gets(&gets);      for each: reader.fetch(get.key, get.tokens, now, get.info)
+//   s->take_tier_gets(&gets);      for each: reader.fetch(get.key, get.tokens, now, get.info, get.bytes)
 //   s->tier_arrived(key, page, now);                             // an empty page: it is not there, late or damaged
 //   s->take_tier_puts(&puts);      for each: if (s->host().verify(put.host))
 //                                              writer.write(put.key, put.tokens, s->host().buffer(put.host), put.info);
@@ -25,6 +25,12 @@
 // Pages that did not come throw the step away: its rows and draws do not count, and the request goes back to wait for
 // what is still under way, up to the gap, and starts again without what has not come.
 //
+// Windows. With tier_snapshots the snapshots of encoder windows (design.md 6) are written as well, under a key of their
+// own (kv::windows_key) with the tokens of the block before their border; they are larger or smaller than pages
+// (TierGet::bytes). Who asks for blocks asks for the windows before the last border that they reach, or for those
+// before one of the borders below it, waits for them as for the blocks, and runs none of the replayed rows; without
+// them, or if they are damaged, it replays. What came is a snapshot in host memory like any other.
+//
 // Pages lie in host memory, at most half of host_bytes_max, until the request is admitted; a lost race
 // (the blocks before them were evicted) throws them away, counted. Every block that was computed here and entered the
 // prefix index is written, once its bytes are in host memory; beyond tier_puts_max, or without host memory, it is not,
@@ -44,6 +50,7 @@ struct TierGet {
   kv::BlockKey key;
   std::span<const int32_t> tokens;  // valid until the next call of the scheduler
   kv::PutInfo info;                 // of who asks
+  size_t bytes = 0;                 // of the page: SchedulerConfig::block_bytes, or snapshot_bytes of windows
 };
 
 // Of the pages in the newest plan's `beside`: none are named; some are under way; all are there; some will not come.

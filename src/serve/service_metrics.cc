@@ -188,6 +188,9 @@ void ServiceMetrics::update_loads(const sched::SchedulerStats& s) {
         "Prompts that did not ask, since computing takes less time by what both have taken lately.",
         s.tier_loads_declined);
   raise("deepinfer_kv_blocks_declined_total", "Their blocks.", s.tier_blocks_declined);
+  raise("deepinfer_kv_snapshots_written_total", "Window snapshots given to lower tiers (--snapshot-ssd).",
+        s.snapshots_put);
+  raise("deepinfer_kv_snapshots_loaded_total", "Window snapshots that came from there.", s.snapshots_loaded);
 }
 
 // Made with the first figures: a service whose weights are all in memory has none of them.

@@ -109,6 +109,7 @@ Scenario make_scenario(uint64_t seed) {
     s.restarts = r.chance(0.7);
     s.tier_delay = r.to(0, 12);
     s.tier_loss = r.chance(0.4) ? 0.2 : 0;
+    c.tier_snapshots = r.chance(0.5);
   }
 
   const int count = r.to(1, 24);
