@@ -15,7 +15,7 @@ namespace {
 
 constexpr int64_t kKeysOfRange = 1024;  // at least
 constexpr int64_t kQueryBytesOfTask = 32 << 10;
-constexpr int64_t kRowsOfTask = 64;
+constexpr int64_t kRowsOfTask = 64, kRowsLeast = 8;
 constexpr int64_t kBoundBytesOfTask = 512 << 10;  // they stay in the second-level cache
 constexpr int64_t kScanned = 512;                 // bounds that meet one `above`
 
@@ -244,7 +244,9 @@ void FastBackend::choose_found(const BestKeys* found, int32_t* out) const {
 }
 
 void FastBackend::plan_search(const RowSet& set, int ratio) {
-  const int64_t task_rows = search_task_rows();
+  // Several tasks a thread, so that none is left with one while others have nothing.
+  const int64_t even = (set.rows + int64_t{4} * pool_.threads() - 1) / (int64_t{4} * pool_.threads());
+  const int64_t task_rows = std::clamp<int64_t>(even, kRowsLeast, search_task_rows());
   search_tasks_.clear();
   int64_t most = 0;
   for (int row = 0, rows = 1; row < set.rows; row += rows, rows = 1) {
