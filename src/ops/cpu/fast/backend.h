@@ -36,6 +36,9 @@ void attend_heads(const Kernels& k, const AttendCall& call);
 class FastBackend final : public Backend<float> {
  public:
   FastBackend(Capabilities capabilities, const Kernels& kernels, int threads, bool pin);
+  ~FastBackend() override {
+    for (int piece = 0; piece < kBesides; ++piece) finish_beside(piece);  // of a step that was left half done
+  }
 
   Status load(const checkpoint::ModelConfig& config, const ModelWeights& weights, const Limits& limits) override;
   uint64_t workspace_bytes(const checkpoint::ModelConfig& config, const Limits& limits) const override;
