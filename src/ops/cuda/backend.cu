@@ -144,7 +144,7 @@ void Backend::side_ends() {
 
 void Backend::join() {
   if (side_busy_) note(cudaStreamWaitEvent(stream_, joined_, 0));
-  side_busy_ = route_forked_ = false;
+  side_busy_ = route_forked_ = shared_done_ = false;
   if (host_works_) note(cudaStreamWaitEvent(stream_, hosted_, 0));
   host_works_ = false;
 }

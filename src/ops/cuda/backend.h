@@ -214,8 +214,9 @@ class Backend : public Ops {
   cudaStream_t stream_ = nullptr, side_ = nullptr, host_ = nullptr;
   cudaEvent_t forked_ = nullptr, joined_ = nullptr, paced_ = nullptr, routed_ = nullptr, hosted_ = nullptr;
   bool host_works_ = false;  // hosted_ marks where its outputs are there
-  bool side_busy_ = false;   // joined_ marks its end
+  bool side_busy_ = false;     // joined_ marks its end
   bool route_forked_ = false;  // forked_ marks where route() began
+  bool shared_done_ = false;   // experts() has computed the shared expert since
   Arena arena_;
   checkpoint::ModelConfig c_;
   Limits limits_;

@@ -5,6 +5,8 @@
 //   FewExperts e{...};
 //   if (fits_few_experts(w1_w3, w2, pairs)) few_experts(e, stream);
 //
+// The second product of the shared expert may come along: alone it has too few rows of weights to fill the GPU.
+//
 // The same bits as linear_grouped(), swiglu and linear_grouped() (ORDER.md, "linear").
 #pragma once
 
@@ -13,6 +15,14 @@
 #include "ops/cuda/linear.h"
 
 namespace deepinfer::ops::cuda {
+
+// FP8; w2.codes null: none.
+struct SharedExpert {
+  LinearWeights w2;            // [D][inter]
+  const uint8_t* hidden;       // rows packed for FP8, stream form
+  int rows;                    // at most 8
+  void* out;                   // bf16 [rows][D]
+};
 
 struct FewExperts {
   LinearWeights w1_w3, w2;     // [2 inter][D] and [D][inter] of each expert, FP4
@@ -30,12 +40,14 @@ struct FewExperts {
   uint8_t* hidden;             // scratch, packed rows: as many as tiles have, one row: 8 a choice
   void* out;                   // bf16 [pairs][D]
   int32_t* progress;           // kFewTiles + 1 zeros, and zeros afterwards
+  SharedExpert shared;
 };
 
 inline constexpr int kFewTiles = 64;
 
-// Whether few_experts() takes matrices of this shape.
+// Whether few_experts() takes matrices of these shapes.
 bool fits_few_experts(const LinearWeights& w1_w3, const LinearWeights& w2, int max_tiles);
+bool fits_shared_expert(const LinearWeights& w2, int rows);
 void few_experts(const FewExperts& e, cudaStream_t stream);
 
 }  // namespace deepinfer::ops::cuda

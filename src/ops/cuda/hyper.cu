@@ -30,6 +30,10 @@ __device__ __forceinline__ float warp_sums(float (&v)[32]) {
   }
 }
 
+__device__ __forceinline__ float dot_of_streams(const float (&a)[kStreams], const float (&b)[kStreams]) {
+  return fmaf(a[3], b[3], fmaf(a[2], b[2], fmaf(a[0], b[0], a[1] * b[1])));
+}
+
 struct LeaveArguments {
   const bf16* y;  // null: X is mixed as it is
   const float *post, *comb;
@@ -108,9 +112,8 @@ __global__ __launch_bounds__(kThreads) void mix_kernel(bf16* x, const LeaveArgum
       if (row0 + r >= end) break;
       float p[32] = {};
 #pragma unroll
-      for (int c = 0; c < kCoefficients; ++c)
-        p[c] = ((f[c][0] * v[r][0] + f[c][1] * v[r][1]) + f[c][2] * v[r][2]) + f[c][3] * v[r][3];
-      p[kCoefficients] = ((v[r][0] * v[r][0] + v[r][1] * v[r][1]) + v[r][2] * v[r][2]) + v[r][3] * v[r][3];
+      for (int c = 0; c < kCoefficients; ++c) p[c] = dot_of_streams(f[c], v[r]);
+      p[kCoefficients] = dot_of_streams(v[r], v[r]);
       sums[warp][r][lane] = warp_sums(p);
     }
     place_leaving(at ^ 1);
@@ -122,6 +125,46 @@ __global__ __launch_bounds__(kThreads) void mix_kernel(bf16* x, const LeaveArgum
 #pragma unroll
       for (int w = 0; w < kThreads / 32; ++w) sum += sums[w][r][c];
       partial[(static_cast<int64_t>(row0 + r) * slices + slice) * (kCoefficients + 1) + c] = sum;
+    }
+    __syncthreads();
+  }
+}
+
+// The same sums of rows that have left their sublayer, with few threads and registers: it runs beside kernels that fill
+// the SMs. A warp takes two of a slice's groups of 32 channels.
+__global__ __launch_bounds__(kThreads / 2, 8) void mix_beside_kernel(const bf16* x, const float* fn, int rows, int d,
+                                                                     float* partial) {
+  __shared__ float sums[kThreads / 32][32];
+  const int slice = blockIdx.x, slices = gridDim.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  wait_for_inputs();
+  start_next_kernel();
+  for (int row = 0; row < rows; ++row) {
+#pragma unroll 1
+    for (int group = warp; group < kThreads / 32; group += kThreads / 64) {
+      const int i = slice * kSlice + group * 32 + lane;
+      const float* from = fn + i;
+      asm volatile("" : "+l"(from));  // else all of fn is kept from one row to the next
+      float v[kStreams], p[32] = {};
+#pragma unroll
+      for (int s = 0; s < kStreams; ++s)
+        v[s] = i < d ? value(x[(static_cast<int64_t>(row) * kStreams + s) * d + i]) : 0.0f;
+#pragma unroll
+      for (int c = 0; c < kCoefficients; ++c) {
+        float f[kStreams];
+#pragma unroll
+        for (int s = 0; s < kStreams; ++s)
+          f[s] = i < d ? __ldcs(from + (static_cast<int64_t>(c) * kStreams + s) * d) : 0.0f;
+        p[c] = dot_of_streams(f, v);
+      }
+      p[kCoefficients] = dot_of_streams(v, v);
+      sums[group][lane] = warp_sums(p);
+    }
+    __syncthreads();
+    if (threadIdx.x <= kCoefficients) {
+      float sum = 0;
+#pragma unroll
+      for (int w = 0; w < kThreads / 32; ++w) sum += sums[w][threadIdx.x];
+      partial[(static_cast<int64_t>(row) * slices + slice) * (kCoefficients + 1) + threadIdx.x] = sum;
     }
     __syncthreads();
   }
@@ -269,7 +312,7 @@ __global__ __launch_bounds__(32) void finish_kernel(MixArguments a) {
   finish_mix(a, row, slice_sum(a, row), m);
 }
 
-// Few rows: a row leaves a sublayer and enters the next one, by a cluster of eight CTAs; its mix, which only the leaving
+// One row: it leaves a sublayer and enters the next one, by a cluster of eight CTAs; its mix, which only the leaving
 // after this one needs, is computed beside what follows. The tree of collapse_and_norm(): CTA c holds what its warps
 // 2 c and 2 c + 1 sum. A warp takes a chunk of 128 channels.
 __global__ __launch_bounds__(32 * kEnterChunks) void leave_enter_kernel(const LeaveArguments leave, MixArguments a,
@@ -450,22 +493,19 @@ void Backend::enter(At where, Sublayer which, bool leave) {
                        eps(),
                        static_cast<float>(c_.hc_eps)};
   packed_in_ = {rows, true, bf16_matrices, fp4_matrices};
-  // One wave of CTAs, one on an SM: registers hold their part of fn.
-  const int blocks_y = std::clamp(multiprocessors_ / slices, 1, rows), rows_each = (rows + blocks_y - 1) / blocks_y;
-  const auto mix = [&](const LeaveArguments& of, cudaStream_t stream) {
-    launch_next(mix_kernel, dim3(slices, (rows + rows_each - 1) / rows_each), kThreads, 0, stream,
-                at<bf16>(Role::kResidual), of, l.hc_fn[s], rows, rows_each, d, mix_);
-  };
-  if (rows <= kStreamRows && d <= kEnterCtas * kEnterChunks * kChunk) {
+  if (rows == 1 && d <= kEnterCtas * kEnterChunks * kChunk) {
     const int warps = (d + kEnterCtas * kChunk - 1) / (kEnterCtas * kChunk);
     launch_clusters(kEnterCtas, leave_enter_kernel, rows * kEnterCtas, 32 * warps, 0, stream_, leaving, a,
                     at<bf16>(Role::kResidual));
     fork();
-    mix({}, side_);
+    launch_next(mix_beside_kernel, slices, kThreads / 2, 0, side_, at<bf16>(Role::kResidual), l.hc_fn[s], rows, d, mix_);
     launch_next(finish_kernel, rows, 32, 0, side_, a);
     return side_ends();
   }
-  mix(leaving, stream_);
+  // One wave of CTAs, one on an SM: registers hold their part of fn.
+  const int blocks_y = std::clamp(multiprocessors_ / slices, 1, rows), rows_each = (rows + blocks_y - 1) / blocks_y;
+  launch_next(mix_kernel, dim3(slices, (rows + rows_each - 1) / rows_each), kThreads, 0, stream_,
+              at<bf16>(Role::kResidual), leaving, l.hc_fn[s], rows, rows_each, d, mix_);
   launch_next(enter_kernel, rows, kEnterThreads + 32,
               static_cast<size_t>((d + kChunk - 1) / kChunk) * kChunk * sizeof(bf16), stream_, a);
 }

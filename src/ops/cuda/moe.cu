@@ -221,6 +221,17 @@ void Backend::route(At where) {
   const int experts = l.gate.n;
   note(cudaEventRecord(forked_, stream_));
   route_forked_ = true;
+  shared_done_ = false;
+  const int n = set.rows, inter = l.shared_w1_w3.n / 2;
+  if (n == 1 && !offload_.experts && offload_.host_experts == 0 && is_packed_in(WeightFormat::kFp8, n) &&
+      fits_shared_expert(l.shared_w2, n)) {
+    // Beside the router, not behind what side_ has to do: experts() takes the second product along.
+    note(cudaStreamWaitEvent(host_, forked_, 0));
+    linear(l.shared_w1_w3, in_fp8_, n, {side_wide_, Output::kBf16, 2 * inter}, host_);
+    swiglu(side_wide_, n, inter, packing_of(WeightFormat::kFp8, n), nullptr, nullptr, side_packed_, host_);
+    note(cudaEventRecord(hosted_, host_));
+    host_works_ = shared_done_ = true;
+  }
   project_in(l.gate, set.rows, {gate_scores_, Output::kFp32, experts});
   auto* kernel = experts <= kRouteThreads       ? route_kernel<1>
                  : experts <= 3 * kRouteThreads ? route_kernel<3>
@@ -252,20 +263,28 @@ void Backend::experts(At where, const ExpertRows& rows) {
             ctas = pairs <= 64 ? 1 : std::min(24, (l.experts + 15) / 16);
   start_host_experts(where.layer, rows);
   const int32_t* slot_of = bring_experts(where.layer, rows);
-  const bool few = per_tile == 8 && n <= kGatherRows && fits_few_experts(l.w1_w3, l.w2, max_tiles);
-  // The experts of a single row are the tiles.
-  if (!few || n > 1)
+  // One row: its experts are the tiles. With 8 rows, whose weights take long anyway, separate kernels read faster.
+  const bool few = n == 1 && fits_few_experts(l.w1_w3, l.w2, max_tiles);
+  if (!few)
     launch_next(group_kernel, ctas, kGroupThreads, 3 * l.experts * sizeof(int32_t), stream_,
               static_cast<const int32_t*>(rows.ids.data), n, columns, rows.per_row, l.experts,
               first_of_host(where.layer), per_tile, expert_source_, expert_pair_, packed_rows, slot_of, expert_tiles_,
               expert_tile_count_);
   const Packing packing = packing_of(WeightFormat::kFp4, per_tile);
+  if (shared_done_) {  // begun by route()
+    note(cudaStreamWaitEvent(stream_, hosted_, 0));
+    host_works_ = false;
+    shared_done_ = few && rows.input.data == buffer(Role::kSublayerIn).data && packed_in_.rows == n;
+    if (!shared_done_) route_forked_ = false;  // it is computed anew, in the same places
+  }
   const auto pack_input = [&] {
     if (rows.input.data != buffer(Role::kSublayerIn).data || !packed_in_.fp4 || packed_in_.rows != n)
       pack_activations(rows.input.data, n, D, packing, nullptr, in_fp4_, stream_), packed_in_.fp4 = false;
   };
   if (few) {
     pack_input();
+    SharedExpert shared{};
+    if (shared_done_) shared = {l.shared_w2, side_packed_, n, at<bf16>(Role::kSharedOut)};
     return few_experts({.w1_w3 = l.w1_w3,
                         .w2 = l.w2,
                         .packed = in_fp4_,
@@ -282,7 +301,8 @@ void Backend::experts(At where, const ExpertRows& rows) {
                         .max_tiles = max_tiles,
                         .hidden = packed_,
                         .out = rows.output.data,
-                        .progress = expert_progress_},
+                        .progress = expert_progress_,
+                        .shared = shared},
                        stream_);
   }
   const LinearOutput gate_up{expert_gate_up_, Output::kBf16, 2 * inter};
@@ -304,6 +324,12 @@ void Backend::shared_expert(At where) {
   const Layer& l = layers_[where.layer];
   const int n = row_count(where.rows), D = static_cast<int>(c_.hidden_size), inter = l.shared_w1_w3.n / 2;
   if (n == 0) return;
+  if (shared_done_) {
+    const bool computed = !host_works_;  // else experts() has not been called
+    if (!computed) join();
+    shared_done_ = route_forked_ = false;
+    if (computed) return;
+  }
   const bool beside = route_forked_;
   cudaStream_t stream = beside ? side_ : stream_;
   if (beside) note(cudaStreamWaitEvent(side_, forked_, 0));
