@@ -2,7 +2,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <map>
 #include <random>
+#include <utility>
 
 #include "model/kv_memory.h"
 #include "model/sequence.h"
@@ -230,6 +232,29 @@ TEST_P(Invariance, Threads) {
 }
 
 #ifndef DEEPINFER_TEST_CUDA
+// An observer finds what the projections have given, and what it puts in its place is what attention sees, in steps of
+// any length.
+TEST_P(Invariance, RecordsAreReadAndReplacedWhileAStepRuns) {
+  const auto m = make(2);
+  const std::vector<int32_t> tokens = prompt(24, 13);
+  std::map<int, std::vector<double>> records;
+  m->observe([&](int layer, model::Stage stage, ops::Rows rows) {
+    if (stage != model::Stage::kProjected) return;
+    const int64_t n = m->ops().row_count(rows), cols = m->ops().buffer(Role::kWindowRecords).cols;
+    std::vector<double> read(static_cast<size_t>(n * cols));
+    EXPECT_TRUE(m->ops().read(Role::kWindowRecords, 0, n, read).ok());
+    records[layer].insert(records[layer].end(), read.begin(), read.end());
+    if (layer % 2 == 0) return;
+    EXPECT_TRUE(m->ops().write(Role::kWindowRecords, 0, n, std::vector<double>(read.size(), 0.0)).ok());
+  });
+  const std::vector<float> whole = in_pieces(*m, tokens, {24});
+  const std::map<int, std::vector<double>> want = std::exchange(records, {});
+  for (const int rows : {1, 5}) {
+    EXPECT_TRUE(in_pieces(*m, tokens, {rows}) == whole) << "pieces of " << rows;
+    EXPECT_TRUE(std::exchange(records, {}) == want) << "pieces of " << rows;
+  }
+}
+
 TEST(InstructionSets, GiveTheSameBits) {
   if (ops::make_fast_ops(1, "avx512") == nullptr) GTEST_SKIP() << "this processor has one of them only";
   const std::vector<int32_t> tokens = prompt(kTokens, 9);

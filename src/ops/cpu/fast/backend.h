@@ -2,9 +2,9 @@
 // set (internal to ops/cpu). Activations stay fp32 arrays of bf16 values between stages; each linear layer packs its
 // input to bf16 words once. The members of each file have one reason to change:
 //   backend.cc (memory, linear layers), lanes.cc (the second copy of a small model's weights), few_rows.cc (rows taken
-//   through several stages), one_row.cc (stages side by side), hyper.cc (mHC), project.cc (projections), select.cc (indexer), search.cc (its best entries
-//   without all scores), attend.cc, moe.cc (router, experts), ahead.cc (what is guessed and done early with experts on
-//   the SSD), engram.cc, head.cc (logits, drafts)
+//   through several stages), one_row.cc (stages side by side), hyper.cc (mHC), project.cc (projections), select.cc
+//   (indexer), search.cc (its best entries without all scores), attend.cc, moe.cc (router, experts), ahead.cc (what is
+//   guessed and done early with experts on the SSD), engram.cc, head.cc (logits, drafts)
 //
 // Summation trees: ORDER.md, "fast".
 #pragma once
@@ -172,6 +172,7 @@ class FastBackend final : public Backend<float> {
   // Keys of row 0: the window's end where the entries begin.
   int64_t window_places() const { return c_.sliding_window + drafts_max(); }
   uint16_t* entry_words() { return beside_keys_.data() + window_places() * c_.head_dim; }
+  void gather_window_beside(At at);
   void gather_entries_beside(At at);
   void attend_beside(At at);
   int64_t half_output() const { return c_.hidden_size / 2 / kBlockRows * kBlockRows; }
@@ -348,7 +349,9 @@ class FastBackend final : public Backend<float> {
   RowStage others_;
   const HyperWeights* mix_beside_ = nullptr;
   static constexpr int kNoSource = -2;
-  int64_t window_keys_ = 0, entry_keys_ = 0;  // of row 0
+  static constexpr int64_t kNotGathered = -1;
+  int64_t window_keys_ = kNotGathered, entry_keys_ = 0;  // of row 0
+  bool window_waits_ = false;                            // project_window comes behind the entries
   int entries_source_ = kNoSource;            // whose choice the entries are; -1: none
   std::vector<float> beside_floats_, window_floats_, engram_floats_;
   std::vector<uint16_t> beside_words_, window_words_, engram_words_, beside_keys_;

@@ -26,6 +26,10 @@ void FastBackend::later(const RowStage& stage) {
 void FastBackend::run_waiting() {
   finish_beside(kOthers);
   finish_beside(kEntries);
+  if (window_waits_) {  // somebody looks before the entries were asked for
+    window_waits_ = false;
+    project_window(0);
+  }
   finish_beside(kKeys);
   if (waiting_count_ == 0) return;
   const std::span<const RowStage> stages(waiting_.data(), static_cast<size_t>(waiting_count_));
@@ -40,7 +44,9 @@ void FastBackend::run_waiting() {
 // ---- What the stages' results are for ---------------------------------------------------------------------------
 
 Buffer FastBackend::buffer(Role role) const {
-  const_cast<FastBackend*>(this)->run_waiting();
+  auto* self = const_cast<FastBackend*>(this);
+  self->run_waiting();
+  if (role == Role::kWindowRecords) self->window_keys_ = kNotGathered;  // they may be replaced
   return Backend<float>::buffer(role);
 }
 void FastBackend::kv_copy(std::byte* to, const std::byte* from, size_t bytes) {

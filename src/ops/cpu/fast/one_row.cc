@@ -68,11 +68,13 @@ void FastBackend::mix_one(int64_t) {
 // ---- Attention --------------------------------------------------------------------------------------------------
 
 void FastBackend::project_beside(At where, uint32_t parts) {
+  window_keys_ = kNotGathered;
   if ((parts & (kProjectQueries | kProjectWindow)) != (kProjectQueries | kProjectWindow))
     return project_rows({.at = where, .parts = parts}, 0, 1);
   others_ = {.at = where, .parts = parts};
   if (parts & (kProjectIndexQueries | kProjectCompressor)) start_beside(kOthers, &FastBackend::project_others);
-  if ((parts & kProjectCompressor) == 0) start_beside(kKeys, &FastBackend::project_window);  // else behind the entries
+  window_waits_ = (parts & kProjectCompressor) != 0;  // until the entries are on their way
+  if (!window_waits_) start_beside(kKeys, &FastBackend::project_window);
   if ((parts & kProjectIndexQueries) == 0) start_mix();  // else behind the scores
   project_queries(where, parts);
 }
@@ -122,10 +124,14 @@ void FastBackend::project_window(int64_t) {
   k_.pack(at<float>(Role::kSublayerIn), D, order, order != Order::kNatural, p.row(0), p.step(0));
   multiply_area(w, p, kv, d, nullptr);
   finish_low(where, kProjectWindow, kv, 0, 1);
+  gather_window_beside(where);
+  if ((others_.parts & kProjectIndexQueries) == 0) gather_entries_beside(where);
+}
+
+void FastBackend::gather_window_beside(At where) {
   const RowSet& set = set_of(where.rows);
   const auto [begin, end] = window_of(where, set, 0);
-  window_keys_ = gather_window(where, set, 0, entry_words() - (end - begin) * d);  // right before the entries
-  if ((others_.parts & kProjectIndexQueries) == 0) gather_entries_beside(where);
+  window_keys_ = gather_window(where, set, 0, entry_words() - (end - begin) * c_.head_dim);  // right before the entries
 }
 
 // Layers that share a source and its choice share the words.
@@ -139,6 +145,7 @@ void FastBackend::gather_entries_beside(At where) {
 bool FastBackend::write_global_beside(At where) {
   if (beside_[kOthers].id == 0 || others_.at.layer != where.layer || others_.at.rows != where.rows) return false;
   start_beside(kEntries, &FastBackend::write_entries, static_cast<int64_t>(beside_[kOthers].id));
+  window_waits_ = false;
   start_beside(kKeys, &FastBackend::project_window);
   return true;
 }
@@ -162,6 +169,7 @@ void FastBackend::write_entries(int64_t after) {
 void FastBackend::attend_beside(At where) {
   start_mix();
   start_engram(where.rows, where.layer + 1);
+  if (window_keys_ == kNotGathered) gather_window_beside(where);
   gather_entries_beside(where);
   const int64_t d = c_.head_dim;
   attend_heads(k_, {at<float>(Role::kQuery), c_.num_attention_heads, d, entry_words() - window_keys_ * d,
