@@ -144,7 +144,8 @@ Status HostTier::put_shared(const BlockKey& key, std::shared_ptr<RecordBytes> re
 Tier::Ticket HostTier::put(const BlockKey& key, std::span<const std::byte> record, const PutInfo& info) {
   if (Status status = make_room(key, record.size(), info); !status.ok()) return complete(std::move(status));
   Record& r = records_.front();
-  if (!r.bytes) r.bytes = std::make_shared<RecordBytes>();
+  // What held a larger record would go on to hold bytes that nobody counts.
+  if (!r.bytes || r.bytes->capacity() > record.size()) r.bytes = std::make_shared<RecordBytes>();
   r.bytes->assign(record.begin(), record.end());
   return complete(Status());
 }

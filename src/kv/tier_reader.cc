@@ -48,6 +48,7 @@ void TierReader::finish(Get& g, const Tier::Completion& done, const std::functio
   }
   arrived(a);  // before the buffer may be used again
   g.busy = false;
+  if (g.page_bytes > options_.page_bytes) g.buffer = RecordBytes();  // rare ones, many times as large
   --in_flight_;
 }
 

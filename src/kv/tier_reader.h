@@ -8,7 +8,7 @@
 //
 // A get that has not completed after timeout_s is cancelled and is a miss; so are a missing, damaged, foreign or cut
 // record and any error of the tier. Each kind is counted; none is an error to a user (design.md 5, decision 2). Limits:
-// in_flight_max gets, each with a buffer of one record; buffers are kept and reused. One thread.
+// in_flight_max gets, each with a buffer of one record; those of page_bytes are kept and reused. One thread.
 #pragma once
 
 #include <cstddef>

@@ -22,9 +22,10 @@ bool TierWriter::write(const BlockKey& key, std::span<const int32_t> tokens, std
     return false;
   }
   Put& p = *free;
-  if (p.record.use_count() != 1) p.record = std::make_shared<RecordBytes>();
+  const size_t bytes = record_bytes(tokens.size(), page.size());
+  if (p.record.use_count() != 1 || p.record->size() > bytes) p.record = std::make_shared<RecordBytes>();
   std::atomic_thread_fence(std::memory_order_acquire);  // behind the last use of a tier's thread
-  p.record->resize(record_bytes(tokens.size(), page.size()));
+  p.record->resize(bytes);
   seal_record(key, tokens, page, *p.record);
   p.busy = true;
   p.ticket = tier_.put_owned(key, p.record, info);

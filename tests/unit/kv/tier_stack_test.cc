@@ -64,6 +64,25 @@ TEST(HostTier, KeepsTheRecentlyUsedWithinItsBytes) {
   EXPECT_FALSE(u.wait(host.put(key_of(1), record_of(1, 1 << 20), {})).status.ok());
 }
 
+// Blocks and window snapshots of many times their size, one behind the other: it holds the bytes that it counts.
+TEST(HostTier, RecordsOfManySizesTakeWhatTheyCount) {
+  constexpr size_t kLarge = 12000;
+  HostTier host({.bytes_max = 3 * record_of(0, kLarge).size()});
+  User u(host);
+  for (int i = 0; i < 240; ++i) {
+    const auto name = static_cast<uint8_t>(i);
+    const std::vector<std::byte> record = record_of(name, i % 8 == 0 ? kLarge : 1000);
+    EXPECT_TRUE(u.wait(host.put(key_of(name), record, {})).status.ok());
+  }
+  uint64_t held = 0;
+  for (int i = 0; i < 240; ++i) {
+    PutInfo info;
+    if (const auto record = host.share(key_of(static_cast<uint8_t>(i)), &info)) held += record->capacity();
+  }
+  EXPECT_GT(held, 0u);
+  EXPECT_EQ(held, host.stats().bytes);
+}
+
 TEST(HostTier, TimeAndSpaces) {
   int64_t time = 0;
   HostTier host({.unix_time = [&] { return time; }});
