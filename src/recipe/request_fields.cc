@@ -153,7 +153,7 @@ constexpr RequestField kFields[] = {
     {F, "model", kHonoured, "compared exactly with the served names"},
     {F, "prompt", kHonoured, "a text, a list of token ids, or a list of several of them"},
     {F, "suffix", kHonoured, "fill in the middle"},
-    {F, "echo", kHonoured, "not with suffix or logprobs"},
+    {F, "echo", kHonoured, "not with suffix or logprobs; at most 32 MiB in all choices"},
     {F, "logprobs", kHonoured, "0 to 20"},
     {F, "max_tokens", kHonoured, ""},
     {F, "temperature", kHonoured, ""},

@@ -90,7 +90,9 @@ std::optional<ApiError> prepare(const Service& service, recipe::Protocol protoco
   if (service.config.policies.separate_usage) p.answer.usage_chunk = recipe::UsageChunk::kSeparate;
   p.answer.created = service.now();
   p.answer.now = [&service] { return service.now(); };
-  p.answer.completion_prefixes = recipe::echoed_prompts(p.request, service.vocabulary);
+  Result<std::vector<std::string>> echoed = recipe::echoed_prompts(p.request, service.vocabulary);
+  if (!echoed.ok()) return ApiError{.status = 400, .message = echoed.status().message(), .param = "echo"};
+  p.answer.completion_prefixes = std::move(echoed).value();
   return std::nullopt;
 }
 

@@ -132,7 +132,9 @@ Status LineReader::read_body(Json body, recipe::Protocol protocol, Line* line) {
   line->answer.model = request.model;
   line->answer.stream = false;
   line->answer.created = options_.created;
-  if (options_.vocabulary) line->answer.completion_prefixes = recipe::echoed_prompts(request, *options_.vocabulary);
+  if (options_.vocabulary) {
+    DI_ASSIGN_OR_RETURN(line->answer.completion_prefixes, recipe::echoed_prompts(request, *options_.vocabulary));
+  }
   return Status();
 }
 

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "base/file.h"
+#include "recipe/echo.h"
 #include "recipe/json.h"
 #include "recipe/sealed.h"
 #include "tests/fixtures/stream_cases.h"
@@ -427,6 +428,26 @@ TEST(ApiStreamTest, CompletionsOfSeveralPrompts) {
   EXPECT_EQ(body.find("usage")->find("completion_tokens")->to_int64(), 2);
   o.protocol = Protocol::kChat;
   EXPECT_EQ(ApiStream::create(o, nullptr).status().code(), Code::kInvalidArgument);
+}
+
+// A token may be a hundred times as long as what names it.
+TEST(ApiStreamTest, EchoedPromptsAreBounded) {
+  constexpr size_t kToken = 128;
+  OutputVocabulary v;
+  v.set(1, std::string(kToken, ' '), TokenKind::kText);
+  Request request;
+  request.completion = Completion{.prompts = {{.text = "a"}, {.ids = {1, 1}}}, .echo = true};
+  EXPECT_EQ(echoed_prompts(request, v).value(), (std::vector<std::string>{"a", std::string(2 * kToken, ' ')}));
+  const std::vector<int32_t> fourth(kEchoBytesMax / kToken / 4, 1);
+  request.completion->prompts = {{.ids = fourth}, {.ids = fourth}, {.ids = fourth}, {.ids = fourth}};
+  EXPECT_TRUE(echoed_prompts(request, v).ok());
+  request.inference.n = 2;
+  EXPECT_EQ(echoed_prompts(request, v).status().code(), Code::kInvalidArgument);
+  request.inference.n = 1;
+  request.completion->prompts.push_back({.text = "a"});
+  EXPECT_EQ(echoed_prompts(request, v).status().code(), Code::kInvalidArgument);
+  request.completion->echo = false;
+  EXPECT_TRUE(echoed_prompts(request, v).value().empty());
 }
 
 TEST(ApiStreamTest, EchoOfAnUnspecifiedRequest) {
