@@ -80,6 +80,17 @@ class Generation final : public GenerationControl, public std::enable_shared_fro
     return true;
   }
 
+  bool never_fits() {
+    const int requests_max = service_.config.limits->requests_max;
+    if (prompts_ <= requests_max) return false;
+    service_.metrics.limit_hit("requests_max");
+    fail({.status = 400,
+          .message = fmt::format("The request has {} prompts, more than requests_max = {} of this server.", prompts_,
+                                 requests_max),
+          .param = "prompt"});
+    return true;
+  }
+
   // A stored response may have to be fetched first.
   bool may_read_disk() const {
     return options_.protocol == recipe::Protocol::kResponses && service_.responses.persistent() &&
@@ -139,7 +150,7 @@ class Generation final : public GenerationControl, public std::enable_shared_fro
     exchange_->body() = std::string();
     prompts_ += static_cast<int>(prepared_.others.size());
     service_.generations += prompts_ - 1;
-    if (prompts_ > 1 && too_many()) return;
+    if (prompts_ > 1 && (never_fits() || too_many())) return;
     exchange_->figures.rule = prepared_.request.rule;
     if (!prepared_.request.rule.empty())
       exchange_->extra_headers.emplace_back("x-deepinfer-rule", prepared_.request.rule);
