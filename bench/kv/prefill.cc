@@ -1,5 +1,6 @@
 // A prompt of which 96% are cached beside the same work cold, on a random checkpoint: from the device, from host memory
-// and from an SSD after a restart, without and with --snapshot-ssd. Rows that are computed must be those of design.md 6, or the program fails.
+// and from an SSD after a restart, without and with --snapshot-ssd. Rows that are computed must be those of
+// design.md 6, or the program fails.
 #include <time.h>
 #include <unistd.h>
 

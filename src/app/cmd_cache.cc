@@ -170,7 +170,8 @@ struct ExplainFlags {
 // What serve uses for the model if it is not told otherwise.
 int keep_of(const std::string& model) {
   const Result<std::string> dir = find_model(model);
-  const auto config = dir.ok() ? checkpoint::ModelConfig::load(dir.value()) : Result<checkpoint::ModelConfig>(dir.status());
+  const auto config =
+      dir.ok() ? checkpoint::ModelConfig::load(dir.value()) : Result<checkpoint::ModelConfig>(dir.status());
   const int64_t window = config.ok() ? config->sliding_window : checkpoint::ModelConfig().sliding_window;
   return static_cast<int>(window) + engine::EngineOptions().keep_extra;
 }

@@ -72,7 +72,8 @@ Status check_addresses(ServeFlags& flags) {
 void print_start(const ServeFlags& flags, const std::string& model, const serve::Server& server) {
   fmt::print(stderr, "Serving {} as \"{}\":\n", without_controls(model), without_controls(flags.config.model_name));
   for (const std::string& address : server.addresses()) {
-    fmt::print(stderr, "  {}{}\n", without_controls(address), flags.config.page && address.starts_with("http") ? "/" : "");
+    const bool page = flags.config.page && address.starts_with("http");
+    fmt::print(stderr, "  {}{}\n", without_controls(address), page ? "/" : "");
   }
   if (flags.config.keys_file.empty()) {
     fmt::print(stderr, "No API key is needed, so the service answers to this machine only. ");
