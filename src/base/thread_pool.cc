@@ -125,6 +125,7 @@ struct ThreadPool::Impl {
       }
       if (now == seen) {
         sleepers.fetch_add(1, std::memory_order_seq_cst);
+        waking.store(false, std::memory_order_seq_cst);  // it may have been told after it had come
         if (!side_started(side)) signal.wait(seen, std::memory_order_seq_cst);
         sleepers.fetch_sub(1, std::memory_order_seq_cst);
         waking.store(false, std::memory_order_seq_cst);
