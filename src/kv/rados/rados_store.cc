@@ -337,8 +337,8 @@ Result<int64_t> RadosStore::sweep() { return remove_if(true, 0); }
 }  // namespace deepinfer::kv
 
 extern "C" {
-extern const deepinfer::kv::RadosEntry deepinfer_rados_entry_1;
-const deepinfer::kv::RadosEntry deepinfer_rados_entry_1 = {
+extern const deepinfer::kv::RadosEntry deepinfer_rados_entry_2;
+const deepinfer::kv::RadosEntry deepinfer_rados_entry_2 = {
     .open = [](const std::string& url) -> deepinfer::Result<std::unique_ptr<deepinfer::kv::RemoteStore>> {
       DI_ASSIGN_OR_RETURN(const deepinfer::kv::RadosOptions options, deepinfer::kv::RadosStore::parse(url));
       DI_ASSIGN_OR_RETURN(std::unique_ptr<deepinfer::kv::RadosStore> store, deepinfer::kv::RadosStore::open(options));
