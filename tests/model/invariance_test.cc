@@ -1,7 +1,9 @@
 // A row's bits do not depend on how a prompt is cut, on what else is in the step, or on the number of threads.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <map>
 #include <random>
 #include <utility>
@@ -253,6 +255,45 @@ TEST_P(Invariance, RecordsAreReadAndReplacedWhileAStepRuns) {
     EXPECT_TRUE(in_pieces(*m, tokens, {rows}) == whole) << "pieces of " << rows;
     EXPECT_TRUE(std::exchange(records, {}) == want) << "pieces of " << rows;
   }
+}
+
+// Rows of other ranks go through the experts of a step of one row: each as the row alone, whose shared expert stays.
+TEST_P(Invariance, ExpertsTakeRowsOfOthers) {
+  constexpr int kOthers = 5;
+  const auto m = make(2);
+  ops::Ops& ops = m->ops();
+  in_pieces(*m, prompt(3, 14), {2, 1});
+  const ops::At at{1, ops::Rows::kEncoder};
+  const auto values = [&](Role role) {
+    std::vector<double> row(static_cast<size_t>(ops.buffer(role).cols));
+    EXPECT_TRUE(ops.read(role, 0, 1, row).ok());
+    return row;
+  };
+  ops.route(at);
+  const ops::ExpertRows own = ops.local_expert_rows(at);
+  ops.experts(at, own);
+  ops.shared_expert(at);
+  const std::vector<double> want = values(Role::kExpertOut), shared = values(Role::kSharedOut);
+
+  std::vector<std::vector<std::byte>> memory;
+  const auto copies = [&](const ops::Buffer& of) {
+    const size_t bytes = static_cast<size_t>(of.cols) * (of.element == ops::Element::kDouble ? 8 : 4);
+    std::vector<std::byte>& to = memory.emplace_back(kOthers * bytes);
+    for (int i = 0; i < kOthers; ++i) std::memcpy(to.data() + i * bytes, of.data, bytes);
+    return ops::Buffer{to.data(), of.element, kOthers, of.cols};
+  };
+  const ops::ExpertRows others{kOthers, own.per_row, copies(own.input), copies(own.ids), copies(own.weights),
+                               copies(own.output)};
+  const size_t row_bytes = memory.back().size() / kOthers;
+  const std::vector<std::byte> row = {memory.back().begin(), memory.back().begin() + static_cast<int64_t>(row_bytes)};
+  std::ranges::fill(memory.back(), std::byte{0});
+  ops.route(at);
+  ops.experts(at, others);
+  ops.shared_expert(at);
+  for (int i = 0; i < kOthers; ++i)
+    EXPECT_EQ(std::memcmp(memory.back().data() + i * row_bytes, row.data(), row_bytes), 0) << "row " << i;
+  EXPECT_TRUE(values(Role::kExpertOut) == want);
+  EXPECT_TRUE(values(Role::kSharedOut) == shared);
 }
 
 TEST(InstructionSets, GiveTheSameBits) {

@@ -142,11 +142,12 @@ void FastBackend::experts(At where, const ExpertRows& rows) {
   const MoeWeights& moe = w_.layers[where.layer].moe;
   const bool local = rows.input.data == at<float>(Role::kSublayerIn) && rows.rows == row_count(where.rows);
   if (packed_layer_ != where.layer || !local) packed_layer_ = -1;
+  const bool beside = beside_[kShared].id != 0;  // it runs already
+  if (!local) finish_beside(kShared);            // others' hidden rows may lie where its own one does
   group_by_expert(rows, moe.experts.size(), static_cast<int>(buffers_[static_cast<int>(Role::kResidual)].rows));
   begin_experts(where.layer);
   pack_experts(rows);
   batch_.clear();
-  const bool beside = beside_[kShared].id != 0;  // it runs already
   if (local && !beside) batch_.push_back(shared_task(moe.shared, rows.rows));
   if (w_.store != nullptr) {
     run_ffn(batch_, &rows);
