@@ -1,13 +1,14 @@
 // The CUDA backend: ops.h on one Hopper GPU (internal to ops/cuda). Kernels of a stage stand in the file named after
 // it:
-//   backend.cu (memory, row sets, graphs), load.cu (weights), hyper.cu (mHC, head), attention.cu (projections, window,
-//   output),
-//   attend.cu and attend_wide.cu (core), global.cu (compressor, keys), select.cu (indexer), moe.cu, engram.cu
-//   (embedding, Engram, drafter), offload.cu (experts and tables on the host), host.cu (experts that the host computes)
+//   backend.cu (memory, row sets, graphs), load.cu (weights), hyper.cu (mHC), head.cu (collapse, taps, head),
+//   attention.cu (projections, window, output), attend.cu and attend_wide.cu (core), global.cu (compressor, keys),
+//   select.cu (indexer), moe.cu, engram.cu (embedding, Engram, drafter), offload.cu (experts and tables on the host),
+//   host.cu (experts that the host computes)
 //
-// The work of a step is queued on one stream; the shared expert runs beside router and routed experts on a second one,
-// from route() to combine(), and so do the experts of the host on a third. Nothing waits for the device
-// but begin(), read(), kv_read(), kv_write() and synchronize(), and they give up on a device that is lost (watchdog.h).
+// The work of a step is queued on one stream. Beside it, up to the next join(): on a second stream the shared expert,
+// from route() to combine(), and one row's mix of mHC, from hc_enter() on; on a third one the experts of the host or,
+// where there are none, the first product of one row's shared expert. Nothing waits for the device but begin(), read(),
+// kv_read(), kv_write() and synchronize(), and they give up on a device that is lost (watchdog.h).
 #pragma once
 
 #include <algorithm>
@@ -213,10 +214,10 @@ class Backend : public Ops {
   Capabilities capabilities_;
   cudaStream_t stream_ = nullptr, side_ = nullptr, host_ = nullptr;
   cudaEvent_t forked_ = nullptr, joined_ = nullptr, paced_ = nullptr, routed_ = nullptr, hosted_ = nullptr;
-  bool host_works_ = false;  // hosted_ marks where its outputs are there
+  bool host_works_ = false;    // hosted_ marks where the outputs of host_ are there
   bool side_busy_ = false;     // joined_ marks its end
   bool route_forked_ = false;  // forked_ marks where route() began
-  bool shared_done_ = false;   // experts() has computed the shared expert since
+  bool shared_done_ = false;   // route() has begun the shared expert, and experts() ends it
   Arena arena_;
   checkpoint::ModelConfig c_;
   Limits limits_;

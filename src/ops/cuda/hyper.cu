@@ -3,14 +3,14 @@
 #include <cassert>
 
 #include "ops/cuda/backend.h"
+#include "ops/cuda/collapse.cuh"
 #include "ops/cuda/launch.h"
 #include "ops/cuda/pack.cuh"
 
 namespace deepinfer::ops::cuda {
 namespace {
 
-constexpr int kThreads = 256, kEnterThreads = 512, kSlice = kThreads, kStreams = 4,
-              kCoefficients = 2 * kStreams + kStreams * kStreams, kMixRows = 2;
+constexpr int kThreads = 256, kSlice = kThreads, kCoefficients = 2 * kStreams + kStreams * kStreams, kMixRows = 2;
 constexpr int kEnterCtas = kEnterThreads / 64, kEnterChunks = 8;  // of leave_enter_kernel: up to 8,192 channels
 
 // Sums v[0..31] over the lanes of a warp; lane l ends with the sum of v[l]. The butterfly of warp_sum(), but each step
@@ -53,7 +53,8 @@ __global__ __launch_bounds__(kThreads) void mix_kernel(bf16* x, const LeaveArgum
 #pragma unroll
   for (int c = 0; c < kCoefficients; ++c) {
 #pragma unroll
-    for (int s = 0; s < kStreams; ++s) f[c][s] = i < d ? __ldcs(fn + (static_cast<int64_t>(c) * kStreams + s) * d + i) : 0.0f;
+    for (int s = 0; s < kStreams; ++s)
+      f[c][s] = i < d ? __ldcs(fn + (static_cast<int64_t>(c) * kStreams + s) * d + i) : 0.0f;
   }
   wait_for_inputs();
   const int end = min(rows, (static_cast<int>(blockIdx.y) + 1) * rows_each);
@@ -196,42 +197,6 @@ __device__ float sinkhorn(float m, int iterations, float eps) {
     m /= sum(v) + eps;
   }
   return m;
-}
-
-// Collapse with `pre`, then norm, into out, by kEnterThreads threads that meet at sync(); two channels a thread at a
-// time (d is even). collapsed: the vector before the norm.
-template <class Sync>
-__device__ __forceinline__ void collapse_and_norm(const bf16* x, const float* pre, const float* norm, int d, float eps,
-                                                  bf16* collapsed, bf16* out, float* shared, Sync sync) {
-  float square = 0;
-#pragma unroll 5
-  for (int i = 2 * threadIdx.x; i < d; i += 2 * kEnterThreads) {
-    float a = 0, b = 0;
-#pragma unroll
-    for (int s = 0; s < kStreams; ++s) {
-      const __nv_bfloat162 u = *reinterpret_cast<const __nv_bfloat162*>(x + s * d + i);
-      a = s == 0 ? pre[0] * value(u.x) : fmaf(pre[s], value(u.x), a);
-      b = s == 0 ? pre[0] * value(u.y) : fmaf(pre[s], value(u.y), b);
-    }
-    const __nv_bfloat162 c(rounded(a), rounded(b));
-    *reinterpret_cast<__nv_bfloat162*>(collapsed + i) = c;
-    square += value(c.x) * value(c.x);
-    square += value(c.y) * value(c.y);
-  }
-  square = warp_sum(square);
-  if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = square;
-  sync();
-  float sum = shared[0];
-#pragma unroll
-  for (int w = 1; w < kEnterThreads / 32; ++w) sum += shared[w];
-  const float scale = 1.0f / sqrtf(sum / static_cast<float>(d) + eps);
-#pragma unroll 5
-  for (int i = 2 * threadIdx.x; i < d; i += 2 * kEnterThreads) {
-    const __nv_bfloat162 c = *reinterpret_cast<const __nv_bfloat162*>(collapsed + i);
-    const float2 w = *reinterpret_cast<const float2*>(norm + i);
-    *reinterpret_cast<__nv_bfloat162*>(out + i) =
-        __nv_bfloat162(rounded(w.x * (value(c.x) * scale)), rounded(w.y * (value(c.y) * scale)));
-  }
 }
 
 struct MixArguments {
@@ -422,43 +387,6 @@ __global__ __launch_bounds__(kThreads) void leave_kernel(bf16* x, const bf16* y,
   }
 }
 
-__global__ __launch_bounds__(kEnterThreads) void collapse_kernel(const bf16* x, const float* pre, const float* norm,
-                                                                 int d, float eps, bf16* out) {
-  __shared__ float shared[kEnterThreads / 32];
-  const int64_t row = blockIdx.x;
-  collapse_and_norm(x + row * kStreams * d, pre + row * kStreams, norm, d, eps, out + row * d, out + row * d, shared,
-                    [] { __syncthreads(); });
-}
-
-__global__ __launch_bounds__(kThreads) void gather_kernel(const bf16* x, const float* pre, const int32_t* source,
-                                                          int width, bf16* x_to, float* pre_to) {
-  const int64_t row = blockIdx.y, from = source[row];
-  const int i = blockIdx.x * kThreads + threadIdx.x;
-  if (i < width) x_to[row * width + i] = x[from * width + i];
-  if (i < kStreams) pre_to[row * kStreams + i] = pre[from * kStreams + i];
-}
-
-__global__ __launch_bounds__(kThreads) void tap_kernel(const bf16* x, int d, int taps, int index, bf16* out) {
-  const int64_t row = blockIdx.y;
-  const int i = blockIdx.x * kThreads + threadIdx.x;
-  if (i >= d) return;
-  x += row * kStreams * d;
-  const float sum = ((value(x[i]) + value(x[d + i])) + value(x[2 * d + i])) + value(x[3 * d + i]);
-  out[(row * taps + index) * d + i] = rounded(sum / kStreams);
-}
-
-// Final collapse and norm of the output rows (or of all draft rows, where `outputs` is null).
-__global__ __launch_bounds__(kEnterThreads) void final_kernel(const bf16* x, const float* pre, const int32_t* outputs,
-                                                              const int32_t* counts, const float* norm, int d,
-                                                              float eps, bf16* collapsed, bf16* out) {
-  __shared__ float shared[kEnterThreads / 32];
-  const int64_t i = blockIdx.x;
-  if (outputs != nullptr && i >= counts[1]) return;
-  const int64_t row = outputs != nullptr ? outputs[i] : i;
-  collapse_and_norm(x + row * kStreams * d, pre + row * kStreams, norm, d, eps, collapsed + i * d, out + i * d, shared,
-                    [] { __syncthreads(); });
-}
-
 unsigned blocks(int64_t n) { return static_cast<unsigned>((n + kThreads - 1) / kThreads); }
 
 }  // namespace
@@ -498,7 +426,8 @@ void Backend::enter(At where, Sublayer which, bool leave) {
     launch_clusters(kEnterCtas, leave_enter_kernel, rows * kEnterCtas, 32 * warps, 0, stream_, leaving, a,
                     at<bf16>(Role::kResidual));
     fork();
-    launch_next(mix_beside_kernel, slices, kThreads / 2, 0, side_, at<bf16>(Role::kResidual), l.hc_fn[s], rows, d, mix_);
+    launch_next(mix_beside_kernel, slices, kThreads / 2, 0, side_, at<bf16>(Role::kResidual), l.hc_fn[s], rows, d,
+                mix_);
     launch_next(finish_kernel, rows, 32, 0, side_, a);
     return side_ends();
   }
@@ -524,65 +453,6 @@ void Backend::hc_leave(At where, Sublayer) {
         at<bf16>(Role::kResidual), at<bf16>(Role::kSublayerOut), at<float>(Role::kPost), at<float>(Role::kComb),
         static_cast<int>(c_.hidden_size));
   }
-}
-
-void Backend::hc_collapse(At where) {
-  join();
-  packed_in_ = {};
-  if (const int rows = row_count(where.rows); rows > 0) {
-    collapse_kernel<<<rows, kEnterThreads, 0, stream_>>>(
-        at<bf16>(Role::kResidual), at<float>(Role::kPre), layers_[where.layer].attn_norm,
-        static_cast<int>(c_.hidden_size), eps(), at<bf16>(Role::kSublayerIn));
-  }
-}
-
-void Backend::keep_decoder_rows() {
-  const RowSet& to = set_of(Rows::kDecoder);
-  if (to.rows == 0) return;
-  join();
-  const int width = static_cast<int>(c_.hc_width());
-  // Through scratch, since rows move in parallel.
-  gather_kernel<<<dim3(blocks(width), to.rows), kThreads, 0, stream_>>>(
-      at<bf16>(Role::kResidual), at<float>(Role::kPre), to.view.source, width, wide_, mix_);
-  note(cudaMemcpyAsync(at<bf16>(Role::kResidual), wide_, static_cast<size_t>(to.rows) * width * 2,
-                       cudaMemcpyDeviceToDevice, stream_));
-  note(cudaMemcpyAsync(at<float>(Role::kPre), mix_, static_cast<size_t>(to.rows) * kStreams * 4,
-                       cudaMemcpyDeviceToDevice, stream_));
-}
-
-void Backend::tap(At where, int index) {
-  if (const int rows = row_count(where.rows); rows > 0) {
-    const int d = static_cast<int>(c_.hidden_size);
-    tap_kernel<<<dim3(blocks(d), rows), kThreads, 0, stream_>>>(at<bf16>(Role::kResidual), d,
-                                                                static_cast<int>(c_.dspark_target_layer_ids.size()),
-                                                                index, at<bf16>(Role::kTaps));
-  }
-}
-
-void Backend::head() {
-  const RowSet& set = set_of(Rows::kDecoder);
-  // A recorded decode step serves any outputs of that many rows.
-  const int n = recording_ ? std::min<int>(set.rows, static_cast<int>(buffer(Role::kLogits).rows)) : set.outputs,
-            d = static_cast<int>(c_.hidden_size);
-  if (n == 0) return;
-  join();
-  final_kernel<<<n, kEnterThreads, 0, stream_>>>(at<bf16>(Role::kResidual), at<float>(Role::kPre), set.view.outputs,
-                                                 set.view.counts, norm_, d, eps(), at<bf16>(Role::kFinalHidden),
-                                                 at<bf16>(Role::kFinalHidden));
-  project(head_, at<bf16>(Role::kFinalHidden), d, n, {at<float>(Role::kLogits), Output::kFp32, c_.vocab_size});
-}
-
-void Backend::draft_base() {
-  const RowSet& set = set_of(Rows::kDraft);
-  const int d = static_cast<int>(c_.hidden_size);
-  if (set.rows == 0) return;
-  join();
-  packed_in_ = {};
-  final_kernel<<<set.rows, kEnterThreads, 0, stream_>>>(at<bf16>(Role::kResidual), at<float>(Role::kPre), nullptr,
-                                                        set.view.counts, draft_norm_, d, eps(),
-                                                        at<bf16>(Role::kDraftHidden), at<bf16>(Role::kSublayerIn));
-  project(head_, at<bf16>(Role::kSublayerIn), d, set.rows, {at<float>(Role::kDraftBase), Output::kFp32, c_.vocab_size});
-  start_drafts();
 }
 
 }  // namespace deepinfer::ops::cuda
