@@ -248,6 +248,11 @@ Status Backend::load(const checkpoint::ModelConfig& config, const ModelWeights& 
                       "heads and 8 experts a token of 1024; this model has {}, {}, {} and {} of {}",
                       c_.head_dim, c_.index_head_dim, c_.index_n_heads, c_.num_experts_per_tok, c_.n_routed_experts);
   }
+  if (c_.has_drafter() && (c_.dspark_num_experts_per_tok > 8 || c_.dspark_n_routed_experts > 1024)) {
+    return make_error(Code::kUnsupported,
+                      "the CUDA backend has kernels for 8 experts a token of 1024; this model's drafter has {} of {}",
+                      c_.dspark_num_experts_per_tok, c_.dspark_n_routed_experts);
+  }
   if (limits_.blocks_max == 0) limits_.blocks_max = limits_.sequences_max * KvLayout::pages_for(limits_.context_max);
   rope_ = {RopeFrequencies::make(c_, false), RopeFrequencies::make(c_, true)};
   if (c_.head_dim == kWideDim && std::max(padded(c_.sliding_window) + padded(c_.index_topk),
