@@ -125,8 +125,8 @@ __device__ __forceinline__ GroupTile tile_of(const FewExperts& e, const Choice* 
   return e.ids != nullptr ? GroupTile{choices[t].expert, kTokens * t, 1} : e.tiles[t];
 }
 
-// The warp's next unit; left stays 0 where there is none. Not inlined: every place that starts a copy would hold it, and
-// code comes from memory too.
+// The warp's next unit; left stays 0 where there is none. Not inlined: every place that starts a copy would hold it,
+// and code comes from memory too.
 __device__ __noinline__ Ahead next_unit(Ahead ahead, const Arguments& a, const Choice* choices, int tiles) {
   const FewExperts& e = a.e;
   const Walk walk(a, tiles);
@@ -305,8 +305,8 @@ __global__ __maxnreg__(112) void few_experts_kernel(const __grid_constant__ Argu
     for (int i = 0; i < 2; ++i) {
 #pragma unroll
       for (int k = 0; k < 4; ++k)
-        partial[(quarter * kTokens + 2 * quad + k % 2) * 2 * kUnit + warp % 2 * kUnit + 16 * i + lane / 4 + 8 * (k / 2)] =
-            acc[i][k];
+        partial[(quarter * kTokens + 2 * quad + k % 2) * 2 * kUnit + warp % 2 * kUnit + 16 * i + lane / 4 +
+                8 * (k / 2)] = acc[i][k];
     }
     __syncthreads();
     // Warp: token, lane: channel.
@@ -339,7 +339,8 @@ __global__ __maxnreg__(112) void few_experts_kernel(const __grid_constant__ Argu
   if (walk.shared < a.shared_blocks) {
     // One row's hidden vector comes into shared memory: a load to registers waits in line behind the weights that lanes
     // copy, for every chunk. Every warp writes all that it reads; others write the same.
-    const uint8_t* hidden = s.hidden + static_cast<int64_t>(min(lane / 4, s.rows - 1)) * a.shared_chunks * 256 + quad * 16;
+    const uint8_t* hidden =
+        s.hidden + static_cast<int64_t>(min(lane / 4, s.rows - 1)) * a.shared_chunks * 256 + quad * 16;
     const bool resident = s.rows == 1;
     uint8_t* kept = shared + kWarps * kSlots * kSlotBytes + 4 * kPartialFloats;
     for (int i = 16 * lane; resident && i < a.shared_chunks * 256; i += 16 * 32)
@@ -363,7 +364,8 @@ __global__ __maxnreg__(112) void few_experts_kernel(const __grid_constant__ Argu
       for (int k = 0; k < 4; ++k) {
         const int token = 2 * quad + k % 2;
         if (token < s.rows)
-          store<Output::kBf16>(s.out, static_cast<int64_t>(token) * s.w2.n + 16 * unit + lane / 4 + 8 * (k / 2), acc[k]);
+          store<Output::kBf16>(s.out, static_cast<int64_t>(token) * s.w2.n + 16 * unit + lane / 4 + 8 * (k / 2),
+                               acc[k]);
       }
     }
   }
@@ -371,8 +373,9 @@ __global__ __maxnreg__(112) void few_experts_kernel(const __grid_constant__ Argu
   for (int unit = walk.down; unit < walk.down_total; unit += kWarps * ctas) {
     const int t = unit / walk.blocks, row0 = unit % walk.blocks * 16;
     const GroupTile group = tile_of(e, choices, t);
-    const uint8_t* x =
-        e.hidden + static_cast<int64_t>(group.first_row + min(lane / 4, group.rows - 1)) * a.down_chunks * 256 + quad * 16;
+    const uint8_t* x = e.hidden +
+                       static_cast<int64_t>(group.first_row + min(lane / 4, group.rows - 1)) * a.down_chunks * 256 +
+                       quad * 16;
     await_progress(t, a.units);
     touch(e.hidden + static_cast<int64_t>(group.first_row) * a.down_chunks * 256, a.down_chunks * 256, group.rows,
           a.down_chunks, lane);

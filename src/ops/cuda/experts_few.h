@@ -7,7 +7,13 @@
 //
 // The second product of the shared expert may come along: alone it has too few rows of weights to fill the GPU.
 //
+// The backend calls it for one row. Tiles of several rows work too, but with 8 rows separate kernels are faster
+// (docs/cuda.md), so nothing uses them.
+//
 // The same bits as linear_grouped(), swiglu and linear_grouped() (ORDER.md, "linear").
+//
+// CTAs wait for each other's sums, so all of them must come to run: not beside another kernel on the GPU that waits in
+// the same way.
 #pragma once
 
 #include <cstdint>

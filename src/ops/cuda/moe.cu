@@ -1,5 +1,6 @@
 // Mixture of experts (spec/model.md 9). Grouping happens on the device: pairs (row, slot) are sorted by expert, each
-// expert's rows padded to 8, and cut into tiles; nothing waits for the host.
+// expert's rows padded to 8, and cut into tiles; nothing waits for the host. A single row needs no groups
+// (experts_few.h).
 #include <algorithm>
 
 #include "ops/cuda/backend.h"
@@ -265,11 +266,12 @@ void Backend::experts(At where, const ExpertRows& rows) {
   const int32_t* slot_of = bring_experts(where.layer, rows);
   // One row: its experts are the tiles. With 8 rows, whose weights take long anyway, separate kernels read faster.
   const bool few = n == 1 && fits_few_experts(l.w1_w3, l.w2, max_tiles);
-  if (!few)
+  if (!few) {
     launch_next(group_kernel, ctas, kGroupThreads, 3 * l.experts * sizeof(int32_t), stream_,
-              static_cast<const int32_t*>(rows.ids.data), n, columns, rows.per_row, l.experts,
-              first_of_host(where.layer), per_tile, expert_source_, expert_pair_, packed_rows, slot_of, expert_tiles_,
-              expert_tile_count_);
+                static_cast<const int32_t*>(rows.ids.data), n, columns, rows.per_row, l.experts,
+                first_of_host(where.layer), per_tile, expert_source_, expert_pair_, packed_rows, slot_of, expert_tiles_,
+                expert_tile_count_);
+  }
   const Packing packing = packing_of(WeightFormat::kFp4, per_tile);
   if (shared_done_) {  // begun by route()
     note(cudaStreamWaitEvent(stream_, hosted_, 0));
@@ -290,15 +292,10 @@ void Backend::experts(At where, const ExpertRows& rows) {
                         .packed = in_fp4_,
                         .weights = static_cast<const float*>(rows.weights.data),
                         .limit = static_cast<float>(c_.swiglu_limit),
-                        .ids = n == 1 ? static_cast<const int32_t*>(rows.ids.data) : nullptr,
+                        .ids = static_cast<const int32_t*>(rows.ids.data),
                         .choices = rows.per_row,
                         .mine = first_of_host(where.layer),
                         .slot_of = slot_of,
-                        .tiles = expert_tiles_,
-                        .tile_count = expert_tile_count_,
-                        .x_rows = expert_source_,
-                        .pairs = expert_pair_,
-                        .max_tiles = max_tiles,
                         .hidden = packed_,
                         .out = rows.output.data,
                         .progress = expert_progress_,

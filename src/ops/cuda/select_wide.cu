@@ -17,8 +17,8 @@ using ManyRows = Shape<2, 3, 1, 4096, 3, false>;
 static_assert(sizeof(Shared<FewRows>) <= 227 << 10 &&
               ManyRows::kCtasAnSm * (sizeof(Shared<ManyRows>) + 1024) <= 228 << 10);
 
-// A warp that fetches tiles first, first + kFetchers, .. into the ring. A lane looks up a piece of 1 << kPieceShift keys,
-// which lie in one page and in one candidate block; for each 8 keys all lanes copy 16 bytes.
+// A warp that fetches tiles first, first + kFetchers, .. into the ring. A lane looks up a piece of 1 << kPieceShift
+// keys, which lie in one page and in one candidate block; for each 8 keys all lanes copy 16 bytes.
 template <int kPieceShift, class C>
 __device__ void fetch_pieces(const ScoreArguments& a, int first_block, const Scored& scored, const Part& part,
                              int first, Shared<C>* shared) {
