@@ -96,7 +96,7 @@ TEST_F(Redis, IsStartedLater) {
   int port = 0;
   std::unique_ptr<ThreadedTier> tier;
   for (int attempt = 0; attempt < 10; ++attempt) {
-    const int candidate = free_port(50000);
+    const int candidate = port_for_redis();
     tier = tier_of({.port = candidate});
     WaitingTier waiting(*tier);
     EXPECT_EQ(waiting.get(1).code(), Code::kUnavailable);
