@@ -90,8 +90,8 @@ Status FastBackend::load(const checkpoint::ModelConfig& config, const ModelWeigh
     block_scores_.resize(w.lists * 2 * config.candidate_topk_blocks);
     block_keys_.resize(w.lists * 2 * config.candidate_topk_blocks);
     search_tasks_.reserve(rows);
-    constexpr int64_t kKeysLeast = 1024;  // of a task
-    score_tasks_.reserve((limits.keep_scores ? rows : score_rows) * (limits.context_max / kKeysLeast + 1));
+    constexpr int64_t kKeysLeast = 1024;  // of a task, but for the halves of one row
+    score_tasks_.reserve((limits.keep_scores ? rows : score_rows) * (limits.context_max / kKeysLeast + 2));
   } catch (const std::bad_alloc&) {
     return make_error(Code::kResourceExhausted,
                       "the indexer's scores need more memory than is available; lower the rows or the context");

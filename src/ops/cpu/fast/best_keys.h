@@ -28,8 +28,8 @@ struct BestKeys {
     if (count == 2 * keep) shrink(kernels);
   }
 
-  // Before the first add(): scores of n of the keys, in any order. What is no better than `keep` of them cannot be among
-  // the best.
+  // Before the first add(): scores of n of the keys, in any order. What is below `keep` of them cannot be among the
+  // best.
   void begin_above(const Kernels& kernels, const float* some, int64_t n);
 
  private:

@@ -93,8 +93,8 @@ struct SoftmaxCall {
   float* denominators = nullptr;      // [lanes]
 };
 
-// Attention of up to kFewHeads heads of one row over keys that are their own values (spec/model.md 6.4): scores, softmax
-// and values with the sums of OuterCall and SoftmaxCall.
+// Attention of up to kFewHeads heads of one row over keys that are their own values (spec/model.md 6.4): scores,
+// softmax and values with the sums of OuterCall and SoftmaxCall.
 inline constexpr int64_t kFewHeads = 8;
 
 struct FewHeadsCall {
@@ -205,7 +205,7 @@ struct Kernels {
   // Index queries of whole groups: held to FQ4I (8.2), and those as the codes, scales and sums of a ScoreCall.
   void (*fq4i)(float* query, int64_t groups);
   void (*query_codes)(const float* query, int64_t groups, int8_t* codes, float* factors, int32_t* twelve);
-  // The `keep` best of n scores that are bf16 values, as Backend::best_entries.
+  // The `keep` best of n scores, as Backend::best_entries; of others than bf16 values their upper halves are compared.
   void (*best)(const float* scores, int64_t n, int64_t keep, int32_t* out);
 
   // RoPE (spec/model.md 4.5) on the last 2 x half channels of n heads of d channels; half: a multiple of 8.

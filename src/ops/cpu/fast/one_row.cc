@@ -1,6 +1,6 @@
 // One row of a small model. Its stages are too short to be divided, but what does not follow each other runs side by
-// side (ThreadPool::start): keys, compressor, mHC's mix, Engram's product and the shared expert beside queries, attention
-// and router, and whole experts on either thread. Results are those of the stages one by one.
+// side (ThreadPool::start): keys, compressor, mHC's mix, Engram's product and the shared expert beside queries,
+// attention and router, and whole experts on either thread. Results are those of the stages one by one.
 #include <algorithm>
 #include <new>
 

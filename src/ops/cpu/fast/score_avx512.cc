@@ -63,7 +63,8 @@ template <int N>
   }
 }
 
-// Adds N heads from place `at` of the list on to the bounds of all panels. G groups at once: enough sums for the latency.
+// Adds N heads from place `at` of the list on to the bounds of all panels. G groups at once: enough sums for the
+// latency.
 template <int N, int G>
 [[gnu::always_inline]] inline void add_reach(const ReachCall& c, int64_t at, int64_t groups, __m512* total) {
   const __m512 zero = _mm512_setzero_ps();
