@@ -2,11 +2,38 @@
 #include "ops/cpu/fast/lanes.h"
 
 #include <algorithm>
+#include <span>
 #include <vector>
 
 #include "ops/cpu/fast/backend.h"
 
 namespace deepinfer::ops::cpu::fast {
+namespace {
+
+size_t word_bytes(const Matrix& m) { return (static_cast<size_t>(m.rows * m.cols) * 2 + 63) / 64 * 64; }
+
+// mHC's fn in eights of columns: one stream instead of one a row. Returns the end.
+std::byte* copy_mixes(std::span<Matrix* const> mixes, std::byte* begin) {
+  auto* to = reinterpret_cast<float*>(begin);
+  for (Matrix* m : mixes) {
+    const auto* from = reinterpret_cast<const float*>(m->data);
+    m->lanes = reinterpret_cast<const std::byte*>(to);
+    for (int64_t k = 0; k < m->cols; k += 8) {
+      for (int64_t r = 0; r < m->rows; ++r, to += 8) std::copy_n(from + r * m->cols + k, 8, to);
+    }
+  }
+  return reinterpret_cast<std::byte*>(to);
+}
+
+void move_words(std::span<Matrix* const> words, std::byte* to) {
+  for (Matrix* m : words) {
+    std::copy_n(m->data, static_cast<size_t>(m->rows * m->cols) * 2, to);
+    m->data = to;
+    to += word_bytes(*m);
+  }
+}
+
+}  // namespace
 
 Status FastBackend::keep_lanes() {
   constexpr size_t kBytesMax = 64 << 20;  // about what last-level caches hold
@@ -34,7 +61,6 @@ Status FastBackend::keep_lanes() {
     for (Matrix* m : {&l.compressor.wkv, &l.compressor.wgate, &l.indexer.weights_proj, &l.moe.gate}) words.push_back(m);
   }
   std::erase_if(words, [](const Matrix* m) { return m->data == nullptr || m->format != WeightFormat::kBf16; });
-  const auto word_bytes = [](const Matrix& m) { return (static_cast<size_t>(m.rows * m.cols) * 2 + 63) / 64 * 64; };
   size_t total = 0, weights = 0;
   std::vector<size_t> begin;
   for (const Matrix* m : all) {
@@ -50,20 +76,7 @@ Status FastBackend::keep_lanes() {
   for (const Matrix* m : words) total += word_bytes(*m);
   if (!small_ || total == 0) return {};
   DI_ASSIGN_OR_RETURN(lanes_, HugeMemory::allocate(total));
-  auto* to = reinterpret_cast<float*>(lanes_.as<std::byte>() + matrices);
-  for (Matrix* m : mixes) {  // in eights of columns: one stream instead of one a row
-    const auto* from = reinterpret_cast<const float*>(m->data);
-    m->lanes = reinterpret_cast<const std::byte*>(to);
-    for (int64_t k = 0; k < m->cols; k += 8) {
-      for (int64_t r = 0; r < m->rows; ++r, to += 8) std::copy_n(from + r * m->cols + k, 8, to);
-    }
-  }
-  auto* copy = reinterpret_cast<std::byte*>(to);
-  for (Matrix* m : words) {
-    std::copy_n(m->data, static_cast<size_t>(m->rows * m->cols) * 2, copy);
-    m->data = copy;
-    copy += word_bytes(*m);
-  }
+  move_words(words, copy_mixes(mixes, lanes_.as<std::byte>() + matrices));
   if (k_.fill_lanes == nullptr) return {};
   auto fill = [&](int64_t first, int64_t last) {
     for (int64_t i = first; i < last; ++i) {
