@@ -44,8 +44,8 @@ TEST(ThreadPool, LoopsFollowEachOther) {
   }
 }
 
-// Pieces beside the caller's work and between loops: each runs once, before finish() returns, whoever runs it and however
-// many more were started than have a place.
+// Pieces beside the caller's work and between loops: each runs once, before finish() returns, whoever runs it and
+// however many more were started than have a place.
 TEST(ThreadPool, PiecesRunOnce) {
   struct Sum {
     int64_t runs = 0, sum = 0;

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstring>
 #include <fstream>
@@ -246,7 +247,8 @@ TEST_F(Store, PiecesAreReadInTheOrderOfTheirClasses) {
   AlignedBuffer memory(5 * kIoAlignment);
   std::atomic<int> left{5};
   // The first one is in flight alone; the others are queued the wrong way round.
-  for (uint64_t i = 0; const Class c : {Class::kNeeded, Class::kSpare, Class::kLikely, Class::kWanted, Class::kNeeded}) {
+  constexpr std::array kOrder = {Class::kNeeded, Class::kSpare, Class::kLikely, Class::kWanted, Class::kNeeded};
+  for (uint64_t i = 0; const Class c : kOrder) {
     const DirectReader::Piece piece{
         file_, i * kIoAlignment, {memory.data() + i * kIoAlignment, kIoAlignment}, kIoAlignment};
     const auto ended = [](void* context, uint64_t, const Status& status) {

@@ -279,7 +279,8 @@ void FastBackend::route_beside(At where) {
 
 void FastBackend::run_shared(int64_t) {
   const PackedRows& p = shared_task_.x;
-  k_.pack(at<float>(Role::kSublayerIn), c_.hidden_size, shared_order_, shared_order_ != Order::kNatural, p.words, kStep);
+  k_.pack(at<float>(Role::kSublayerIn), c_.hidden_size, shared_order_, shared_order_ != Order::kNatural, p.words,
+          kStep);
   ffn_row(shared_task_, nullptr, nullptr);
 }
 
