@@ -296,6 +296,33 @@ TEST_P(Invariance, ExpertsTakeRowsOfOthers) {
   EXPECT_TRUE(values(Role::kSharedOut) == shared);
 }
 
+// The same of the taps that the drafter's rings are filled from.
+TEST_P(Invariance, TapsAreReplacedBeforeTheRingsAreFilled) {
+  const std::vector<int32_t> tokens = prompt(24, 17);
+  model::Draft untouched, want;
+  for (const int threads : {1, 2}) {
+    const auto m = make(threads);
+    bool replace = false;
+    m->observe([&](int, model::Stage stage, ops::Rows rows) {
+      if (stage != model::Stage::kTaps || !replace) return;
+      const int64_t n = m->ops().row_count(rows), cols = m->ops().buffer(Role::kTaps).cols;
+      EXPECT_TRUE(m->ops().write(Role::kTaps, 0, n, std::vector<double>(static_cast<size_t>(n * cols), 0.5)).ok());
+    });
+    for (const int rows : {1, 5, 24}) {
+      model::Draft draft;
+      replace = false;
+      in_pieces(*m, tokens, {rows}, 0, &draft);
+      if (untouched.logits.empty()) untouched = draft;
+      EXPECT_TRUE(draft.logits == untouched.logits) << threads << " threads, pieces of " << rows;
+      replace = true;
+      in_pieces(*m, tokens, {rows}, 0, &draft);
+      if (want.logits.empty()) want = draft;
+      EXPECT_TRUE(draft.logits == want.logits) << threads << " threads, pieces of " << rows;
+    }
+  }
+  EXPECT_FALSE(want.logits == untouched.logits);
+}
+
 TEST(InstructionSets, GiveTheSameBits) {
   if (ops::make_fast_ops(1, "avx512") == nullptr) GTEST_SKIP() << "this processor has one of them only";
   const std::vector<int32_t> tokens = prompt(kTokens, 9);

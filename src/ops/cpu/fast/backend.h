@@ -135,6 +135,13 @@ class FastBackend final : public Backend<float> {
   void route_rows(const RowStage& stage, int64_t begin, int64_t end);
   void combine_rows(const RowStage& stage, int64_t begin, int64_t end);
   void ring_rows(const RowStage& stage, int64_t begin, int64_t end);
+  // The drafter's window records of a range of rows, from their taps.
+  struct RingMemory {
+    float *main = nullptr, *kv = nullptr;  // [rows, hidden_size], [rows, head_dim]
+    uint16_t* words = nullptr;             // packed [rows, columns of the taps]
+    std::byte* records = nullptr;          // [drafter stages] of one row; null: right into the rings
+  };
+  void form_ring_records(Rows rows, int64_t begin, int64_t end, const RingMemory& memory);
   void draft_hidden_rows(const RowStage& stage, int64_t begin, int64_t end);
 
   // One expert's rows: x packed, hidden rows from `first` on, weights null for the shared expert.
@@ -149,7 +156,7 @@ class FastBackend final : public Backend<float> {
                           int64_t end) const;
 
   // ---- One row of a small model (one_row.cc)
-  enum Beside { kOthers, kEntries, kKeys, kOutput, kMix, kEngram, kShared, kRouted, kBesides = kRouted + 7 };
+  enum Beside { kOthers, kEntries, kKeys, kOutput, kMix, kEngram, kShared, kRings, kRouted, kBesides = kRouted + 7 };
   struct Piece {
     FastBackend* backend = nullptr;
     void (FastBackend::*run)(int64_t) = nullptr;
@@ -180,6 +187,10 @@ class FastBackend final : public Backend<float> {
   void fetch_mixed() const;
   void output_groups(int64_t half);
   void output_channels(int64_t half);
+  void start_rings(Rows set);
+  void form_rings(int64_t);
+  void store_rings();
+  void forget_rings();
   void start_engram(Rows set, int layer);
   void multiply_engram(int64_t layer);
   void add_engram_beside(At at);
@@ -355,6 +366,12 @@ class FastBackend final : public Backend<float> {
   int entries_source_ = kNoSource;            // whose choice the entries are; -1: none
   std::vector<float> beside_floats_, window_floats_, engram_floats_;
   std::vector<uint16_t> beside_words_, window_words_, engram_words_, beside_keys_;
+  bool taps_wait_ = false;    // the row's taps are there, and nobody has begun with the records
+  bool rings_early_ = false;  // somebody has
+  Rows rings_set_ = Rows::kDecoder;
+  std::vector<float> ring_floats_;
+  std::vector<uint16_t> ring_words_;
+  std::vector<std::byte> ring_records_;
   FfnTask shared_task_;
   Order shared_order_ = Order::kNatural;
   std::span<const FfnTask> routed_tasks_;

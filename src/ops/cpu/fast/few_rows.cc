@@ -47,6 +47,7 @@ Buffer FastBackend::buffer(Role role) const {
   auto* self = const_cast<FastBackend*>(this);
   self->run_waiting();
   if (role == Role::kWindowRecords) self->window_keys_ = kNotGathered;  // they may be replaced
+  if (role == Role::kTaps) self->forget_rings();
   return Backend<float>::buffer(role);
 }
 void FastBackend::kv_copy(std::byte* to, const std::byte* from, size_t bytes) {
@@ -63,6 +64,7 @@ Status FastBackend::kv_write(std::byte* to, std::span<const std::byte> from) {
 }
 Status FastBackend::begin(Rows set, const RowBatch& batch) {
   run_waiting();
+  forget_rings();
   entries_source_ = kNoSource;
   return Backend<float>::begin(set, batch);
 }
@@ -138,8 +140,11 @@ void FastBackend::tap(At where, int index) {
   const RowStage stage{.run = &FastBackend::tap_rows, .at = where, .parts = static_cast<uint32_t>(index)};
   if (by_rows(where.rows)) return later(stage);
   run_waiting();
+  forget_rings();
   auto body = [&](int64_t begin, int64_t end) { tap_rows(stage, begin, end); };
   parallel(row_count(where.rows), body, 16);
+  taps_wait_ =
+      alone(where.rows) && c_.has_drafter() && index + 1 == static_cast<int>(c_.dspark_target_layer_ids.size());
 }
 
 void FastBackend::tap_rows(const RowStage& stage, int64_t begin, int64_t end) {
@@ -248,29 +253,41 @@ void FastBackend::combine_rows(const RowStage& stage, int64_t begin, int64_t end
 void FastBackend::fill_draft_rings(Rows set) {
   if (by_rows(set)) return later({.run = &FastBackend::ring_rows, .at = {0, set}});
   run_waiting();
+  if (rings_early_ && rings_set_ == set && alone(set)) return store_rings();
   Backend<float>::fill_draft_rings(set);
 }
 
 void FastBackend::ring_rows(const RowStage& stage, int64_t begin, int64_t end) {
-  const RowSet& set = set_of(stage.at.rows);
+  form_ring_records(stage.at.rows, begin, end,
+                    {at<float>(Role::kSublayerIn, begin), stage_area(begin), packed_area(kFirst, begin)});
+}
+
+void FastBackend::form_ring_records(Rows rows, int64_t begin, int64_t end, const RingMemory& memory) {
+  const RowSet& set = set_of(rows);
   const int64_t n = end - begin, D = c_.hidden_size, d = c_.head_dim, half = c_.qk_rope_head_dim / 2;
-  float *main = at<float>(Role::kSublayerIn, begin), *kv = stage_area(begin);
-  const auto pack_for = [&](const Matrix& m, const float* x, int64_t ld) {
-    return pack_area(kFirst, begin, m, x, ld, n, order_of(m.format) != Order::kNatural);
+  const auto pack_for = [&](const Matrix& m, const float* x) {
+    const PackedRows p{memory.words, packed_columns(m.cols), n};
+    const Order order = order_of(m.format);
+    for (int64_t i = 0; i < n; ++i)
+      k_.pack(x + i * m.cols, m.cols, order, order != Order::kNatural, p.row(i), p.step(i));
+    return p;
   };
-  multiply_area(w_.main_proj, pack_for(w_.main_proj, at<float>(Role::kTaps, begin), w_.main_proj.cols), main, D,
-                nullptr);
+  float *main = memory.main, *kv = memory.kv;
+  multiply_area(w_.main_proj, pack_for(w_.main_proj, at<float>(Role::kTaps, begin)), main, D, nullptr);
   for (int64_t i = 0; i < n; ++i) norm(main + i * D, main_norm_.data(), D, main + i * D);
+  std::byte* record = memory.records;
   for (int64_t j = 0; j < c_.num_nextn_predict_layers; ++j) {
     const int layer = static_cast<int>(c_.num_hidden_layers + j), table = ratio_of(layer) > 0;
     const Matrix& w = w_.layers[layer].attention.wkv;
-    multiply_area(w, pack_for(w, main, D), kv, d, nullptr);
+    multiply_area(w, pack_for(w, main), kv, d, nullptr);
     for (int64_t i = begin; i < end; ++i) {
       float* row = kv + (i - begin) * d;
       norm(row, vectors_[layer].kv_norm.data(), d, row);
       turn(row, 1, d, set.cos[table].data() + i * half, set.sin[table].data() + i * half, false);
-      encode_window(row, ring_record(set.of(static_cast<int>(i)), layer, set.positions[i]));
+      encode_window(row, record != nullptr ? record
+                                           : ring_record(set.of(static_cast<int>(i)), layer, set.positions[i]));
     }
+    if (record != nullptr) record += layout_.window_bytes;
   }
 }
 

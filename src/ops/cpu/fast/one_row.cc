@@ -2,6 +2,7 @@
 // side (ThreadPool::start): keys, compressor, mHC's mix, Engram's product and the shared expert beside queries,
 // attention and router, and whole experts on either thread. Results are those of the stages one by one.
 #include <algorithm>
+#include <cstring>
 #include <new>
 
 #include "ops/cpu/fast/backend.h"
@@ -26,6 +27,11 @@ bool FastBackend::reserve_beside() {
     engram_floats_.resize(static_cast<size_t>(c_.engram_width()));
     engram_words_.resize(static_cast<size_t>(packed_columns(c_.engram_width())));
     beside_keys_.resize(static_cast<size_t>((window_places() + c_.index_topk) * d));
+    if (c_.has_drafter()) {
+      ring_floats_.resize(static_cast<size_t>(c_.hidden_size + d));
+      ring_words_.resize(static_cast<size_t>(packed_columns(buffers_[static_cast<int>(Role::kTaps)].cols)));
+      ring_records_.resize(static_cast<size_t>(c_.num_nextn_predict_layers * d) * sizeof(float));
+    }
     engram_kv_.resize(std::max<size_t>(engram_kv_.size(), (c_.hc_mult + 1) * c_.hidden_size));
   } catch (const std::bad_alloc&) {
     return false;
@@ -169,6 +175,7 @@ void FastBackend::write_entries(int64_t after) {
 void FastBackend::attend_beside(At where) {
   start_mix();
   start_engram(where.rows, where.layer + 1);
+  start_rings(where.rows);
   if (window_keys_ == kNotGathered) gather_window_beside(where);
   gather_entries_beside(where);
   const int64_t d = c_.head_dim;
@@ -219,6 +226,39 @@ void FastBackend::output_channels(int64_t half) {
   const int64_t first = half * half_output(), rows = half == 0 ? half_output() : w.rows - first;
   const PackedRows p{packed_area(kSecond, 0), packed_columns(w.cols), 1};
   k_.multiply({&w, first, rows, p, at<float>(Role::kSublayerOut) + first, w.rows, true}, kernel_scratch(w.cols));
+}
+
+// ---- The drafter's rings ----------------------------------------------------------------------------------------
+
+// They need nothing of a layer behind the last tap, and the other thread has time beside its attention.
+void FastBackend::start_rings(Rows set) {
+  if (!taps_wait_) return;
+  taps_wait_ = false;
+  rings_early_ = true;
+  rings_set_ = set;
+  start_beside(kRings, &FastBackend::form_rings);
+}
+
+void FastBackend::form_rings(int64_t) {
+  float* main = ring_floats_.data();
+  form_ring_records(rings_set_, 0, 1, {main, main + c_.hidden_size, ring_words_.data(), ring_records_.data()});
+}
+
+void FastBackend::store_rings() {
+  finish_beside(kRings);
+  rings_early_ = false;
+  const RowSet& set = set_of(rings_set_);
+  const std::byte* record = ring_records_.data();
+  for (int64_t j = 0; j < c_.num_nextn_predict_layers; ++j, record += layout_.window_bytes) {
+    const int layer = static_cast<int>(c_.num_hidden_layers + j);
+    std::memcpy(ring_record(set.of(0), layer, set.positions[0]), record, layout_.window_bytes);
+  }
+}
+
+// The taps, or the row's position, may be others from now on.
+void FastBackend::forget_rings() {
+  finish_beside(kRings);
+  taps_wait_ = rings_early_ = false;
 }
 
 // ---- Engram -----------------------------------------------------------------------------------------------------
