@@ -153,7 +153,11 @@ Status add_kv_tiers(const KvFlags& flags, engine::EngineOptions* options) {
     DI_ASSIGN_OR_RETURN(std::shared_ptr<kv::Tier> tier, open_remote(url, flags.token_file));
     levels.push_back(sealed(std::move(tier)));
   }
-  if (levels.empty()) return Status();
+  if (levels.empty()) {
+    if (!flags.snapshots) return Status();
+    return Status(Code::kInvalidArgument,
+                  "--snapshot-ssd needs a tier to write to; give --kv-ssd, --kv-remote or --kv-host-mb as well.");
+  }
   options->tier = std::make_shared<kv::TierStack>(std::move(levels), kv::TierStackOptions{.on_trouble = &tell});
   options->tier_wait_s = flags.wait_s;
   options->tier_snapshots = flags.snapshots;

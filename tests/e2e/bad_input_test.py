@@ -292,6 +292,13 @@ class CommandsTest(unittest.TestCase):
         for command in ("run", "inspect", "encode", "decode", "generate", "pull"):
             self.refused(command, "--nonsense", words=(f"deepinfer {command} --help",))
 
+    def test_snapshots_without_a_tier(self):
+        with tempfile.TemporaryDirectory() as home:
+            path = pathlib.Path(home, "in")
+            path.write_text('{"prompt": "Hi"}\n')
+            self.refused("generate", str(path), "-o", os.path.join(home, "out"), "-q", "--snapshot-ssd",
+                         words=("--snapshot-ssd needs a tier", "--kv-ssd"))
+
     def test_full_disk(self):
         request = b'{"model": "deepseek-v4.1-flash", "messages": [{"role": "user", "content": "Hi"}]}'
         for args in (("inspect", BUNDLED), ("inspect", "--json", BUNDLED), ("--help",), ("encode", "-"),
