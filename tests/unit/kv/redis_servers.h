@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstdio>
@@ -12,6 +13,7 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -192,5 +194,29 @@ class WaitingTier {
   Tier& tier_;
   std::map<Tier::Ticket, Status> done_;
 };
+
+// Records 0 .. count - 1 are there: they and ten that are not are asked for at once, some of them with buffers that are
+// too small and some taken back, whose buffers stay untouched.
+inline void check_many_gets(Tier& tier, uint32_t count) {
+  WaitingTier waiting(tier);
+  const uint32_t asked = count + 10;
+  std::vector<Tier::Ticket> tickets;
+  std::vector<std::vector<std::byte>> buffers(asked, std::vector<std::byte>(30000));
+  for (uint32_t i = 0; i < asked; ++i)
+    tickets.push_back(tier.get(key_of(i), std::span(buffers[i]).first(i % 5 == 4 ? 99 : 30000)));
+  for (uint32_t i = 0; i < asked; i += 7) {
+    tier.cancel(tickets[i]);
+    std::ranges::fill(buffers[i], std::byte{9});
+  }
+  for (uint32_t i = 0; i < asked; ++i) {
+    if (i % 7 == 0) continue;
+    const Code code = waiting.wait(tickets[i]).code();
+    EXPECT_EQ(code, i >= count ? Code::kNotFound : i % 5 == 4 ? Code::kResourceExhausted : Code::kOk) << i;
+    if (code != Code::kOk) continue;
+    const std::vector<std::byte> want = record_of(i);
+    EXPECT_TRUE(std::equal(want.begin(), want.end(), buffers[i].begin())) << i;
+  }
+  for (uint32_t i = 0; i < asked; i += 7) EXPECT_EQ(std::ranges::count(buffers[i], std::byte{9}), 30000) << i;
+}
 
 }  // namespace deepinfer::kv

@@ -70,23 +70,7 @@ TEST_F(Redis, ManyAtOnce) {
                                  : tier->put_owned(key_of(i), std::make_shared<RecordBytes>(r.begin(), r.end()), {}));
   }
   for (const Tier::Ticket t : tickets) EXPECT_TRUE(waiting.wait(t).ok());
-  std::vector<std::vector<std::byte>> buffers(310, std::vector<std::byte>(30000));
-  tickets.clear();
-  for (uint32_t i = 0; i < 310; ++i)
-    tickets.push_back(tier->get(key_of(i), std::span(buffers[i]).first(i % 5 == 4 ? 99 : 30000)));
-  for (uint32_t i = 0; i < 310; i += 7) {
-    tier->cancel(tickets[i]);
-    std::ranges::fill(buffers[i], std::byte{9});
-  }
-  for (uint32_t i = 0; i < 310; ++i) {
-    if (i % 7 == 0) continue;
-    const Code code = waiting.wait(tickets[i]).code();
-    EXPECT_EQ(code, i >= 300 ? Code::kNotFound : i % 5 == 4 ? Code::kResourceExhausted : Code::kOk) << i;
-    if (code != Code::kOk) continue;
-    const std::vector<std::byte> want = record_of(i);
-    EXPECT_TRUE(std::equal(want.begin(), want.end(), buffers[i].begin())) << i;
-  }
-  for (uint32_t i = 0; i < 310; i += 7) EXPECT_EQ(std::ranges::count(buffers[i], std::byte{9}), 30000) << i;
+  check_many_gets(*tier, 300);
   tier->erase(key_of(3));
   EXPECT_EQ(waiting.get(3).code(), Code::kNotFound);
 }
