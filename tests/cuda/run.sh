@@ -29,6 +29,7 @@ git log -1 --format="commit %h" 2>/dev/null
 tests=$build/tests/cuda
 if [ -x "$build/src/app/deepinfer" ]; then run tests/cuda/refusals.sh "$build"; fi
 run "$tests/linear_test"
+run "$tests/experts_test"
 run "$tests/attend_test"
 run "$tests/select_test"
 run "$tests/cuda_model_stages_test" '--gtest_filter=*FlipsAreRare*:*AgreementOf*'
@@ -41,6 +42,7 @@ if [ -x "$build/src/app/deepinfer" ]; then run python3 tests/cuda/kv_tiers.py "$
 if [ -n "$memcheck" ]; then
   if command -v compute-sanitizer >/dev/null; then
     run compute-sanitizer --tool memcheck --error-exitcode 9 "$tests/linear_test"
+    run compute-sanitizer --tool memcheck --error-exitcode 9 "$tests/experts_test" --short
     run compute-sanitizer --tool memcheck --error-exitcode 9 "$tests/attend_test"
     run compute-sanitizer --tool memcheck --error-exitcode 9 "$tests/select_test"
     run compute-sanitizer --tool memcheck --error-exitcode 9 "$tests/cuda_model_invariance_test" '--gtest_filter=*Batch*'
