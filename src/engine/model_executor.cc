@@ -182,8 +182,11 @@ Status ModelExecutor::copy_one(const MemoryOp& op, kv::HostStore& host) {
       return ops.kv_write(slot(op.to), part(layout.slot_bytes));
     case MemoryOp::Kind::kSaveBlock:
       return ops.kv_read(page(op.from), part(layout.page_bytes));
-    case MemoryOp::Kind::kLoadBlock:
-      return ops.kv_write(page(op.to), part(layout.page_bytes));
+    case MemoryOp::Kind::kLoadBlock: {
+      const auto bytes = host.part(op.host, static_cast<size_t>(op.offset), layout.page_bytes);
+      if (bytes.size() != layout.page_bytes) return Status(Code::kInternal, "A plan loads a block that is not there.");
+      return ops.kv_write(page(op.to), bytes);
+    }
     case MemoryOp::Kind::kSeal:
       host.seal(op.host);
       return Status();

@@ -28,22 +28,36 @@ class StepLoads {
   void begin(std::span<const sched::MemoryOp> beside, const kv::HostStore& host, size_t page_bytes,
              const std::function<bool()>* bring) {
     pages_.clear();
-    for (const sched::MemoryOp& op : beside)
-      pages_.push_back({op.to, host.buffer(op.host).subspan(static_cast<size_t>(op.offset), page_bytes)});
+    beside_ = beside;
+    host_ = &host;
+    page_bytes_ = page_bytes;
     bring_ = bring;
     state_ = State::kAsked;
   }
-  bool empty() const { return pages_.empty(); }
+  bool empty() const { return beside_.empty(); }
   std::span<const Page> pages() const { return pages_; }
 
   bool wait() {
-    if (state_ == State::kAsked) state_ = (*bring_)() ? State::kHere : State::kLost;
+    if (state_ == State::kAsked) state_ = (*bring_)() && find_pages() ? State::kHere : State::kLost;
     return state_ == State::kHere;
   }
   bool lost() const { return state_ == State::kLost; }
 
  private:
   enum class State : uint8_t { kAsked, kHere, kLost };
+
+  // Where they are is known once they have come.
+  bool find_pages() {
+    for (const sched::MemoryOp& op : beside_) {
+      pages_.push_back({op.to, host_->part(op.host, static_cast<size_t>(op.offset), page_bytes_)});
+      if (pages_.back().bytes.size() != page_bytes_) return false;
+    }
+    return true;
+  }
+
+  std::span<const sched::MemoryOp> beside_;  // of the plan, which outlives the step
+  const kv::HostStore* host_ = nullptr;
+  size_t page_bytes_ = 0;
   std::vector<Page> pages_;
   const std::function<bool()>* bring_ = nullptr;
   State state_ = State::kAsked;

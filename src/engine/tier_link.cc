@@ -18,7 +18,7 @@ bool TierLink::pump(sched::Scheduler& scheduler, double now_s) {
   bool answered = false;
   if (in_flight() > 0) {
     reader_.poll(now_s, [&](const kv::TierReader::Arrived& a) {
-      scheduler.tier_arrived(a.key, a.ok ? a.page : std::span<const std::byte>(), now_s);
+      scheduler.tier_arrived(a.key, a.ok ? a.page : std::span<const std::byte>(), now_s, a.owner);
       answered = true;
     });
   }

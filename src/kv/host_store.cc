@@ -1,6 +1,7 @@
 #include "kv/host_store.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "kv/record.h"
 
@@ -24,7 +25,7 @@ bool HostStore::make_room(uint64_t bytes) {
   return true;
 }
 
-int HostStore::reserve(size_t bytes, double cost) {
+int HostStore::new_entry(size_t bytes, double cost) {
   if (options_.faults.fails(FaultPoint::kHostReserve) || !make_room(bytes)) {
     ++counters_.refused;
     return kNoEntry;
@@ -40,7 +41,6 @@ int HostStore::reserve(size_t bytes, double cost) {
   Entry& e = entries_[id];
   e = Entry{};
   e.size = bytes;
-  if (options_.keep_bytes) e.bytes.resize(bytes);
   e.cost = cost;
   e.order = next_order_++;
   e.pins = 1;
@@ -49,6 +49,38 @@ int HostStore::reserve(size_t bytes, double cost) {
   ++live_;
   ++counters_.reserved;
   return id;
+}
+
+int HostStore::reserve(size_t bytes, double cost) {
+  const int id = new_entry(bytes, cost);
+  if (id != kNoEntry && options_.keep_bytes) entries_[id].bytes.resize(bytes);
+  return id;
+}
+
+int HostStore::reserve_parts(size_t bytes, size_t part_bytes) {
+  const int id = new_entry(bytes, 1);
+  if (id == kNoEntry || !options_.keep_bytes || part_bytes == 0) return id;
+  entries_[id].part_bytes = part_bytes;
+  entries_[id].parts.resize(bytes / part_bytes);
+  return id;
+}
+
+void HostStore::put_part(int id, size_t offset, std::span<const std::byte> bytes, std::shared_ptr<const void> owner) {
+  Entry& e = entries_[id];
+  if (e.part_bytes == 0) return;
+  if (owner == nullptr) {
+    auto copy = std::make_shared<const RecordBytes>(bytes.begin(), bytes.end());
+    bytes = *copy;
+    owner = std::move(copy);
+  }
+  e.parts[offset / e.part_bytes] = {std::move(owner), bytes};
+}
+
+std::span<const std::byte> HostStore::part(int id, size_t offset, size_t bytes) const {
+  const Entry& e = entries_[id];
+  if (e.part_bytes == 0) return buffer(id).subspan(offset, bytes);
+  const std::span<const std::byte> all = e.parts[offset / e.part_bytes].bytes;
+  return all.size() < bytes ? std::span<const std::byte>() : all.first(bytes);
 }
 
 void HostStore::seal(int id, bool with_checksum) {

@@ -10,7 +10,13 @@
 //   ... copy back ...  store.unpin(hit);
 //
 // An entry that was never published (a spill) belongs to who reserved it, is never evicted and ends with its last
-// unpin(). Published entries are evicted when room is needed: lowest value first (greedy dual, as in kv/prefix_index.h,
+// unpin(). Its bytes may also be parts that others hold in memory already and nobody changes any more:
+//
+//   int id = store.reserve_parts(blocks * page_bytes, page_bytes);   // counted, nothing is allocated
+//   store.put_part(id, 3 * page_bytes, page, owner);                 // kept by reference; without an owner copied
+//   store.part(id, 3 * page_bytes, page_bytes);                      // as buffer(id).subspan(..) of other entries
+//
+// Published entries are evicted when room is needed: lowest value first (greedy dual, as in kv/prefix_index.h,
 // with `cost` = rows that it saves, per byte), ties by age; never while pinned or being written. A checksum that does
 // not fit makes find() a miss and verify() false, and is counted.
 //
@@ -21,11 +27,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <span>
 #include <vector>
 
 #include "kv/cache_key.h"
 #include "kv/faults.h"
+#include "kv/record_bytes.h"
 
 namespace deepinfer::kv {
 
@@ -51,6 +59,11 @@ class HostStore {
   int reserve(size_t bytes, double cost = 1);
   std::span<std::byte> buffer(int id) { return entries_[id].bytes; }
   std::span<const std::byte> buffer(int id) const { return entries_[id].bytes; }
+  // An entry of parts of one size; `bytes` is a multiple of it. buffer() of it is empty.
+  int reserve_parts(size_t bytes, size_t part_bytes);
+  void put_part(int id, size_t offset, std::span<const std::byte> bytes, std::shared_ptr<const void> owner);
+  // Of either kind of entry, at the beginning of a part; empty: the part was never put.
+  std::span<const std::byte> part(int id, size_t offset, size_t bytes) const;
   // Without a checksum the entry cannot be verified later: for bytes that were checked just now.
   void seal(int id, bool with_checksum = true);
   bool sealed(int id) const { return entries_[id].sealed; }
@@ -75,8 +88,14 @@ class HostStore {
   const HostCounters& counters() const { return counters_; }
 
  private:
+  struct Part {
+    std::shared_ptr<const void> owner;
+    std::span<const std::byte> bytes;
+  };
   struct Entry {
-    std::vector<std::byte> bytes;
+    RecordBytes bytes;
+    std::vector<Part> parts;
+    size_t part_bytes = 0;  // 0: it has none
     uint64_t size = 0;
     BlockKey key;
     uint64_t checksum = 0;
@@ -87,6 +106,7 @@ class HostStore {
     bool live = false, sealed = false, published = false;
   };
 
+  int new_entry(size_t bytes, double cost);  // without its bytes
   bool make_room(uint64_t bytes);
   void withdraw(int id);  // no longer found; freed as soon as nobody uses it
   void free_if_unused(int id);

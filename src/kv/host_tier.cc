@@ -73,23 +73,37 @@ Tier::Known HostTier::known_prefix(std::span<const BlockKey> keys) const {
 
 Tier::Ticket HostTier::get(const BlockKey& key, std::span<std::byte> into) {
   Record* r = find(key);
-  if (r == nullptr) return complete(Status(Code::kNotFound, "no such record in host memory"));
-  if (r->bytes->size() > into.size())
+  if (r != nullptr && r->bytes->size() > into.size())
     return complete(Status(Code::kResourceExhausted, "the record is larger than the buffer"));
+  return start_read(r, into);
+}
+
+Tier::Ticket HostTier::get_lending(const BlockKey& key, std::span<std::byte> /*into*/, const PutInfo& /*who*/) {
+  return start_read(find(key), {});
+}
+
+Tier::Ticket HostTier::start_read(Record* r, std::span<std::byte> into) {
+  if (r == nullptr) return complete(Status(Code::kNotFound, "no such record in host memory"));
   move_to_front(*r);
   reads_.push_back({++last_, r->bytes, into, {.space = r->space, .ttl_s = static_cast<double>(r->ttl_s)}});
   return last_;
 }
 
-void HostTier::copy_next() {
-  const Read read = std::move(reads_.front());
+void HostTier::read_next() {
+  Read read = std::move(reads_.front());
   reads_.pop_front();
-  if (!reads_.empty()) {  // on its way from memory while this one is copied
+  if (!reads_.empty()) {  // on its way from memory while this one is read
     const RecordBytes& next = *reads_.front().bytes;
     for (size_t i = 0; i < std::min(kFirstBytes, next.size()); i += 64) __builtin_prefetch(next.data() + i);
   }
-  const bool whole = copy_record(*read.bytes, read.into);
-  completions_.push_back({read.ticket, Status(), read.bytes->size(), read.info, whole});
+  Completion done{.ticket = read.ticket, .bytes = read.bytes->size(), .info = read.info};
+  if (read.into.empty()) {
+    done.checked = record_is_whole(*read.bytes);
+    done.lent = std::move(read.bytes);
+  } else {
+    done.checked = copy_record(*read.bytes, read.into);
+  }
+  completions_.push_back(std::move(done));
 }
 
 std::shared_ptr<const RecordBytes> HostTier::share(const BlockKey& key, PutInfo* info) {
@@ -155,7 +169,7 @@ void HostTier::erase(const BlockKey& key) {
 }
 
 size_t HostTier::poll(std::span<Completion> done) {
-  while (!reads_.empty() && completions_.size() < done.size()) copy_next();
+  while (!reads_.empty() && completions_.size() < done.size()) read_next();
   size_t n = 0;
   for (; n < done.size() && !completions_.empty(); completions_.pop_front())
     done[n++] = std::move(completions_.front());

@@ -3,9 +3,9 @@
 //   HostTier host({.bytes_max = 64ull << 30});
 //
 // The least recently used records leave when room is needed; a record that has not been read for its time is gone. One
-// copy in and one copy out, which poll() makes and checks on the way; completions come with it. Who sends records on
-// takes and gives them without a copy: share(), put_shared(). A tenant (PutInfo::space) that has its share of the
-// memory replaces its own least recently used records.
+// copy in and one copy out, which poll() makes and checks on the way; completions come with it. get_lending() gives the
+// record itself, checked by poll(). Who sends records on takes and gives them without a copy: share(), put_shared(). A
+// tenant (PutInfo::space) that has its share of the memory replaces its own least recently used records.
 #pragma once
 
 #include <cstdint>
@@ -39,6 +39,7 @@ class HostTier : public Tier {
 
   std::string_view name() const override { return "host"; }
   Ticket get(const BlockKey& key, std::span<std::byte> into) override;
+  Ticket get_lending(const BlockKey& key, std::span<std::byte> into, const PutInfo& who) override;
   Ticket put(const BlockKey& key, std::span<const std::byte> record, const PutInfo& info) override;
   Known known_prefix(std::span<const BlockKey> keys) const override;
   void erase(const BlockKey& key) override;
@@ -67,7 +68,7 @@ class HostTier : public Tier {
   struct Read {
     Ticket ticket = 0;
     std::shared_ptr<const RecordBytes> bytes;
-    std::span<std::byte> into;
+    std::span<std::byte> into;  // empty: lent
     PutInfo info;
   };
   struct Space {
@@ -79,7 +80,8 @@ class HostTier : public Tier {
   int64_t now() const;
   Place drop(Place at);
   Record* find(const BlockKey& key);  // null: a miss
-  void copy_next();
+  Ticket start_read(Record* r, std::span<std::byte> into);
+  void read_next();
   void move_to_front(Record& record);
   Status make_room(const BlockKey& key, size_t bytes, const PutInfo& info);
   Ticket complete(Status status);

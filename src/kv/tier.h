@@ -69,6 +69,7 @@ class Tier {
     size_t bytes = 0;  // get: bytes of the record
     PutInfo info = {};  // get: what it was put with
     bool checked = false;  // get: the record's checksum was compared with these bytes
+    std::shared_ptr<const RecordBytes> lent = {};  // get_lending: the record, where it is not in the buffer
   };
 
   virtual ~Tier() = default;
@@ -78,6 +79,11 @@ class Tier {
   // The same, counted for `who`.
   virtual Ticket get_for(const BlockKey& key, std::span<std::byte> into, const PutInfo& /*who*/) {
     return get(key, into);
+  }
+  // The same; a tier that has the record in memory may lend it instead of copying it (Completion::lent). Nobody changes
+  // it as long as anybody holds it.
+  virtual Ticket get_lending(const BlockKey& key, std::span<std::byte> into, const PutInfo& who) {
+    return get_for(key, into, who);
   }
   virtual Ticket put(const BlockKey& key, std::span<const std::byte> record, const PutInfo& info) = 0;
   // The same without a copy where the tier can do without: nobody changes the record as long as the tier holds it.

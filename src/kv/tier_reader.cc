@@ -26,8 +26,9 @@ bool TierReader::fetch(const BlockKey& key, std::span<const int32_t> tokens, dou
   g.started_s = now_s;
   g.tokens.assign(tokens.begin(), tokens.end());
   g.page_bytes = bytes > 0 ? bytes : options_.page_bytes;
-  g.buffer.resize(record_bytes(tokens.size(), g.page_bytes));
-  g.ticket = tier_.get_for(key, g.buffer, who);
+  if (g.buffer.use_count() != 1) g.buffer = std::make_shared<RecordBytes>();
+  g.buffer->resize(record_bytes(tokens.size(), g.page_bytes));
+  g.ticket = tier_.get_lending(key, *g.buffer, who);
   ++in_flight_;
   return true;
 }
@@ -35,11 +36,16 @@ bool TierReader::fetch(const BlockKey& key, std::span<const int32_t> tokens, dou
 void TierReader::finish(Get& g, const Tier::Completion& done, const std::function<void(const Arrived&)>& arrived) {
   Arrived a{.key = g.key};
   if (done.status.ok()) {
+    const RecordBytes& record = done.lent != nullptr ? *done.lent : *g.buffer;
     const Result<std::span<const std::byte>> page =
-        open_record(std::span<const std::byte>(g.buffer).first(std::min(done.bytes, g.buffer.size())), g.key, g.tokens,
+        open_record(std::span<const std::byte>(record).first(std::min(done.bytes, record.size())), g.key, g.tokens,
                     done.checked);
     a.ok = page.ok() && page.value().size() == g.page_bytes;
-    if (a.ok) a.page = page.value();
+    if (a.ok) {
+      a.page = page.value();
+      a.owner = g.buffer;
+      if (done.lent != nullptr) a.owner = done.lent;
+    }
     ++(a.ok ? counters_.hits : counters_.damaged);
   } else {
     ++(done.status.code() == Code::kNotFound           ? counters_.missing
@@ -48,7 +54,7 @@ void TierReader::finish(Get& g, const Tier::Completion& done, const std::functio
   }
   arrived(a);  // before the buffer may be used again
   g.busy = false;
-  if (g.page_bytes > options_.page_bytes) g.buffer = RecordBytes();  // rare ones, many times as large
+  if (g.page_bytes > options_.page_bytes) g.buffer.reset();  // rare ones, many times as large
   --in_flight_;
 }
 

@@ -3,17 +3,19 @@
 //   TierReader reader(tier, {.page_bytes = layout.page_stride});
 //   reader.fetch(key, tokens, now_s);                       // false: too many in flight, try again later
 //   reader.poll(now_s, [&](const TierReader::Arrived& a) {
-//     if (a.ok) copy_to_device(a.key, a.page);               // `page` is valid during the call
+//     if (a.ok) keep(a.key, a.page, a.owner);                // `page` is valid while anybody holds `owner`
 //   });
 //
 // A get that has not completed after timeout_s is cancelled and is a miss; so are a missing, damaged, foreign or cut
 // record and any error of the tier. Each kind is counted; none is an error to a user (design.md 5, decision 2). Limits:
-// in_flight_max gets, each with a buffer of one record; those of page_bytes are kept and reused. One thread.
+// in_flight_max gets, each with a buffer of one record; those of page_bytes are kept and reused once nobody holds
+// their pages. A tier that has the record in memory lends it (Tier::get_lending). One thread.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -44,6 +46,7 @@ class TierReader {
     BlockKey key;
     bool ok = false;
     std::span<const std::byte> page;
+    std::shared_ptr<const void> owner;
   };
 
   TierReader(Tier& tier, TierReaderOptions options) : tier_(tier), options_(options), gets_(options.in_flight_max) {}
@@ -67,7 +70,7 @@ class TierReader {
     double started_s = 0;
     std::vector<int32_t> tokens;
     size_t page_bytes = 0;
-    RecordBytes buffer;
+    std::shared_ptr<RecordBytes> buffer;
   };
 
   void finish(Get& get, const Tier::Completion& done, const std::function<void(const Arrived&)>& arrived);

@@ -61,18 +61,19 @@ TierCount TierStack::level_count(size_t level) const {
 
 void TierStack::ask(Ticket ticket, Get& get) {
   get.asked_s = now();
-  get.below = levels_[get.level]->get(get.key, get.into);
+  Tier& level = *levels_[get.level];
+  get.below = get.lending ? level.get_lending(get.key, get.into, get.who) : level.get(get.key, get.into);
   ours_[get.level][get.below] = ticket;
   ++(*get.counts)[get.level].gets;
 }
 
-Tier::Ticket TierStack::get_for(const BlockKey& key, std::span<std::byte> into, const PutInfo& who) {
+Tier::Ticket TierStack::start_get(Get get) {
   const Ticket ticket = ++last_;
   if (levels_.empty()) {
     completions_.push_back({ticket, Status(Code::kNotFound, "there is no tier"), 0});
     return ticket;
   }
-  ask(ticket, gets_[ticket] = {.key = key, .into = into, .counts = counts_of(who)});
+  ask(ticket, gets_[ticket] = std::move(get));
   return ticket;
 }
 
@@ -123,16 +124,19 @@ void TierStack::erase(const BlockKey& key) {
   for (const std::shared_ptr<Tier>& level : levels_) level->erase(key);
 }
 
-void TierStack::end_get(Ticket ticket, Status status, size_t bytes, const PutInfo& info) {
+void TierStack::end_get(Ticket ticket, Completion done) {
   gets_.erase(ticket);
-  const bool found = status.ok();
-  completions_.push_back({ticket, std::move(status), bytes, info, found});
+  done.ticket = ticket;
+  done.checked = done.status.ok();
+  completions_.push_back(std::move(done));
 }
 
 void TierStack::get_answered(size_t level, Ticket ticket, Get& get, const Completion& done) {
   TierCount& s = (*get.counts)[level];
-  const bool whole = done.status.ok() &&
-                     (done.checked || record_is_whole(get.into.first(std::min(done.bytes, get.into.size()))));
+  const std::span<const std::byte> record = done.lent != nullptr
+                                                ? std::span<const std::byte>(*done.lent)
+                                                : get.into.first(std::min(done.bytes, get.into.size()));
+  const bool whole = done.status.ok() && (done.checked || record_is_whole(record));
   if (whole) {
     ++s.hits;
     s.read_bytes += done.bytes;
@@ -140,11 +144,10 @@ void TierStack::get_answered(size_t level, Ticket ticket, Get& get, const Comple
     s.read_seconds += took_s;
     const auto& ends = TierCount::kLatencies;
     ++s.latency[static_cast<size_t>(std::ranges::lower_bound(ends, took_s) - ends.begin())];
-    const std::span<const std::byte> record = get.into.first(done.bytes);
     if (level > 0) {
       put_to(level, record.size(), done.info, true, [&](Tier& t) { return t.put(get.key, record, done.info); });
     }
-    return end_get(ticket, Status(), done.bytes, done.info);
+    return end_get(ticket, done);
   }
   if (done.status.ok()) {
     ++s.damaged;
@@ -154,7 +157,8 @@ void TierStack::get_answered(size_t level, Ticket ticket, Get& get, const Comple
   } else if (done.status.code() != Code::kNotFound) {
     ++s.errors;
   }
-  if (level + 1 == levels_.size()) return end_get(ticket, Status(Code::kNotFound, "no tier has the record"), 0);
+  if (level + 1 == levels_.size())
+    return end_get(ticket, {.status = Status(Code::kNotFound, "no tier has the record")});
   ++get.level;
   ask(ticket, get);
 }

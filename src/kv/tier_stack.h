@@ -52,7 +52,12 @@ class TierStack : public Tier {
 
   std::string_view name() const override { return "stack"; }
   Ticket get(const BlockKey& key, std::span<std::byte> into) override { return get_for(key, into, {}); }
-  Ticket get_for(const BlockKey& key, std::span<std::byte> into, const PutInfo& who) override;
+  Ticket get_for(const BlockKey& key, std::span<std::byte> into, const PutInfo& who) override {
+    return start_get({.key = key, .into = into, .counts = counts_of(who)});
+  }
+  Ticket get_lending(const BlockKey& key, std::span<std::byte> into, const PutInfo& who) override {
+    return start_get({.key = key, .into = into, .lending = true, .who = who, .counts = counts_of(who)});
+  }
   Ticket put(const BlockKey& key, std::span<const std::byte> record, const PutInfo& info) override;
   Ticket put_owned(const BlockKey& key, std::shared_ptr<const RecordBytes> record, const PutInfo& info) override;
   Known known_prefix(std::span<const BlockKey> keys) const override;
@@ -69,6 +74,8 @@ class TierStack : public Tier {
   struct Get {
     BlockKey key;
     std::span<std::byte> into;
+    bool lending = false;
+    PutInfo who = {};  // of one that takes a lent record
     size_t level = 0;
     Ticket below = 0;  // of the level
     double asked_s = 0;
@@ -86,10 +93,11 @@ class TierStack : public Tier {
 
   static double now();
   std::vector<TierCount>* counts_of(const PutInfo& who);
+  Ticket start_get(Get get);
   void ask(Ticket ticket, Get& get);
   using PutLevel = std::function<Ticket(Tier& level)>;
   Ticket put_to(size_t levels, size_t bytes, const PutInfo& info, bool silent, const PutLevel& put);
-  void end_get(Ticket ticket, Status status, size_t bytes, const PutInfo& info = {});
+  void end_get(Ticket ticket, Completion done);
   void level_answered(size_t level, const Completion& done);
   void put_answered(size_t level, Put& put, const Status& status);
   void get_answered(size_t level, Ticket ticket, Get& get, const Completion& done);

@@ -1,5 +1,5 @@
 #include <algorithm>
-#include <cstring>
+#include <utility>
 
 #include "sched/scheduler_impl.h"
 
@@ -136,7 +136,8 @@ void Scheduler::Impl::advance_fetches() {
 
 // ---- what came ------------------------------------------------------------------------------------------------------
 
-void Scheduler::Impl::arrived(const kv::BlockKey& key, std::span<const std::byte> page) {
+void Scheduler::Impl::arrived(const kv::BlockKey& key, std::span<const std::byte> page,
+                              std::shared_ptr<const void> owner) {
   const auto it = claims.find(key);
   if (it == claims.end() || !it->second.in_flight) return;
   it->second.in_flight = false;
@@ -152,7 +153,7 @@ void Scheduler::Impl::arrived(const kv::BlockKey& key, std::span<const std::byte
     return;
   }
   const bool wanted = s != nullptr && (s->phase != Phase::kRunning || s == loading);
-  if (wanted && block < s->fetch->end && keep_page(*s, block, page)) return;
+  if (wanted && block < s->fetch->end && keep_page(*s, block, page, std::move(owner))) return;
   claims.erase(it);
   ++claims_version;
   if (!wanted) return;
@@ -164,19 +165,19 @@ void Scheduler::Impl::arrived(const kv::BlockKey& key, std::span<const std::byte
 bool Scheduler::Impl::reserve_pages(Fetch& f) {
   if (f.host != kv::kNoEntry) return true;
   const size_t bytes = static_cast<size_t>(f.end - f.first) * config.block_bytes;
-  f.host = host.reserve(bytes);
+  f.host = host.reserve_parts(bytes, config.block_bytes);
   if (f.host == kv::kNoEntry) return false;
   fetch_bytes += bytes;
   f.here.resize(static_cast<size_t>(f.end - f.first));
   return true;
 }
 
-bool Scheduler::Impl::keep_page(Sequence& s, int block, std::span<const std::byte> page) {
+bool Scheduler::Impl::keep_page(Sequence& s, int block, std::span<const std::byte> page,
+                                std::shared_ptr<const void> owner) {
   Fetch& f = *s.fetch;
   if (page.empty() || page.size() != config.block_bytes || !reserve_pages(f)) return false;
   const auto at = static_cast<size_t>(block - f.first);
-  if (config.host_keeps_bytes)
-    std::memcpy(host.buffer(f.host).data() + at * config.block_bytes, page.data(), page.size());
+  host.put_part(f.host, at * config.block_bytes, page, std::move(owner));
   f.here[at] = 1;
   while (f.arrived < f.end && f.here[static_cast<size_t>(f.arrived - f.first)] != 0) ++f.arrived;
   return true;

@@ -292,9 +292,10 @@ void Scheduler::take_tier_gets(std::vector<TierGet>* out) { impl_->take_gets(out
 
 void Scheduler::take_tier_puts(std::vector<TierPut>* out) { impl_->take_puts(out); }
 
-void Scheduler::tier_arrived(const kv::BlockKey& key, std::span<const std::byte> page, double now_s) {
+void Scheduler::tier_arrived(const kv::BlockKey& key, std::span<const std::byte> page, double now_s,
+                             std::shared_ptr<const void> owner) {
   impl_->now_s = std::max(impl_->now_s, now_s);
-  impl_->arrived(key, page);
+  impl_->arrived(key, page, std::move(owner));
 }
 
 LoadState Scheduler::load_state() const { return impl_->load_state(); }

@@ -171,7 +171,8 @@ class Scheduler {
   void take_tier_gets(std::vector<TierGet>* out);
   void take_tier_puts(std::vector<TierPut>* out);
   // Answers a TierGet, once each. `page` has block_bytes, or none: a miss.
-  void tier_arrived(const kv::BlockKey& key, std::span<const std::byte> page, double now_s);
+  void tier_arrived(const kv::BlockKey& key, std::span<const std::byte> page, double now_s,
+                    std::shared_ptr<const void> owner = nullptr);
   // Of the newest plan's `beside`. Before its commit() the load is ended: all of it is there, or the step is thrown
   // away, as it is if nobody says.
   LoadState load_state() const;

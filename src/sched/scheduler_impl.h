@@ -192,9 +192,9 @@ struct Scheduler::Impl {
   void advance_fetches();
   void issue_gets(Sequence& s);
   void take_gets(std::vector<TierGet>* out);
-  void arrived(const kv::BlockKey& key, std::span<const std::byte> page);
-  bool reserve_pages(Fetch& f);          // host memory for all of them
-  bool keep_page(Sequence& s, int block, std::span<const std::byte> page);
+  void arrived(const kv::BlockKey& key, std::span<const std::byte> page, std::shared_ptr<const void> owner);
+  bool reserve_pages(Fetch& f);          // its share of host memory for all of them
+  bool keep_page(Sequence& s, int block, std::span<const std::byte> page, std::shared_ptr<const void> owner);
   void load_fetched(Sequence& s, int shared);
   void drop_pages(Sequence& s);          // its host memory
   void count_loaded(Sequence& s);

@@ -2,7 +2,8 @@
 // written. The scheduler moves no bytes and waits for nothing; its owner does, between steps:
 //
 //   s->take_tier_gets(&gets);      for each: reader.fetch(get.key, get.tokens, now, get.info, get.bytes)
-//   s->tier_arrived(key, page, now);                             // an empty page: it is not there, late or damaged
+//   s->tier_arrived(key, page, now, owner);                      // an empty page: it is not there, late or damaged;
+//                                                                // with an owner it is kept by reference
 //   s->take_tier_puts(&puts);      for each: if (s->host().verify(put.host))
 //                                              writer.write(put.key, put.tokens, s->host().buffer(put.host), put.info);
 //                                            s->host().unpin(put.host);

@@ -5,6 +5,7 @@
 #include <map>
 #include <thread>
 
+#include "kv/host_tier.h"
 #include "kv/record.h"
 #include "kv/ssd_tier.h"
 #include "kv/tier_stack.h"
@@ -22,13 +23,17 @@ constexpr int kPrompt = 900, kBlocks = 6;  // blocks before the decoder's rows
 
 enum class Fate : uint8_t { kGood, kMissing, kFlipped, kCut, kError, kNever };
 
-// A tier in memory that does to each get, counted from 0, what it is told, and answers one a poll.
+// A tier in memory that does to each get, counted from 0, what it is told, and answers one a poll. One that lends gives
+// records instead of copying them.
 class ScriptedTier : public kv::Tier {
  public:
   std::string_view name() const override { return "scripted"; }
   Ticket get(const kv::BlockKey& key, std::span<std::byte> into) override {
     waiting_.push_back({++last_, key, into, fate ? fate(gets++) : Fate::kGood});
     return last_;
+  }
+  Ticket get_lending(const kv::BlockKey& key, std::span<std::byte> into, const kv::PutInfo& /*who*/) override {
+    return get(key, lends ? std::span<std::byte>() : into);
   }
   Ticket put(const kv::BlockKey& key, std::span<const std::byte> record, const kv::PutInfo&) override {
     records_[key].assign(record.begin(), record.end());
@@ -58,6 +63,7 @@ class ScriptedTier : public kv::Tier {
 
   std::function<Fate(int get)> fate;  // empty: all are good
   size_t flipped_byte = 0;            // of the record
+  bool lends = false;
   int gets = 0;
 
  private:
@@ -72,9 +78,17 @@ class ScriptedTier : public kv::Tier {
     if (at == records_.end() || g.fate == Fate::kMissing)
       return {.ticket = g.ticket, .status = make_error(Code::kNotFound, "no such record")};
     if (g.fate == Fate::kError) return {.ticket = g.ticket, .status = make_error(Code::kIo, "the device failed")};
+    if (g.into.empty()) return lend(g, at->second);
     std::ranges::copy(at->second, g.into.begin());
     if (g.fate == Fate::kFlipped) g.into[flipped_byte] ^= std::byte{16};
     return {.ticket = g.ticket, .bytes = at->second.size() / (g.fate == Fate::kCut ? 2 : 1)};
+  }
+
+  Completion lend(const Get& g, const std::vector<std::byte>& record) const {
+    auto lent = std::make_shared<kv::RecordBytes>(record.begin(), record.end());
+    if (g.fate == Fate::kFlipped) (*lent)[flipped_byte] ^= std::byte{16};
+    if (g.fate == Fate::kCut) lent->resize(lent->size() / 2);
+    return {.ticket = g.ticket, .bytes = lent->size(), .lent = lent};
   }
 
   std::map<kv::BlockKey, std::vector<std::byte>> records_;
@@ -136,8 +150,18 @@ TEST(Beside, EqualsAColdPrompt) {
   }
 }
 
-TEST(Beside, AFaultInMidRunIsComputed) {
-  const auto tier = filled_tier();
+class BesideLent : public ::testing::TestWithParam<bool> {
+ protected:
+  std::shared_ptr<ScriptedTier> filled() const {
+    auto tier = filled_tier();
+    tier->lends = GetParam();
+    return tier;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(CopiedAndLent, BesideLent, ::testing::Bool());
+
+TEST_P(BesideLent, AFaultInMidRunIsComputed) {
+  const auto tier = filled();
   for (const Fate fate : {Fate::kMissing, Fate::kFlipped, Fate::kCut, Fate::kError}) {
     for (const int bad : {0, 2, 5}) {
       SCOPED_TRACE(static_cast<int>(fate) * 100 + bad);
@@ -157,8 +181,8 @@ TEST(Beside, AFaultInMidRunIsComputed) {
 }
 
 // A bit of each layer's part of a page, its keys, its entries and its last byte.
-TEST(Beside, AFlippedBitInAnyLayersPartIsComputed) {
-  const auto tier = filled_tier();
+TEST_P(BesideLent, AFlippedBitInAnyLayersPartIsComputed) {
+  const auto tier = filled();
   const size_t page = testing::make_engine({})->info().block_bytes, header = kv::record_bytes(128, page) - 8 - page;
   constexpr int kPlaces = 8;
   for (int i = 0; i < kPlaces; ++i) {
@@ -236,6 +260,27 @@ TEST(Beside, BesideOthersAndPreempted) {
     for (size_t i = 0; i < streams.size(); ++i) expect_equal(testing::collect(*streams[i], 1)[0], alone[i]);
     expect_clean(*engine);
   }
+}
+
+// Host memory lends its records: they leave the tier, and others take their place, before they are read.
+TEST(Beside, FromHostMemoryThatLends) {
+  const size_t record = kv::record_bytes(128, testing::make_engine({})->info().block_bytes);
+  const auto host = std::make_shared<kv::HostTier>(kv::HostTierOptions{.bytes_max = kBlocks * record});
+  const auto stack = [&] {
+    return std::make_shared<kv::TierStack>(std::vector<std::shared_ptr<kv::Tier>>{host},
+                                           kv::TierStackOptions{.level_timeout_s = kLong});
+  };
+  std::vector<int32_t> first = prompt();
+  first.resize(128 * kBlocks + 1);
+  testing::run(*engine_on(stack()), make_request(first));
+  EXPECT_EQ(host->stats().records, kBlocks);
+  testing::EngineSetup setup = setup_with(stack());
+  setup.rows = 64;  // the blocks behind them are written while the prompt goes on, in their place
+  const auto engine = testing::make_engine(setup);
+  expect_equal(testing::run(*engine, make_request(prompt()))[0], cold());
+  EXPECT_EQ(engine->stats().scheduler.tier_blocks, kBlocks);
+  expect_equal(testing::run(*engine, make_request(prompt()))[0], cold());
+  expect_clean(*engine);
 }
 
 // The SSD's own faults: reads that fail, give half or one wrong bit.

@@ -42,7 +42,13 @@ void FakeEngine::copy(const MemoryOp& op, std::mt19937_64& rng) {
     case MemoryOp::Kind::kSaveSlot: return move(memory_.slot(op.from), host_words(op, memory_.slot_words()));
     case MemoryOp::Kind::kLoadSlot: return move(host_words(op, memory_.slot_words()), memory_.slot(op.to));
     case MemoryOp::Kind::kSaveBlock: return move(memory_.block(op.from), host_words(op, shape_.block_tokens));
-    case MemoryOp::Kind::kLoadBlock: return move(host_words(op, shape_.block_tokens), memory_.block(op.to));
+    case MemoryOp::Kind::kLoadBlock: {
+      const size_t bytes = memory_.block(op.to).size_bytes();
+      const std::span<const std::byte> page = scheduler_.host().part(op.host, static_cast<size_t>(op.offset), bytes);
+      if (page.size() != bytes) return error("a block is loaded that is not in host memory");
+      std::memcpy(memory_.block(op.to).data(), page.data(), bytes);
+      return;
+    }
     case MemoryOp::Kind::kSaveWindows:
       return memory_.save_windows(op.from, op.border, host_words(op, memory_.windows_words()));
     case MemoryOp::Kind::kLoadWindows:

@@ -1,6 +1,9 @@
 // Host memory: budget, order of eviction, checksums, ownership of spills, snapshots that are still being written.
 #include <gtest/gtest.h>
 
+#include <memory>
+#include <utility>
+
 #include "kv/host_store.h"
 
 namespace deepinfer::kv {
@@ -43,6 +46,30 @@ TEST(HostStore, ADamagedEntryIsAMiss) {
   EXPECT_EQ(s.find(key(1), 0), kNoEntry);
   EXPECT_EQ(s.counters().damaged, 4);
   EXPECT_EQ(s.size(), 0) << "it is gone, not tried again";
+}
+
+TEST(HostStore, PartsAreKeptByReferenceOrCopied) {
+  HostStore s({.bytes_max = 100});
+  EXPECT_EQ(s.reserve_parts(120, 40), kNoEntry);
+  const int id = s.reserve_parts(80, 40);
+  EXPECT_EQ(s.bytes_used(), 80u);
+  EXPECT_TRUE(s.part(id, 40, 40).empty()) << "it was never put";
+  const auto lent = std::make_shared<const std::vector<std::byte>>(50, std::byte{7});
+  s.put_part(id, 40, std::span(*lent).subspan(5, 40), lent);
+  EXPECT_EQ(s.part(id, 40, 40).data(), lent->data() + 5);
+  EXPECT_EQ(lent.use_count(), 2);
+  std::vector<std::byte> page(40, std::byte{9});
+  s.put_part(id, 0, page, nullptr);
+  page.assign(40, std::byte{1});
+  EXPECT_EQ(s.part(id, 0, 40)[39], std::byte{9});
+  EXPECT_TRUE(s.part(id, 0, 41).empty()) << "more than was put";
+  s.seal(id, false);
+  s.unpin(id);
+  EXPECT_EQ(lent.use_count(), 1);
+  EXPECT_EQ(s.bytes_used(), 0u);
+  const int plain = s.reserve(60);
+  s.buffer(plain)[59] = std::byte{3};
+  EXPECT_EQ(std::as_const(s).part(plain, 40, 20)[19], std::byte{3});
 }
 
 TEST(HostStore, EvictsByRowsSavedPerByteThenAge) {

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <map>
 #include <thread>
@@ -98,6 +99,58 @@ TEST(HostTier, TimeAndSpaces) {
   EXPECT_TRUE(u.get(1));
   host.purge(5);
   EXPECT_FALSE(u.get(1));
+}
+
+TEST(HostTier, ALentRecordStaysWhatItIs) {
+  const size_t bytes = record_of(0).size();
+  HostTier host({.bytes_max = 2 * bytes});
+  User u(host);
+  EXPECT_TRUE(u.put(1));
+  const auto lend = [&](uint8_t i) { return u.wait(host.get_lending(key_of(i), {}, {})); };
+  const Tier::Completion first = lend(1);
+  ASSERT_NE(first.lent, nullptr);
+  EXPECT_TRUE(first.checked);
+  EXPECT_EQ(first.lent, lend(1).lent) << "the record itself";
+  EXPECT_EQ(lend(2).status.code(), Code::kNotFound);
+  for (uint8_t i = 0; i < 40; ++i) EXPECT_TRUE(u.put(i % 5));  // evicted, replaced and put again
+  host.purge(0);
+  for (uint8_t i = 5; i < 9; ++i) EXPECT_TRUE(u.put(i));
+  EXPECT_TRUE(std::ranges::equal(*first.lent, record_of(1)));
+}
+
+// A bit of the record in memory turns: whoever it is lent to sees a miss, and the record is gone.
+TEST(TierStack, ADamagedRecordIsNotLent) {
+  const auto host = std::make_shared<HostTier>(HostTierOptions{.bytes_max = 1 << 20});
+  for (const size_t byte : {size_t{0}, size_t{9}, size_t{50}, size_t{700}, record_of(1).size() - 1}) {
+    TierStack stack({host});
+    User u(stack);
+    EXPECT_TRUE(u.put(1));
+    PutInfo info;
+    const_cast<std::byte&>((*host->share(key_of(1), &info))[byte]) ^= std::byte{2};
+    EXPECT_EQ(u.wait(stack.get_lending(key_of(1), {}, {})).status.code(), Code::kNotFound) << byte;
+    EXPECT_EQ(stack.level_count(0).damaged, 1);
+    EXPECT_FALSE(host->contains(key_of(1)));
+  }
+}
+
+// The upper level lends and the lower one copies, which brings the record up.
+TEST(TierStack, WhatIsBroughtUpIsLentTheNextTime) {
+  const auto above = std::make_shared<HostTier>(HostTierOptions{.bytes_max = 1 << 20});
+  FakeTier below({}, 1);
+  const auto shared = std::shared_ptr<Tier>(std::shared_ptr<Tier>(), &below);
+  EXPECT_TRUE(User(below).put(1));
+  TierStack stack({above, shared});
+  User u(stack);
+  std::vector<std::byte> buffer(record_of(1).size());
+  const Tier::Completion copied = u.wait(stack.get_lending(key_of(1), buffer, {}));
+  EXPECT_EQ(copied.lent, nullptr);
+  EXPECT_TRUE(copied.checked);
+  EXPECT_EQ(buffer, record_of(1));
+  while (!above->contains(key_of(1))) stack.poll({});
+  const Tier::Completion lent = u.wait(stack.get_lending(key_of(1), {}, {}));
+  ASSERT_NE(lent.lent, nullptr);
+  EXPECT_EQ(lent.bytes, buffer.size());
+  EXPECT_TRUE(std::ranges::equal(*lent.lent, buffer));
 }
 
 TEST(TierStack, FindsBelowAndBringsUp) {
