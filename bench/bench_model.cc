@@ -6,6 +6,7 @@
 
 #include "base/thread_pool.h"
 #include "bench/bench.h"
+#include "bench/core_conditions.h"
 #include "bench/must.h"
 #include "checkpoint/checkpoint.h"
 #include "model/sequence.h"
@@ -46,6 +47,34 @@ std::vector<int32_t> random_tokens(int n) {
   for (int32_t& t : out) t = static_cast<int32_t>(3 + random() % 6000);
   return out;
 }
+
+// What other work on the machine, or the host, took from the two threads: their figures hold where all of it is small.
+class Conditions {
+ public:
+  void begin() {
+    not_run_ -= bench::seconds_not_run();
+    stolen_ -= bench::seconds_stolen();
+    wall_ -= bench::wall_seconds();
+  }
+  void end() {
+    not_run_ += bench::seconds_not_run();
+    stolen_ += bench::seconds_stolen();
+    wall_ += bench::wall_seconds();
+  }
+  void report() const {
+    const auto line = [](const char* name, double value, const char* unit, bool higher) {
+      bench::report({.bench = "model", .name = name, .value = value, .unit = unit, .higher_is_better = higher});
+    };
+    const bench::CoreConditions c = bench::core_conditions();
+    line("cores_round_trip_of_a_line", c.round_trip_ns, "ns", false);
+    line("cores_two_threads_over_one", c.two_over_one, "ratio", true);
+    line("fast_2_threads_ready_but_not_run", not_run_ / wall_, "seconds a second", false);
+    line("stolen_by_the_host", stolen_ / wall_, "seconds a second", false);
+  }
+
+ private:
+  double not_run_ = 0, stolen_ = 0, wall_ = 0;
+};
 
 // Tokens per second of one prefill of `rows` and of `steps` decode steps behind it and behind some that are not counted:
 // they bring the weights into the caches, which the other backends have used meanwhile.
@@ -94,9 +123,12 @@ int main(int argc, char** argv) {
     std::vector<std::unique_ptr<model::Model>> models;
     for (const char* backend : kBackends) models.push_back(make_model(backend, threads, checkpoint));
     std::vector<double> prefill[3], decode[3];
+    Conditions conditions;
     for (int i = 0; i < repeats; ++i) {
       for (int b = 0; b < 3; ++b) {
+        if (b == 0) conditions.begin();
         const auto [p, d] = measure(*models[b], rows, steps);
+        if (b == 0) conditions.end();
         prefill[b].push_back(p);
         decode[b].push_back(d);
       }
@@ -112,6 +144,7 @@ int main(int argc, char** argv) {
                      .unit = "tokens/s"});
     }
     if (threads == 1) continue;
+    conditions.report();
     for (const auto& [peer, goal] : {std::pair{1, 3.0}, std::pair{2, 20.0}}) {
       bench::report({.bench = "model",
                      .name = fmt::format("fast_2_threads_decode_over_{}", kBackends[peer]),

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "ops/cpu/fast/amx_lanes_avx512.h"
 #include "ops/cpu/fast/linear_amx_avx512.h"
 
 namespace deepinfer::ops::cpu::fast {
@@ -20,11 +21,15 @@ float number(uint16_t word) {
 struct EmulatedTiles {
   static constexpr int kLine = 64;
   static thread_local uint8_t tile[8][16][kLine];
-  static thread_local int columns;
+  static thread_local int columns, rows;
 
   static int line_bytes(int t) { return t == 4 || t == 5 ? kLine : 4 * columns; }
-  static void configure(int n) {
+  static int lines(int t) { return t == 4 || t == 5 ? 16 : rows; }
+  static void configure(int n) { configure(n, 16); }
+  static void configure_rows(int n) { configure(16, n); }
+  static void configure(int n, int m) {
     columns = n;
+    rows = m;
     std::memset(tile, 0xff, sizeof tile);  // NaN
   }
   static void release() {}
@@ -34,11 +39,12 @@ struct EmulatedTiles {
   }
   template <int T>
   static void load(const void* from, int64_t stride) {
-    for (int r = 0; r < 16; ++r) std::memcpy(tile[T][r], static_cast<const uint8_t*>(from) + r * stride, line_bytes(T));
+    for (int r = 0; r < lines(T); ++r)
+      std::memcpy(tile[T][r], static_cast<const uint8_t*>(from) + r * stride, line_bytes(T));
   }
   template <int T>
   static void store(void* to, int64_t stride) {
-    for (int r = 0; r < 16; ++r) std::memcpy(static_cast<uint8_t*>(to) + r * stride, tile[T][r], line_bytes(T));
+    for (int r = 0; r < lines(T); ++r) std::memcpy(static_cast<uint8_t*>(to) + r * stride, tile[T][r], line_bytes(T));
   }
   template <int C, int A, int B>
   static void dot() {
@@ -47,7 +53,7 @@ struct EmulatedTiles {
       std::memcpy(&w, tile[t][row] + 2 * at, sizeof w);
       return number(w);
     };
-    for (int m = 0; m < 16; ++m) {
+    for (int m = 0; m < lines(C); ++m) {
       for (int n = 0; n < columns; ++n) {
         float even = 0, odd = 0;
         for (int k = 0; k < 16; ++k) {
@@ -64,10 +70,12 @@ struct EmulatedTiles {
 };
 
 thread_local uint8_t EmulatedTiles::tile[8][16][EmulatedTiles::kLine];
-thread_local int EmulatedTiles::columns;
+thread_local int EmulatedTiles::columns, EmulatedTiles::rows;
 
 }  // namespace
 
-void multiply_emulated(const LinearCall& call, std::byte* scratch) { multiply_amx<EmulatedTiles>(call, scratch); }
+void multiply_emulated(const LinearCall& call, std::byte* scratch) {
+  if (!multiply_amx_lanes<EmulatedTiles>(call, scratch)) multiply_amx<EmulatedTiles>(call, scratch);
+}
 
 }  // namespace deepinfer::ops::cpu::fast

@@ -233,7 +233,7 @@ TEST_P(FastLanes, GiveTheSameSums) {
     ASSERT_TRUE(has_lanes(w.m));
     const std::vector<float> x = random_rows(kStreamRows, w.m.cols, random);
     for (const Kernels* k : tables()) {
-      if (k->fill_lanes == nullptr || k->multiply == multiply_emulated) continue;
+      if (k->fill_lanes == nullptr) continue;
       std::vector<std::byte> memory(lanes_bytes(w.m) + 64, std::byte{0xff});
       Matrix copied = w.m;
       copied.lanes = reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(memory.data()) + 63) & ~uintptr_t{63});

@@ -77,7 +77,6 @@ const Kernels* amx_kernels() {
     table.isa = "amx";
     table.numeric_class = "fast-bf16-tiles-1";
     table.multiply = amx::multiply;
-    table.fill_lanes = nullptr;
     return &table;
   }();
   return amx;

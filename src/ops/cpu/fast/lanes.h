@@ -1,7 +1,7 @@
 // Matrix::lanes: a second copy of an FP8 or FP4 matrix in which sixteen weight rows lie side by side, so that a
-// register holds sixteen outputs of one lane of ORDER.md's sums and nothing is added up across a register. For a model
-// that the last-level cache holds: multiply() then takes a half to a third of the time for up to kStreamRows rows of x,
-// with the same sums (internal to ops/cpu).
+// register holds sixteen outputs of one lane of ORDER.md's sums and nothing is added up across a register; with AMX it
+// is a row of the tile of weights as it comes. For a model that the last-level cache holds: multiply() then takes a
+// half to a third of the time for up to kStreamRows rows of x, with the same sums (internal to ops/cpu).
 //
 //   std::byte* memory = ...;                       // lanes_bytes(w), aligned to 64
 //   kernels.fill_lanes(w, memory);

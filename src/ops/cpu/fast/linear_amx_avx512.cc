@@ -5,6 +5,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "ops/cpu/fast/amx_lanes_avx512.h"
 #include "ops/cpu/fast/linear_amx_avx512.h"
 
 namespace deepinfer::ops::cpu::fast {
@@ -23,6 +24,14 @@ struct HardwareTiles {
     for (int t = 0; t < 8; ++t) {
       c.rows[t] = kBlock;
       c.column_bytes[t] = static_cast<uint16_t>(t == 4 || t == 5 ? 64 : 4 * columns);
+    }
+    asm volatile("ldtilecfg %0" ::"m"(c));
+  }
+  static void configure_rows(int rows) {
+    TileConfig c;
+    for (int t = 0; t < 8; ++t) {
+      c.rows[t] = static_cast<uint8_t>(t == 4 || t == 5 ? kBlock : rows);
+      c.column_bytes[t] = 64;
     }
     asm volatile("ldtilecfg %0" ::"m"(c));
   }
@@ -65,12 +74,15 @@ int64_t amx_scratch_bytes(int64_t k) {
   const int64_t ldp = packed_columns(k), row = ldp * static_cast<int64_t>(sizeof(uint16_t));
   const int64_t rows = 2 * kBlock + amx_panel_rows(ldp),
                 stage = 4 * kBlockWords * static_cast<int64_t>(sizeof(uint16_t));
-  return rows * row + stage + 2 * kBlock * (k / 32 + 1) + 128;
+  const int64_t blocks = rows * row + stage + 2 * kBlock * (k / 32 + 1) + 128, lanes = amx_lanes_bytes(k);
+  return blocks < lanes ? lanes : blocks;
 }
 
 namespace amx {
 
-void multiply(const LinearCall& c, std::byte* scratch) { multiply_amx<HardwareTiles>(c, scratch); }
+void multiply(const LinearCall& c, std::byte* scratch) {
+  if (!multiply_amx_lanes<HardwareTiles>(c, scratch)) multiply_amx<HardwareTiles>(c, scratch);
+}
 
 }  // namespace amx
 }  // namespace deepinfer::ops::cpu::fast
