@@ -76,8 +76,8 @@ class Conditions {
   double not_run_ = 0, stolen_ = 0, wall_ = 0;
 };
 
-// Tokens per second of one prefill of `rows` and of `steps` decode steps behind it and behind some that are not counted:
-// they bring the weights into the caches, which the other backends have used meanwhile.
+// Tokens per second of one prefill of `rows` and of `steps` decode steps behind it and behind some that are not
+// counted: they bring the weights into the caches, which the other backends have used meanwhile.
 std::pair<double, double> measure(model::Model& m, int rows, int steps) {
   model::KvAllocator kv(m.kv_memory().page_count, 1);
   model::Sequence s = model::Sequence::create(m, kv).value();
