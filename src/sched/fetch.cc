@@ -88,8 +88,9 @@ void Scheduler::Impl::issue_gets(Sequence& s) {
     ++f.outstanding;
     stats.tier_loads += !f.asked;
     f.asked = true;
-    gets.push_back(s.keys[at]);
+    // Windows in front: the step cannot begin without them, and blocks that lie together are read together.
     if (found) issue_window_gets(s);
+    gets.push_back(s.keys[at]);
   }
 }
 
@@ -142,7 +143,7 @@ void Scheduler::Impl::arrived(const kv::BlockKey& key, std::span<const std::byte
   if (it == claims.end() || !it->second.in_flight) return;
   it->second.in_flight = false;
   --gets_in_flight;
-  if (!page.empty()) load_rate.arrived(now_s);
+  if (!page.empty()) it->second.windows ? load_rate.other_arrived(now_s) : load_rate.arrived(now_s);
   Sequence* s = it->second.by;
   const int block = it->second.block;
   if (s != nullptr) --s->fetch->outstanding;

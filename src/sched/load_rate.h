@@ -4,6 +4,7 @@
 //   LoadRate rate;
 //   rate.asked(now_s);                       // the first get after none were in flight
 //   rate.arrived(now_s);                     // a block that came
+//   rate.other_arrived(now_s);               // something else that came: its time is no block's
 //   if (rate.seconds(blocks) > computing_s)  // 0 as long as nothing has come yet
 //
 // Two averages over the last few: the time to the first block of a batch, and the time between two blocks. Plain data
@@ -25,6 +26,9 @@ class LoadRate {
     last_s_ = now_s;
     mix(first_is_due_ ? first_s_ : block_s_, took_s, first_is_due_ ? firsts_ : others_);
     first_is_due_ = false;
+  }
+  void other_arrived(double now_s) {
+    if (!first_is_due_) last_s_ = now_s;
   }
   // Of so many blocks, those of others in flight included.
   double seconds(int blocks) const { return blocks <= 0 ? 0 : first_s_ + (blocks - 1) * block_s_; }

@@ -155,5 +155,18 @@ TEST(Load, RateIsTheLatelyMeasuredOne) {
   EXPECT_NEAR(rate.seconds(11), 0.9 * before, 1e-9);
 }
 
+// What else comes, such as windows, is no block and takes none of a block's time, but what the first one waited.
+TEST(Load, RateLeavesOutWhatIsNoBlock) {
+  LoadRate rate;
+  rate.asked(5);
+  rate.other_arrived(5.1);
+  EXPECT_EQ(rate.seconds(100), 0) << "no block has come";
+  rate.arrived(5.2);
+  rate.other_arrived(7);
+  rate.arrived(7.01);
+  EXPECT_NEAR(rate.seconds(1), 0.2, 1e-9);
+  EXPECT_NEAR(rate.seconds(11), 0.2 + 10 * 0.01, 1e-9);
+}
+
 }  // namespace
 }  // namespace deepinfer::sched

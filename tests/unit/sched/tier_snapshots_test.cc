@@ -73,7 +73,7 @@ TEST(TierSnapshots, NoneWithoutTheOption) {
   EXPECT_EQ(t.driver.s->stats().snapshots_put, 0);
 }
 
-// What a tier knows it has is asked for at once, the windows behind the first block; what may be there once a block was.
+// What a tier knows it has is asked for at once, the windows before the blocks; what may be there once a block was.
 TEST(TierSnapshots, TheNearestKnownOnesAreAskedFor) {
   for (const int known : {0, 48, 40}) {
     SCOPED_TRACE(known);
@@ -102,6 +102,7 @@ TEST(TierSnapshots, TheNearestKnownOnesAreAskedFor) {
       // One block of replay is more than the 7 rows without a snapshot.
       EXPECT_EQ(gets.size(), known == 48 ? 7u : 6u);
       EXPECT_EQ(windows_of(gets), known == 48 ? 1u : 0u);
+      EXPECT_EQ(gets[0].bytes, known == 48 ? c.snapshot_bytes : c.block_bytes);
     }
     std::vector<std::pair<kv::BlockKey, size_t>> answers;
     for (const TierGet& g : gets) answers.emplace_back(g.key, g.bytes);
