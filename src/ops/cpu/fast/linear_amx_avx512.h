@@ -131,14 +131,19 @@ void amx_stream(const LinearCall& c, std::byte* scratch) {
       for (int s = 0; s < 2; ++s)
         _mm512_store_si512(stage + (2 * (r / kBlock) + s) * kBlockWords + r % kBlock * kStep, _mm512_setzero_si512());
     }
+    // Far ahead into the second-level cache: a group of rows may be more than the first one holds.
     const uint8_t* ahead = rows[0].data + (kAmxAheadBytes + group - 1) / group * group;
     Tiles::template zero<0>();
     Tiles::template zero<1>();
     for (int64_t chunk = 0; chunk * kChunk < w.cols; ++chunk) {
       for (int64_t r = 0; r < count; ++r) {
         const uint8_t* next = ahead + (chunk * count + r) * kBytes;
-        if (kBytes >= 64 || r % 2 == 0) _mm_prefetch(reinterpret_cast<const char*>(next), _MM_HINT_T0);
-        if constexpr (kBytes == 128) _mm_prefetch(reinterpret_cast<const char*>(next + 64), _MM_HINT_T0);
+        if (kBytes >= 64 || r % 2 == 0) _mm_prefetch(reinterpret_cast<const char*>(next), _MM_HINT_T1);
+        if constexpr (kBytes == 128) _mm_prefetch(reinterpret_cast<const char*>(next + 64), _MM_HINT_T1);
+        // From there the next chunk: its rows may lie whole pages apart, which no processor foresees.
+        const uint8_t* near = rows[r].data + (chunk + 1) * kBytes;
+        if constexpr (kBytes >= 64) _mm_prefetch(reinterpret_cast<const char*>(near), _MM_HINT_T0);
+        if constexpr (kBytes == 128) _mm_prefetch(reinterpret_cast<const char*>(near + 64), _MM_HINT_T0);
         Words a, b;
         load_chunk<F>(expander, rows[r], scales + r * scales_ld, chunk, w.cols - chunk * kChunk, a, b);
         if constexpr (F == WeightFormat::kFp8) {
