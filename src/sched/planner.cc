@@ -75,6 +75,12 @@ bool Scheduler::Impl::has_room_for(const Sequence& s, int end) const {
   return config.blocks_per_step_max == 0 || static_cast<int>(step.blocks.size()) + held <= config.blocks_per_step_max;
 }
 
+// Draws may be more than running sequences: a prompt whose own answer was cancelled draws once more for the others' sake
+// and has given its place to the next by then.
+int Scheduler::Impl::draws_left() const {
+  return config.outputs_max - static_cast<int>(current().plan.samples.size());
+}
+
 void Scheduler::Impl::plan_decode() {
   walk = running;  // growing may preempt, which changes `running`
   int rows = 0;
@@ -96,7 +102,7 @@ int Scheduler::Impl::add_decode(Sequence& s, int drafts_max) {
   int drafts = std::max(0, std::min({wanted, drafts_max, s.max_output - s.outputs() - s.ahead - 1}));
   if (drafts > 0 && !(has_room_for(s, s.planned + 1 + drafts))) drafts = 0;
   const int count = 1 + drafts;
-  if (logits_used + count > config.outputs_max ||
+  if (logits_used + count > config.outputs_max || draws_left() < 1 ||
       static_cast<int>(current().plan.step.tokens.size()) + count > config.rows_max)
     return 0;
   if (!has_room_for(s, s.planned + count) || !grow(s, s.planned + count)) return 0;
@@ -171,7 +177,8 @@ int Scheduler::Impl::add_prefill(Sequence& s, int rows) {
   const int logits_left = config.outputs_max - logits_used;
   const bool every_row = s.request.prompt_outputs && s.planned < s.state.prompt_tokens;
   if (every_row) count = std::min(count, logits_left);
-  if (s.planned + count == s.known() && logits_left < 1) --count;
+  const int samples = s.forked ? 1 : s.request.samples;
+  if (s.planned + count == s.known() && (logits_left < 1 || draws_left() < samples)) --count;
   if (count <= 0) return 0;
   const int end = s.planned + count;
   if (!has_room_for(s, end) || !grow(s, end)) return 0;

@@ -142,6 +142,7 @@ struct Scheduler::Impl {
   bool wants_prefill(const Sequence& s) const;
   bool wants_decode(const Sequence& s) const;
   bool has_room_for(const Sequence& s, int end) const;  // in the step
+  int draws_left() const;
   void plan_decode();
   int add_decode(Sequence& s, int drafts_max);          // draft rows that were added
   int prefill_budget() const;
