@@ -1,7 +1,8 @@
 // The CUDA backend on one GPU: matrices, experts, attention, indexer, mHC and whole layers of the full-width model,
 // against the read bandwidth and matrix rates measured in the same run. Every repetition of a matrix reads other
 // weights, over 512 MB. --quick: stages and layers at 1 and 64 rows and 4k of context alone. --only TEXT: one group of
-// linear, prefill, stages, offload.
+// linear, prefill, stages, decode (of the stages), offload. --rows N: decode of N rows alone (1, 8, 64 or 256).
+// --experts N: of a layer, for a shorter start (384).
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -396,10 +397,11 @@ struct Projection {
   }
 };
 
-void decode_layers(Stages& s, const Ceilings& c, bool quick, const std::map<int, double>& head_us) {
+void decode_layers(Stages& s, const Ceilings& c, const std::vector<int>& row_counts,
+                   const std::map<int, double>& head_us) {
   const double host_gbps = host_copy_gbps();
   report({.bench = kName, .name = "host_copy", .value = host_gbps, .unit = "GB/s"});
-  for (int rows : quick ? std::vector{1, 64} : std::vector{1, 8, 64, 256}) {
+  for (int rows : row_counts) {
     s.begin(rows, 1, 32 * 1024);
     Backend& b = s.ops();
     const auto at = [](int i) { return At{Synthetic::kFirstReuse + i % 2, Rows::kDecoder}; };
@@ -544,7 +546,7 @@ void offloaded_experts(double host_gbps) {
   }
 }
 
-int run(const std::string& only, bool quick) {
+int run(const std::string& only, bool quick, int rows, int experts) {
   const auto wanted = [&](const char* group) {
     return only.empty() || std::strstr(group, only.c_str()) != nullptr || only.find(group) != std::string::npos;
   };
@@ -561,10 +563,14 @@ int run(const std::string& only, bool quick) {
     if (wanted("linear")) decode_matrices(pools, c);
     if (wanted("prefill")) prefill_matrices(pools, c, lt);
   }
-  if (wanted("stages")) {
-    Stages s(384);
-    decode_layers(s, c, quick, head_us);
-    prefill_layers(s, c, quick);
+  if (wanted("stages") || wanted("decode")) {
+    Stages s(experts);
+    decode_layers(s, c,
+                  rows > 0 ? std::vector{rows}
+                  : quick  ? std::vector{1, 64}
+                           : std::vector{1, 8, 64, 256},
+                  head_us);
+    if (wanted("stages")) prefill_layers(s, c, quick);
   }
   if (wanted("offload")) offloaded_experts(host_copy_gbps());
   CUDA_OK(cudaDeviceSynchronize());
@@ -578,9 +584,12 @@ int main(int argc, char** argv) {
   if (!check::device_or_skip()) return 0;
   std::string only;
   bool quick = false;
+  int rows = 0, experts = 384;
   for (int i = 1; i < argc; ++i) {
     if (std::strcmp(argv[i], "--quick") == 0) quick = true;
     if (std::strcmp(argv[i], "--only") == 0 && i + 1 < argc) only = argv[++i];
+    if (std::strcmp(argv[i], "--rows") == 0 && i + 1 < argc) rows = std::atoi(argv[++i]);
+    if (std::strcmp(argv[i], "--experts") == 0 && i + 1 < argc) experts = std::atoi(argv[++i]);
   }
-  return bench::run(only, quick);
+  return bench::run(only, quick, rows, experts);
 }

@@ -80,7 +80,7 @@ class Width {
         shared_codes_(static_cast<size_t>(d) * inter), shared_scales_(static_cast<size_t>(d / 32) * (inter / 32)),
         x_(static_cast<size_t>(d) * 2), packed_(packed_bytes(8, d)), shared_hidden_(packed_bytes(8, inter)),
         hidden_(packed_bytes(8 * kChoicesMax, inter)), gate_up_(size_t{16} * kChoicesMax * 2 * inter),
-        out_(size_t{2} * kChoicesMax * d), shared_out_(size_t{2} * d), progress_(kFewTiles + 1),
+        out_(size_t{2} * kChoicesMax * d), shared_out_(size_t{2} * d), progress_(kFewChoices + 1),
         ids_(kChoicesMax), slot_of_(kExperts), x_rows_(8 * kChoicesMax), pairs_(8 * kChoicesMax), count_(1),
         weights_(kChoicesMax), tiles_(kChoicesMax) {
     CHECK(fits_few_experts(w1_w3_.w, w2_.w, kChoicesMax), "a width of %d x %d is not taken", d, inter);
@@ -109,7 +109,7 @@ class Width {
       e.ids = ids_.p, e.choices = static_cast<int>(r.ids.size()), e.mine = r.mine;
       e.slot_of = r.slots ? slot_of_.p : nullptr;
       e.hidden = hidden_.p, e.out = out_.p, e.progress = progress_.p;
-      if (r.shared) e.shared = {shared(), shared_hidden_.p, 1, shared_out_.p};
+      if (r.shared) e.shared = {shared(), shared_hidden_.p, shared_out_.p};
       few_experts(e, nullptr);
       CUDA_OK(cudaGetLastError());
       CUDA_OK(cudaDeviceSynchronize());

@@ -34,6 +34,7 @@ run "$tests/attend_test"
 run "$tests/select_test"
 run "$tests/cuda_model_stages_test" '--gtest_filter=*FlipsAreRare*:*AgreementOf*'
 run "$tests/cuda_model_invariance_test"
+run "$tests/cuda_width_test"
 run "$tests/cuda_offload_test"
 run env DEEPINFER_TEST_HOST_EXPERTS=5 "$tests/cuda_model_stages_test" '--gtest_filter=*FlipsAreRare*:*AgreementOf*'
 run env DEEPINFER_TEST_HOST_EXPERTS=5 "$tests/cuda_model_invariance_test"

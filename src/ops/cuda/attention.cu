@@ -3,13 +3,15 @@
 #include <cassert>
 
 #include "ops/cuda/backend.h"
+#include "ops/cuda/chain_few.h"
 #include "ops/cuda/launch.h"
+#include "ops/cuda/low.cuh"
 #include "ops/cuda/pack.cuh"
 
 namespace deepinfer::ops::cuda {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kThreads = kLowThreads;
 
 __global__ __launch_bounds__(kThreads) void norm_kernel(bf16* x, const float* w, int n, int64_t stride, float eps) {
   __shared__ float shared[kThreads / 32];
@@ -63,39 +65,6 @@ struct LowArguments {
   float eps;
 };
 
-// A row's norm into shared memory. Weights come before the row does: they do not hang on the kernel in front.
-class NormedRow {
- public:
-  __device__ __forceinline__ NormedRow(const float* w, int n) : w_(w), n_(n) {
-#pragma unroll
-    for (int k = 0; k < kAhead; ++k) ahead_[k] = at(k) < n ? w[at(k)] : 0.0f;
-  }
-  // The tree of rms_norm().
-  __device__ __forceinline__ void put(const bf16* x, float eps, bf16* out, float* shared) const {
-    float v[kAhead], sum = 0;
-#pragma unroll
-    for (int k = 0; k < kAhead; ++k) v[k] = at(k) < n_ ? value(x[at(k)]) : 0.0f;
-#pragma unroll
-    for (int k = 0; k < kAhead; ++k) sum += v[k] * v[k];
-    for (int i = at(kAhead); i < n_; i += kThreads) sum += value(x[i]) * value(x[i]);
-    const float scale = 1.0f / sqrtf(block_sum<kThreads>(sum, shared) / static_cast<float>(n_) + eps);
-#pragma unroll
-    for (int k = 0; k < kAhead; ++k) {
-      if (at(k) < n_) out[at(k)] = rounded(ahead_[k] * (v[k] * scale));
-    }
-    for (int i = at(kAhead); i < n_; i += kThreads) out[i] = rounded(w_[i] * (value(x[i]) * scale));
-    __syncthreads();
-  }
-
- private:
-  static constexpr int kAhead = 5;
-  __device__ __forceinline__ static int at(int k) { return static_cast<int>(threadIdx.x) + k * kThreads; }
-
-  const float* w_;
-  int n_;
-  float ahead_[kAhead];
-};
-
 // Block y = 0: the window record of a row: kv_norm, RoPE and FQ8, codes, then scales. 1: q_norm of its qr, also packed
 // for wq_b.
 __global__ __launch_bounds__(kThreads) void low_kernel(const LowArguments a) {
@@ -103,31 +72,22 @@ __global__ __launch_bounds__(kThreads) void low_kernel(const LowArguments a) {
   __shared__ float shared[kThreads / 32];
   const int64_t row = blockIdx.x;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const auto sync = [] { __syncthreads(); };
   if (blockIdx.y == 0) {
     const NormedRow norm(a.kv_norm, a.d);
     const int j = min(static_cast<int>(threadIdx.x), a.half - 1);
     const float cos = a.cos[row * a.half + j], sin = a.sin[row * a.half + j];
     wait_for_inputs();
     start_next_kernel();
-    norm.put(a.low_kv + row * (a.low + a.d) + a.low, a.eps, normed, shared);
-    bf16* rope = normed + a.d - 2 * a.half;
-    if (threadIdx.x < a.half) rotate_pair(rope + 2 * j, cos, sin);
-    for (int i = threadIdx.x + kThreads; i < a.half; i += kThreads)
-      rotate_pair(rope + 2 * i, a.cos[row * a.half + i], a.sin[row * a.half + i]);
-    __syncthreads();
-    uint8_t* record = a.records + row * a.record_bytes;
-    for (int g = warp; g < a.d / 32; g += kThreads / 32) {
-      const float v = value(normed[32 * g + lane]);
-      const int e = fq8_exponent(warp_max(fabsf(v)));
-      record[32 * g + lane] = fq8_code(v, e);
-      if (lane == 0) record[a.d + g] = static_cast<uint8_t>(e);
-    }
+    norm.put(a.low_kv + row * (a.low + a.d) + a.low, a.eps, normed, shared, sync);
+    window_record(normed, a.d, a.half, a.cos + row * a.half, a.sin + row * a.half, cos, sin,
+                  a.records + row * a.record_bytes, sync);
     return;
   }
   const NormedRow norm(a.q_norm, a.low);
   wait_for_inputs();
   start_next_kernel();
-  norm.put(a.low_kv + row * (a.low + a.d), a.eps, normed, shared);
+  norm.put(a.low_kv + row * (a.low + a.d), a.eps, normed, shared, sync);
   const int chunks = (a.low + kChunk - 1) / kChunk;
   for (int chunk = warp; chunk < chunks; chunk += kThreads / 32) {
     const int i = kChunk * chunk + 4 * lane;
@@ -161,11 +121,13 @@ __global__ void widen_kernel(const bf16* from, int d, float* to) {
   for (int i = threadIdx.x; i < d; i += blockDim.x) to[row * 2 * d + i] = value(from[row * d + i]);
 }
 
-// The last ring-size rows of each sequence go into its window ring.
+// The last ring-size rows of each sequence go into its window ring. early: the kernel behind fetches weights while the
+// one in front works.
 __global__ void store_window_kernel(RowView v, const uint8_t* records, int record_bytes, std::byte* slots,
-                                    int64_t slot_stride, int64_t ring_offset, int ring_slots) {
+                                    int64_t slot_stride, int64_t ring_offset, int ring_slots, bool early) {
+  if (early) start_next_kernel();
   wait_for_inputs();
-  start_next_kernel();
+  if (!early) start_next_kernel();
   const int row = blockIdx.x;
   const SequenceRows& s = v.sequences[v.sequence[row]];
   if (row < s.first_row + s.rows - ring_slots) return;
@@ -197,6 +159,50 @@ void Backend::window_rows(int layer, Rows which, const bf16* x) {
   launch_next(low_kernel, set.rows, kThreads, d * sizeof(bf16), stream_, a);
 }
 
+// Queries and window records of n rows.
+void Backend::query_projections(const Layer& l, int n, const float* cos, const float* sin) {
+  const int low = static_cast<int>(c_.q_lora_rank), heads = static_cast<int>(c_.num_attention_heads),
+            d = static_cast<int>(c_.head_dim);
+  auto* records = at<uint8_t>(Role::kWindowRecords);
+  if (n == 1 && is_packed_in(WeightFormat::kFp8, n)) {
+    const QueryChain chain{.wq_a_wkv = {l.wq_a_wkv, l.map(l.maps.wq_a_wkv)},
+                           .wq_b = {l.wq_b, l.map(l.maps.wq_b)},
+                           .packed = in_fp8_,
+                           .q_norm = l.q_norm,
+                           .kv_norm = l.kv_norm,
+                           .cos = cos,
+                           .sin = sin,
+                           .low_kv = narrow_,
+                           .low = at<bf16>(Role::kQueryLow),
+                           .queries = at<bf16>(Role::kQuery),
+                           .record = records,
+                           .d = d,
+                           .half = half(),
+                           .eps = eps(),
+                           .progress = chain_progress_};
+    if (fits(chain)) return project_queries(chain, stream_);
+  }
+  project_in(l.wq_a_wkv, n, {narrow_, Output::kBf16, low + d});
+  const LowArguments a{narrow_,
+                       l.q_norm,
+                       l.kv_norm,
+                       cos,
+                       sin,
+                       at<bf16>(Role::kQueryLow),
+                       packed_,
+                       records,
+                       n <= kStreamRows,
+                       low,
+                       d,
+                       half(),
+                       static_cast<int>(layout_.window_bytes),
+                       eps()};
+  launch_next(low_kernel, dim3(n, 2), kThreads, std::max(low, d) * sizeof(bf16), stream_, a);
+  linear(l.wq_b, packed_, n, {at<bf16>(Role::kQuery), Output::kBf16, heads * d}, stream_);
+  launch_next(rotate_kernel, dim3(n, (heads * half() + 255) / 256), 256, 0, stream_, at<bf16>(Role::kQuery), heads, d,
+              half(), cos, sin);
+}
+
 void Backend::attention_project(At where, uint32_t parts) {
   const RowSet& set = set_of(where.rows);
   const Layer& l = layers_[where.layer];
@@ -206,27 +212,7 @@ void Backend::attention_project(At where, uint32_t parts) {
   const float *cos = set.view.cos[table], *sin = set.view.sin[table];
   if (parts & kProjectQueries) {  // with the window part
     assert(parts & kProjectWindow);
-    const int low = static_cast<int>(c_.q_lora_rank), heads = static_cast<int>(c_.num_attention_heads),
-              d = static_cast<int>(c_.head_dim);
-    project_in(l.wq_a_wkv, n, {narrow_, Output::kBf16, low + d});
-    const LowArguments a{narrow_,
-                         l.q_norm,
-                         l.kv_norm,
-                         cos,
-                         sin,
-                         at<bf16>(Role::kQueryLow),
-                         packed_,
-                         at<uint8_t>(Role::kWindowRecords),
-                         n <= kStreamRows,
-                         low,
-                         d,
-                         half(),
-                         static_cast<int>(layout_.window_bytes),
-                         eps()};
-    launch_next(low_kernel, dim3(n, 2), kThreads, std::max(low, d) * sizeof(bf16), stream_, a);
-    linear(l.wq_b, packed_, n, {at<bf16>(Role::kQuery), Output::kBf16, heads * d}, stream_);
-    launch_next(rotate_kernel, dim3(n, (heads * half() + 255) / 256), 256, 0, stream_, at<bf16>(Role::kQuery), heads, d,
-                half(), cos, sin);
+    query_projections(l, n, cos, sin);
   } else if (parts & kProjectWindow) {
     window_rows(where.layer, where.rows, x);
   }
@@ -255,7 +241,7 @@ void Backend::store_window(At where) {
   if (set.rows == 0) return;
   launch_next(store_window_kernel, set.rows, kThreads, 0, stream_, set.view, at<uint8_t>(Role::kWindowRecords),
               static_cast<int>(layout_.window_bytes), kv_.slots, static_cast<int64_t>(layout_.slot_stride),
-              static_cast<int64_t>(layout_.window_offsets[where.layer]), layout_.window_slots);
+              static_cast<int64_t>(layout_.window_offsets[where.layer]), layout_.window_slots, set.rows == 1);
 }
 
 void Backend::attention_output(At where) {
@@ -266,6 +252,21 @@ void Backend::attention_output(At where) {
   const int groups = static_cast<int>(c_.o_groups), rank = static_cast<int>(c_.o_lora_rank),
             width = static_cast<int>(c_.group_input());
   if (n == 0) return;
+  if (n == 1) {
+    const OutputChain chain{.wo_a = {l.wo_a, l.map(l.maps.wo_a)},
+                            .wo_b = {l.wo_b, l.map(l.maps.wo_b)},
+                            .groups = groups,
+                            .width = width,
+                            .heads = at<bf16>(Role::kHeads),
+                            .cos = set.view.cos[table],
+                            .sin = set.view.sin[table],
+                            .d = d,
+                            .half = half(),
+                            .low = narrow_,
+                            .out = at<bf16>(Role::kSublayerOut),
+                            .progress = chain_progress_};
+    if (fits(chain)) return project_output(chain, stream_);
+  }
   Packing packing = packing_of(WeightFormat::kFp8, n);
   packing.quantise = false;
   launch_next(unrotate_kernel, dim3(n, groups), 256, 0, stream_, at<bf16>(Role::kHeads), width, heads * d, d, half(),

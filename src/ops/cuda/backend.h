@@ -1,9 +1,10 @@
 // The CUDA backend: ops.h on one Hopper GPU (internal to ops/cuda). Kernels of a stage stand in the file named after
 // it:
 //   backend.cu (memory, row sets, graphs), load.cu (weights), hyper.cu (mHC), head.cu (collapse, taps, head),
-//   attention.cu (projections, window, output), attend.cu and attend_wide.cu (core), global.cu (compressor, keys),
-//   select.cu (indexer), moe.cu, engram.cu (embedding, Engram, drafter), offload.cu (experts and tables on the host),
-//   host.cu (experts that the host computes)
+//   attention.cu (projections, window, output; of one row: chain_query.cu, chain_output.cu), attend.cu and
+//   attend_wide.cu (core), global.cu (compressor, keys), select.cu (indexer), moe.cu (one row's experts:
+//   experts_few.cu), engram.cu (embedding, Engram, drafter), offload.cu (experts and tables on the host), host.cu
+//   (experts that the host computes)
 //
 // The work of a step is queued on one stream. Beside it, up to the next join(): on a second stream the shared expert,
 // from route() to combine(), and one row's mix of mHC, from hc_enter() on; on a third one the experts of the host or,
@@ -21,6 +22,7 @@
 #include <cuda_runtime.h>
 
 #include "checkpoint/config.h"
+#include "ops/cuda/chain_few.h"
 #include "ops/cuda/common.cuh"
 #include "ops/cuda/host.h"
 #include "ops/cuda/linear.h"
@@ -123,6 +125,11 @@ class Backend : public Ops {
     const float* engram_qk;  // [C, D]
     const uint8_t *engram_codes, *engram_scales;
     int experts = 0;
+    struct {
+      TensorMap wq_a_wkv, wq_b, wo_a, wo_b;
+    } maps{};
+    bool mapped = false;
+    const TensorMap* map(const TensorMap& m) const { return mapped ? &m : nullptr; }
   };
 
   explicit Backend(const Options& options) : options_(options), watchdog_(options.step_limit_s) {}
@@ -192,6 +199,7 @@ class Backend : public Ops {
   void enter(At at, Sublayer which, bool leave);
   void swiglu(const bf16* gate_up, int rows, int inter, Packing packing, const float* weights, const int32_t* pair,
               uint8_t* packed, cudaStream_t stream);
+  void query_projections(const Layer& l, int n, const float* cos, const float* sin);
   void window_rows(int layer, Rows set, const bf16* x);
   void start_drafts();  // column 0 of kDraftTokens
   void note(cudaError_t e);
@@ -257,6 +265,7 @@ class Backend : public Ops {
   GroupTile* expert_tiles_ = nullptr;
   int32_t* expert_tile_count_ = nullptr;
   int32_t* expert_progress_ = nullptr;  // of few_experts()
+  int32_t* chain_progress_ = nullptr;   // of the chains of one row
   int expert_rows_max_ = 0;
   bf16* expert_gate_up_ = nullptr;
   std::map<std::pair<int, int>, cudaGraphExec_t> graphs_;

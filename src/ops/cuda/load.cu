@@ -186,6 +186,8 @@ Status Backend::load_layer(const LayerWeights& in, Layer* l) {
   DI_RETURN_IF_ERROR(upload_matrix(in.attention.wq_b, &l->wq_b));
   DI_RETURN_IF_ERROR(upload_matrix(in.attention.wo_a, &l->wo_a));
   DI_RETURN_IF_ERROR(upload_matrix(in.attention.wo_b, &l->wo_b));
+  l->mapped = make_tensor_map(l->wq_a_wkv, &l->maps.wq_a_wkv) && make_tensor_map(l->wq_b, &l->maps.wq_b) &&
+              make_tensor_map(l->wo_a, &l->maps.wo_a) && make_tensor_map(l->wo_b, &l->maps.wo_b);
   DI_RETURN_IF_ERROR(upload_matrix(in.compressor.wkv, &l->compressor_wkv));
   DI_RETURN_IF_ERROR(upload_matrix(in.compressor.wgate, &l->compressor_wgate));
   DI_RETURN_IF_ERROR(upload_matrix(in.indexer.wk, &l->index_wk));
@@ -353,7 +355,8 @@ Status Backend::take_scratch() {
   DI_RETURN_IF_ERROR(take(expert_rows_max_ * 4, &expert_pair_));
   DI_RETURN_IF_ERROR(take((pairs + most_experts) * sizeof(GroupTile), &expert_tiles_));
   DI_RETURN_IF_ERROR(take(4 * (most_experts + 2), &expert_tile_count_));
-  DI_RETURN_IF_ERROR(take(4 * (kFewTiles + 1), &expert_progress_));
+  DI_RETURN_IF_ERROR(take(4 * (kFewChoices + 1), &expert_progress_));
+  DI_RETURN_IF_ERROR(take(4 * kChainProgress, &chain_progress_));
   DI_RETURN_IF_ERROR(take(static_cast<size_t>(expert_rows_max_) * inter * 4, &expert_gate_up_));
 
   for (RowSet& s : sets_) {

@@ -225,7 +225,7 @@ void Backend::route(At where) {
   shared_done_ = false;
   const int n = set.rows, inter = l.shared_w1_w3.n / 2;
   if (n == 1 && !offload_.experts && offload_.host_experts == 0 && is_packed_in(WeightFormat::kFp8, n) &&
-      fits_shared_expert(l.shared_w2, n)) {
+      fits_shared_expert(l.shared_w2)) {
     // Beside the router, not behind what side_ has to do: experts() takes the second product along.
     note(cudaStreamWaitEvent(host_, forked_, 0));
     linear(l.shared_w1_w3, in_fp8_, n, {side_wide_, Output::kBf16, 2 * inter}, host_);
@@ -265,7 +265,7 @@ void Backend::experts(At where, const ExpertRows& rows) {
   start_host_experts(where.layer, rows);
   const int32_t* slot_of = bring_experts(where.layer, rows);
   // One row: its experts are the tiles. With 8 rows, whose weights take long anyway, separate kernels read faster.
-  const bool few = n == 1 && fits_few_experts(l.w1_w3, l.w2, max_tiles);
+  const bool few = n == 1 && fits_few_experts(l.w1_w3, l.w2, rows.per_row);
   if (!few) {
     launch_next(group_kernel, ctas, kGroupThreads, 3 * l.experts * sizeof(int32_t), stream_,
                 static_cast<const int32_t*>(rows.ids.data), n, columns, rows.per_row, l.experts,
@@ -286,7 +286,7 @@ void Backend::experts(At where, const ExpertRows& rows) {
   if (few) {
     pack_input();
     SharedExpert shared{};
-    if (shared_done_) shared = {l.shared_w2, side_packed_, n, at<bf16>(Role::kSharedOut)};
+    if (shared_done_) shared = {l.shared_w2, side_packed_, at<bf16>(Role::kSharedOut)};
     return few_experts({.w1_w3 = l.w1_w3,
                         .w2 = l.w2,
                         .packed = in_fp4_,
