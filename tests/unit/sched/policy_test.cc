@@ -249,5 +249,22 @@ TEST(Ends, AFailedSequenceEndsAloneAndIsNotCached) {
   d.drain();
 }
 
+// It has made room for the next sequence when its step is only half planned, and that one's draw would be one too many.
+TEST(Policy, ACarrierOfOtherAnswersCountsAmongTheDrawsOfItsStep) {
+  SchedulerConfig config = small_config();
+  config.sequences_max = config.outputs_max = 2;
+  Driver d(config);
+  const int64_t carrier = d.submit({.prompt = prompt_of(24), .max_tokens = 3, .samples = 2});
+  const int64_t other = d.submit({.prompt = prompt_of(24, 100), .max_tokens = 3});
+  d.s->cancel(carrier);
+  const Plan& plan = d.s->plan(1);
+  EXPECT_EQ(plan.samples.size(), 2u);
+  d.s->commit({.samples = {{.tokens = {7}}, {.tokens = {7}}}}, 1);
+  d.drain();
+  EXPECT_EQ(d.ended[carrier], EndReason::kCancelled);
+  EXPECT_EQ(d.ended[carrier + 1], EndReason::kMaxTokens);
+  EXPECT_EQ(d.ended[other], EndReason::kMaxTokens);
+}
+
 }  // namespace
 }  // namespace deepinfer::sched
