@@ -151,7 +151,7 @@ struct Overhead {
   double first_s = 0;        // a prompt on the first
 };
 
-// Two machines and the same new prompts on both by turns (A B B A), so that what changes slowly is in both. Machines are
+// Two machines and the same new prompts on both by turns (A B B A), so that what changes slowly is in both. They are
 // new, and either is made first: where an engine's memory lies makes two equal ones differ by a few hundredths.
 Overhead compare(const std::shared_ptr<const checkpoint::Checkpoint>& c, const Shape& shape, bool tiers, bool swapped,
                  unsigned seed) {

@@ -38,7 +38,7 @@ struct TierLevelStats {
 struct TierStackOptions {
   double level_timeout_s = 2;
   int puts_max = 256;  // in flight; more are refused
-  // Called by poll() with a sentence when kFailuresTold writes of a level in a row have failed or had no answer in time:
+  // Called by poll() with a sentence when kFailuresTold writes of a level in a row failed or had no answer in time:
   // once, until the level writes again.
   std::function<void(const std::string&)> on_trouble;
 };
