@@ -18,7 +18,7 @@
 namespace bench {
 
 struct CoreConditions {
-  double round_trip_ns = 0;  // of a cache line between two threads
+  double round_trip_ns = 0;  // of a cache line between two threads, of many lines: some lie farther off than others
   double two_over_one = 0;   // sums that depend on nothing, of two threads over one: 1 where they share a core
 };
 
@@ -61,11 +61,13 @@ inline CoreConditions core_conditions() {
   constexpr int kTurns = 50;
   constexpr unsigned kTrips = 200;
   constexpr int64_t kSums = 200000;
+  struct alignas(128) Line {
+    std::atomic<unsigned> n{0};
+  };
+  std::vector<Line> lines(3 * kTurns);
   std::vector<double> trips, shares;
   for (int turn = 0; turn < kTurns; ++turn) {
-    struct alignas(128) Line {
-      std::atomic<unsigned> n{0};
-    } there, back, ready;
+    Line &there = lines[3 * turn], &back = lines[3 * turn + 1], &ready = lines[3 * turn + 2];
     double other = 0;
     std::thread t([&] {
       for (unsigned i = 1; i <= kTrips; ++i) {
