@@ -121,13 +121,11 @@ __global__ void widen_kernel(const bf16* from, int d, float* to) {
   for (int i = threadIdx.x; i < d; i += blockDim.x) to[row * 2 * d + i] = value(from[row * d + i]);
 }
 
-// The last ring-size rows of each sequence go into its window ring. early: the kernel behind fetches weights while the
-// one in front works.
+// The last ring-size rows of each sequence go into its window ring.
 __global__ void store_window_kernel(RowView v, const uint8_t* records, int record_bytes, std::byte* slots,
-                                    int64_t slot_stride, int64_t ring_offset, int ring_slots, bool early) {
-  if (early) start_next_kernel();
+                                    int64_t slot_stride, int64_t ring_offset, int ring_slots) {
   wait_for_inputs();
-  if (!early) start_next_kernel();
+  start_next_kernel();
   const int row = blockIdx.x;
   const SequenceRows& s = v.sequences[v.sequence[row]];
   if (row < s.first_row + s.rows - ring_slots) return;
@@ -236,12 +234,20 @@ void Backend::attention_project(At where, uint32_t parts) {
   }
 }
 
+// One row's record goes into the ring beside the output projection, which so follows the attention core at once.
 void Backend::store_window(At where) {
+  const bool beside = row_count(where.rows) == 1;
+  if (beside) fork();
+  store_window_rows(where, beside ? side_ : stream_);
+  if (beside) side_ends();
+}
+
+void Backend::store_window_rows(At where, cudaStream_t stream) {
   const RowSet& set = set_of(where.rows);
   if (set.rows == 0) return;
-  launch_next(store_window_kernel, set.rows, kThreads, 0, stream_, set.view, at<uint8_t>(Role::kWindowRecords),
+  launch_next(store_window_kernel, set.rows, kThreads, 0, stream, set.view, at<uint8_t>(Role::kWindowRecords),
               static_cast<int>(layout_.window_bytes), kv_.slots, static_cast<int64_t>(layout_.slot_stride),
-              static_cast<int64_t>(layout_.window_offsets[where.layer]), layout_.window_slots, set.rows == 1);
+              static_cast<int64_t>(layout_.window_offsets[where.layer]), layout_.window_slots);
 }
 
 void Backend::attention_output(At where) {
@@ -291,7 +297,7 @@ void Backend::fill_draft_rings(Rows which) {
   for (int j = 0; j < c_.num_nextn_predict_layers; ++j) {
     const int layer = static_cast<int>(c_.num_hidden_layers) + j;
     window_rows(layer, which, main);
-    store_window({layer, which});
+    store_window_rows({layer, which}, stream_);
   }
 }
 

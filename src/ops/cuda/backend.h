@@ -7,7 +7,7 @@
 //   (experts that the host computes)
 //
 // The work of a step is queued on one stream. Beside it, up to the next join(): on a second stream the shared expert,
-// from route() to combine(), and one row's mix of mHC, from hc_enter() on; on a third one the experts of the host or,
+// from route() to combine(), one row's mix of mHC, from hc_enter() on, and its window record; on a third one the experts of the host or,
 // where there are none, the first product of one row's shared expert. Nothing waits for the device but begin(), read(),
 // kv_read(), kv_write() and synchronize(), and they give up on a device that is lost (watchdog.h).
 #pragma once
@@ -201,6 +201,7 @@ class Backend : public Ops {
               uint8_t* packed, cudaStream_t stream);
   void query_projections(const Layer& l, int n, const float* cos, const float* sin);
   void window_rows(int layer, Rows set, const bf16* x);
+  void store_window_rows(At at, cudaStream_t stream);
   void start_drafts();  // column 0 of kDraftTokens
   void note(cudaError_t e);
   // Waits for all that is queued: cudaErrorLaunchTimeout when the GPU is busy beyond the limit, and from then on.

@@ -53,8 +53,18 @@ __global__ __maxnreg__(112) void query_kernel(const __grid_constant__ QueryArgum
   wait_for_inputs();
 
   if (static_cast<int>(blockIdx.x) * first.each < first.blocks) {
-    for (int i = threadIdx.x; i < first.chunks * 16; i += kChainThreads)
-      reinterpret_cast<uint4*>(inputs)[i] = reinterpret_cast<const uint4*>(a.packed)[i];
+    constexpr int kEach = kChainInputBytes / 16 / kChainThreads;
+    uint4 u[kEach];  // all loads before the first store
+#pragma unroll
+    for (int n = 0; n < kEach; ++n) {
+      const int i = n * kChainThreads + threadIdx.x;
+      if (i < first.chunks * 16) u[n] = reinterpret_cast<const uint4*>(a.packed)[i];
+    }
+#pragma unroll
+    for (int n = 0; n < kEach; ++n) {
+      const int i = n * kChainThreads + threadIdx.x;
+      if (i < first.chunks * 16) reinterpret_cast<uint4*>(inputs)[i] = u[n];
+    }
     __syncthreads();
     stream.product<0>(x, sums, scales[0], [&](int block, float v) {
       if (lane < kBlockRows) a.low_kv[block * kBlockRows + lane] = rounded(v);

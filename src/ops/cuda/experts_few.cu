@@ -249,8 +249,18 @@ struct Work {
   __device__ __forceinline__ void next() { ring.next(a, choices, experts); }
   // The CTA's next packed row.
   __device__ __forceinline__ void fetch(const uint8_t* row, int chunks) const {
-    for (int i = threadIdx.x; i < chunks * 16; i += kThreads)
-      reinterpret_cast<uint4*>(input)[i] = __ldcg(reinterpret_cast<const uint4*>(row) + i);
+    constexpr int kEach = kInputBytes / 16 / kThreads;
+    uint4 u[kEach];  // all loads before the first store
+#pragma unroll
+    for (int n = 0; n < kEach; ++n) {
+      const int i = n * kThreads + threadIdx.x;
+      if (i < chunks * 16) u[n] = __ldcg(reinterpret_cast<const uint4*>(row) + i);
+    }
+#pragma unroll
+    for (int n = 0; n < kEach; ++n) {
+      const int i = n * kThreads + threadIdx.x;
+      if (i < chunks * 16) reinterpret_cast<uint4*>(input)[i] = u[n];
+    }
     __syncthreads();
   }
 };
