@@ -7,9 +7,10 @@
 //   (experts that the host computes)
 //
 // The work of a step is queued on one stream. Beside it, up to the next join(): on a second stream the shared expert,
-// from route() to combine(), one row's mix of mHC, from hc_enter() on, and its window record; on a third one the experts of the host or,
-// where there are none, the first product of one row's shared expert. Nothing waits for the device but begin(), read(),
-// kv_read(), kv_write() and synchronize(), and they give up on a device that is lost (watchdog.h).
+// from route() to combine(), one row's mix of mHC, from hc_enter() on, and its window record; on a third one the
+// experts of the host or, where there are none, the first product of one row's shared expert. Nothing waits for the
+// device but begin(), read(), kv_read(), kv_write() and synchronize(), and they give up on a device that is lost
+// (watchdog.h).
 #pragma once
 
 #include <algorithm>
