@@ -1,5 +1,6 @@
 // The attention core for head_dim 512: against double sums on the CPU over windows and selections of many lengths,
-// extreme records included, and bit-equal over the numbers of rows that decide how many CTAs share a row.
+// extreme records included, and bit-equal over the numbers of rows that decide which kernel takes them and how many
+// CTAs share a row; attend_many() alone as well, with more rows than its clusters take at a time.
 #include <cmath>
 #include <cstring>
 
@@ -100,10 +101,12 @@ void test(const char* name, int heads, const std::vector<Row>& rows, Kind kind, 
   a.scale = 1 / std::sqrt(512.0f);
 
   std::vector<uint16_t> all;
-  for (int count : {n, 1, 16, 17, 32, 33, 64, 65}) {
+  for (int turn = 0; turn < 20; ++turn) {
+    constexpr int kCounts[] = {0, 1, 14, 15, 16, 33, 64, 66, 67, 70};  // 0: all
+    const int count = turn % 10 == 0 ? n : kCounts[turn % 10];
     if (count > n) continue;
     d_out.poison();
-    attend_wide(a, count, nullptr);
+    turn < 10 ? attend_wide(a, count, nullptr) : attend_many(a, count, nullptr);
     CUDA_OK(cudaGetLastError());
     CUDA_OK(cudaDeviceSynchronize());
     const std::vector<uint16_t> got = d_out.get();

@@ -71,8 +71,12 @@ struct KeyList : RowKeys {
   }
 };
 
-// head_dim 512 (attend_wide.cu). Keys of a row at most kWideKeys; records 16-byte aligned.
+// head_dim 512. Keys of a row at most kWideKeys; records 16-byte aligned. attend_wide() takes the way that is fastest
+// for so many rows; attend_many() (attend_many.cu) gives the same bits for any number of rows, and is the fastest while
+// groups of 64 heads of all rows are at most attend_many_at_once().
 inline constexpr int kWideDim = 512, kWideKeys = 640;
 void attend_wide(const AttendArguments& a, int rows, cudaStream_t stream);
+void attend_many(const AttendArguments& a, int rows, cudaStream_t stream);
+int attend_many_at_once();
 
 }  // namespace deepinfer::ops::cuda

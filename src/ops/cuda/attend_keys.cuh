@@ -1,6 +1,6 @@
 // The keys of the attention core for head_dim 512 as the A operand of wgmma: expanded in registers from the records,
 // for the scores (RawKeys, score_tile()) and for the values (Values). Internal to attend_wide.cu, which says how they
-// lie.
+// lie; attend_many.cu shares what expands two values.
 #pragma once
 
 #include "ops/cuda/attend.cuh"
@@ -18,6 +18,11 @@ inline constexpr int kScoreBytes = kTile * kHeads * 4;  // of one tile
 __device__ __forceinline__ uint32_t both(float x) {
   const __nv_bfloat162 p = __float2bfloat162_rn(x);
   return *reinterpret_cast<const uint32_t*>(&p);
+}
+__device__ __forceinline__ float exponential(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.44269504f));
+  return y;
 }
 // Place i of a group of 8 keys (as of channels) holds key 0 4 1 5 2 6 3 7 of it.
 __device__ __forceinline__ int key_at(int place) { return place / 2 + place % 2 * 4; }

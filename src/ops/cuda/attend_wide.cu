@@ -1,6 +1,6 @@
 // The attention core for head_dim 512 (spec/model.md 6.3, 6.4, 11.3). A cluster of kSplit CTAs takes 64 heads of a row:
 // its CTAs share out tiles of 64 keys for the scores and channels for the values, so one row fills many SMs and many
-// rows one each, with the same sums.
+// rows one each, with the same sums. Numbers of rows between go to attend_many.cu.
 //
 // Keys never stand in shared memory as bf16. Both products are taken transposed, with the keys as the A operand, which
 // each thread expands in its registers from the records: scores^T = K Q^T with a key a row, out^T = V^T P^T with a
@@ -116,12 +116,6 @@ struct Queries {
   }
 };
 
-__device__ __forceinline__ float exponential(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.44269504f));
-  return y;
-}
-
 // Probabilities of a tile from its scaled scores, at their place as the B operand, and their sums over each warp's 16
 // keys; into all CTAs.
 template <int kSplit>
@@ -217,8 +211,7 @@ __device__ __forceinline__ bool place_records(const AttendArguments& a, const Ro
 template <int kSplit, int kGroups>
 __global__ __launch_bounds__(kGroups* kGroup, 1) void attend_wide_kernel(const AttendArguments a) {
   extern __shared__ __align__(128) uint8_t shared[];
-  constexpr int kThreads = kGroups * kGroup, kUnits = kGroups * kSplit, kSteps = kUnits == 4 ? 2 : 1,
-                kSharers = kUnits == 8 ? 2 : 1;
+  constexpr int kThreads = kGroups * kGroup, kUnits = kGroups * kSplit, kSteps = kUnits == 4 ? 2 : 1;
   static_assert(kUnits >= 4 && kMaxTiles - kUnits <= kKeptTiles);  // a unit's last tile stays in registers
   const int row = blockIdx.x / kSplit, rank = blockIdx.x % kSplit, head0 = blockIdx.y * kHeads;
   const int group = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / kGroup, 0), unit = kGroups * rank + group,
@@ -305,20 +298,19 @@ __global__ __launch_bounds__(kGroups* kGroup, 1) void attend_wide_kernel(const A
 
   // Values: the unit's channels of all keys. The first slot is where the group kept its first scores; the last one has
   // no place for keys of the window, so a longer window than two tiles does without.
-  using V = Values<kSteps, kSharers * kGroup>;
+  using V = Values<kSteps, kGroup>;
   const bool active = kUnits < 16 || group == 0;  // eight units are enough
   const int part = kUnits < 16 ? unit : rank, channel0 = (kSteps == 2 ? part : part / 2) * V::kChannels;
-  const int ring_group = group / kSharers;
   static_assert(V::kSlotBytes <= kScoreBytes &&
                 kScores + kGroups * (kScoreBytes + V::kSlotBytes + V::kEntrySlotBytes) <= kSums);
   const int last_slot = tiles.window_tiles > 2 ? 1 : 2;
   const auto slot = [&](int s) {
     return shared + kScores +
-           (s == 0   ? ring_group * kSharers * kScoreBytes
-            : s == 1 ? kGroups * kScoreBytes + ring_group * V::kSlotBytes
-                     : kGroups * (kScoreBytes + V::kSlotBytes) + ring_group * V::kEntrySlotBytes);
+           (s == 0   ? group * kScoreBytes
+            : s == 1 ? kGroups * kScoreBytes + group * V::kSlotBytes
+                     : kGroups * (kScoreBytes + V::kSlotBytes) + group * V::kEntrySlotBytes);
   };
-  const auto meet_ring = [&] { group_sync(1 + ring_group, kSharers * kGroup); };
+  const auto meet_ring = [&] { group_sync(1 + group, kGroup); };
   meet_ring();  // nobody of it reads kept scores any more
   if (active) V::issue(tiles, records, 0, shared_address(slot(0)), channel0);
   meet<kSplit>();
@@ -416,9 +408,8 @@ void launch(const AttendArguments& a, int rows, cudaStream_t stream) {
 
 void attend_wide(const AttendArguments& a, int rows, cudaStream_t stream) {
   const int blocks = rows * ((a.heads + kHeads - 1) / kHeads);
-  if (blocks <= 16) return launch<8, 2>(a, rows, stream);
-  if (blocks <= 32) return launch<4, 2>(a, rows, stream);
-  if (blocks <= 64) return launch<2, 4>(a, rows, stream);
+  if (blocks <= 14) return launch<8, 2>(a, rows, stream);  // clusters that an H200 has place for at the same time
+  if (blocks <= attend_many_at_once()) return attend_many(a, rows, stream);
   launch<1, 4>(a, rows, stream);
 }
 
