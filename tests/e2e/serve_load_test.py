@@ -83,7 +83,11 @@ class LoadTest(unittest.TestCase):
     def test_many_streams_and_bad_clients(self):
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 8192), hard))
-        with Serving("--sequences", "32", "--cache-mb", "16") as server:  # snapshots of windows: full soon
+        # A thousand streams and their server may get no time for minutes: nobody is sent away for that.
+        patient = [word for what in ("header", "body", "idle", "write", "request")
+                   for word in (f"--{what}-timeout", "1200")]
+        # snapshots of windows: full soon
+        with Serving("--sequences", "32", "--cache-mb", "16", *patient) as server:
             load = Load(server.port)
             load.until = time.monotonic() + SECONDS / 4
             asyncio.run(load.run())  # caches and pools fill
