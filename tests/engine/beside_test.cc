@@ -1,5 +1,5 @@
-// Pages of lower tiers that come while the step that reads them runs: whatever becomes of them in mid-run, the answer is
-// that of a cold prompt, bit for bit.
+// Pages of lower tiers that come while the step that reads them runs: whatever becomes of them in mid-run, the answer
+// is that of a cold prompt, bit for bit.
 #include <algorithm>
 #include <functional>
 #include <map>
@@ -262,25 +262,49 @@ TEST(Beside, BesideOthersAndPreempted) {
   }
 }
 
-// Host memory lends its records: they leave the tier, and others take their place, before they are read.
+// Host memory whose records are replaced by others as soon as it has lent them, before anybody reads their pages.
+class ForgettingTier : public kv::HostTier {
+ public:
+  using HostTier::HostTier;
+  size_t poll(std::span<Completion> done) override {
+    const size_t n = HostTier::poll(done);
+    for (const Completion& c : done.first(n)) {
+      if (c.lent == nullptr) continue;
+      ++lent;
+      const std::vector<std::byte> other(c.lent->size(), std::byte{0x5a});
+      for (int i = 0; i < 2 * kBlocks; ++i) {
+        kv::BlockKey key;
+        key.bytes[0] = static_cast<uint8_t>(i);
+        put(key, other, {});
+      }
+    }
+    return n;
+  }
+  int lent = 0;
+};
+
 TEST(Beside, FromHostMemoryThatLends) {
   const size_t record = kv::record_bytes(128, testing::make_engine({})->info().block_bytes);
-  const auto host = std::make_shared<kv::HostTier>(kv::HostTierOptions{.bytes_max = kBlocks * record});
-  const auto stack = [&] {
-    return std::make_shared<kv::TierStack>(std::vector<std::shared_ptr<kv::Tier>>{host},
-                                           kv::TierStackOptions{.level_timeout_s = kLong});
-  };
-  std::vector<int32_t> first = prompt();
-  first.resize(128 * kBlocks + 1);
-  testing::run(*engine_on(stack()), make_request(first));
-  EXPECT_EQ(host->stats().records, kBlocks);
-  testing::EngineSetup setup = setup_with(stack());
-  setup.rows = 64;  // the blocks behind them are written while the prompt goes on, in their place
-  const auto engine = testing::make_engine(setup);
-  expect_equal(testing::run(*engine, make_request(prompt()))[0], cold());
-  EXPECT_EQ(engine->stats().scheduler.tier_blocks, kBlocks);
-  expect_equal(testing::run(*engine, make_request(prompt()))[0], cold());
-  expect_clean(*engine);
+  for (const int rows : {512, 64}) {
+    SCOPED_TRACE(rows);
+    const auto host = std::make_shared<ForgettingTier>(kv::HostTierOptions{.bytes_max = kBlocks * record});
+    const auto stack = [&] {
+      return std::make_shared<kv::TierStack>(std::vector<std::shared_ptr<kv::Tier>>{host},
+                                             kv::TierStackOptions{.level_timeout_s = kLong});
+    };
+    std::vector<int32_t> first = prompt();
+    first.resize(128 * kBlocks + 1);
+    testing::run(*engine_on(stack()), make_request(first));
+    EXPECT_EQ(host->stats().records, kBlocks);
+    testing::EngineSetup setup = setup_with(stack());
+    setup.rows = rows;
+    const auto engine = testing::make_engine(setup);
+    expect_equal(testing::run(*engine, make_request(prompt()))[0], cold());
+    EXPECT_EQ(host->lent, kBlocks);
+    EXPECT_EQ(engine->stats().scheduler.tier_blocks, kBlocks);
+    expect_equal(testing::run(*engine, make_request(prompt()))[0], cold());
+    expect_clean(*engine);
+  }
 }
 
 // The SSD's own faults: reads that fail, give half or one wrong bit.

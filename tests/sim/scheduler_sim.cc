@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <memory>
 #include <optional>
 #include <random>
 
@@ -231,7 +232,14 @@ class Simulation {
       if (it->first > step_) break;
       const auto record = tier_.find(it->second);
       const bool lost = record == tier_.end() || rng_.chance(scenario_.tier_loss);
-      scheduler_->tier_arrived(it->second, lost ? std::span<const std::byte>() : record->second, step_);
+      if (lost) {
+        scheduler_->tier_arrived(it->second, {}, step_);
+      } else if (it->second.bytes[0] % 2 == 0) {  // kept by reference
+        const auto page = std::make_shared<const std::vector<std::byte>>(record->second);
+        scheduler_->tier_arrived(it->second, *page, step_, page);
+      } else {
+        scheduler_->tier_arrived(it->second, record->second, step_);
+      }
       it = on_their_way_.erase(it);
     }
     std::vector<sched::TierGet> gets;
