@@ -75,8 +75,8 @@ bool Scheduler::Impl::has_room_for(const Sequence& s, int end) const {
   return config.blocks_per_step_max == 0 || static_cast<int>(step.blocks.size()) + held <= config.blocks_per_step_max;
 }
 
-// Draws may be more than running sequences: a prompt whose own answer was cancelled draws once more for the others' sake
-// and has given its place to the next by then.
+// Draws may be more than running sequences: a prompt whose own answer was cancelled draws once more for the others'
+// sake and has given its place to the next by then.
 int Scheduler::Impl::draws_left() const {
   return config.outputs_max - static_cast<int>(current().plan.samples.size());
 }

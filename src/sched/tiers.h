@@ -12,9 +12,9 @@
 // where cached KV saves rows (kv/hit_plan.h): for those that are known to be there (SchedulerConfig::tier_known), else
 // for the first, and if that comes for all. It does not ask if loading them takes longer, by what loads have taken
 // lately and what is in flight already, than computing the rows that they save (StepCost); loads of a quarter of a
-// second are never too slow. Meanwhile it is not in the queue, so that it holds nobody up, and it gives up waiting after
-// tier_wait_s or as long as computing takes, whichever is less. What has come by its admission is used, the rest is
-// computed. Requests with the same prefix wait for the first of them instead of asking again.
+// second are never too slow. Meanwhile it is not in the queue, so that it holds nobody up, and it gives up waiting
+// after tier_wait_s or as long as computing takes, whichever is less. What has come by its admission is used, the rest
+// is computed. Requests with the same prefix wait for the first of them instead of asking again.
 //
 // Beside computing. With load_beside_s a request that is alone need not wait for its last pages: once it is known which
 // blocks are there, or the first that is not has been answered, and all are asked for, it starts as if they had come.
