@@ -30,17 +30,24 @@ namespace {
 std::atomic<int64_t> g_heap_bytes{0};  // of this program's objects; what malloc keeps for later is none
 }
 
-[[gnu::noinline]] void* operator new(size_t n) {
-  void* p = std::malloc(n);
+static void* counted(void* p) {
   if (p == nullptr) throw std::bad_alloc();
   g_heap_bytes.fetch_add(static_cast<int64_t>(::malloc_usable_size(p)), std::memory_order_relaxed);
   return p;
+}
+
+[[gnu::noinline]] void* operator new(size_t n) { return counted(std::malloc(n)); }
+[[gnu::noinline]] void* operator new(size_t n, std::align_val_t alignment) {
+  const auto unit = static_cast<size_t>(alignment);
+  return counted(std::aligned_alloc(unit, (n + unit - 1) / unit * unit));
 }
 [[gnu::noinline]] void operator delete(void* p) noexcept {
   g_heap_bytes.fetch_sub(static_cast<int64_t>(::malloc_usable_size(p)), std::memory_order_relaxed);
   std::free(p);
 }
 [[gnu::noinline]] void operator delete(void* p, size_t) noexcept { ::operator delete(p); }
+[[gnu::noinline]] void operator delete(void* p, std::align_val_t) noexcept { ::operator delete(p); }
+[[gnu::noinline]] void operator delete(void* p, size_t, std::align_val_t) noexcept { ::operator delete(p); }
 
 namespace {
 

@@ -25,8 +25,21 @@ std::atomic<int64_t> g_allocations{0}, g_locks{0}, g_writes{0};
   if (void* p = std::malloc(n)) return p;
   throw std::bad_alloc();
 }
+[[gnu::noinline]] void* operator new(size_t n, const std::nothrow_t&) noexcept {
+  if (t_counted) ++g_allocations;
+  return std::malloc(n);
+}
+[[gnu::noinline]] void* operator new(size_t n, std::align_val_t alignment) {
+  if (t_counted) ++g_allocations;
+  const auto unit = static_cast<size_t>(alignment);
+  if (void* p = std::aligned_alloc(unit, (n + unit - 1) / unit * unit)) return p;
+  throw std::bad_alloc();
+}
 [[gnu::noinline]] void operator delete(void* p) noexcept { std::free(p); }
 [[gnu::noinline]] void operator delete(void* p, size_t) noexcept { std::free(p); }
+[[gnu::noinline]] void operator delete(void* p, const std::nothrow_t&) noexcept { std::free(p); }
+[[gnu::noinline]] void operator delete(void* p, std::align_val_t) noexcept { std::free(p); }
+[[gnu::noinline]] void operator delete(void* p, size_t, std::align_val_t) noexcept { std::free(p); }
 
 extern "C" int pthread_mutex_lock(pthread_mutex_t* mutex) {
   static const auto real = reinterpret_cast<int (*)(pthread_mutex_t*)>(::dlsym(RTLD_NEXT, "pthread_mutex_lock"));
@@ -128,9 +141,11 @@ TEST(DecodeStep, CountersWork) {
   std::mutex m;
   { const std::lock_guard<std::mutex> lock(m); }
   ::operator delete(::operator new(4));
+  constexpr std::align_val_t kLine{64};  // as kv/record_bytes.h
+  ::operator delete(::operator new(4, kLine), kLine);
   EXPECT_EQ(::write(STDERR_FILENO, "", 0), 0);
   t_counted = false;
-  EXPECT_EQ(g_allocations, 1);
+  EXPECT_EQ(g_allocations, 2);
   EXPECT_EQ(g_locks, 1);
   EXPECT_EQ(g_writes, 1);
 }

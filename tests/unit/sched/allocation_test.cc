@@ -12,8 +12,21 @@ static std::atomic<int64_t> g_allocations{0};
   if (void* p = std::malloc(n)) return p;
   throw std::bad_alloc();
 }
+[[gnu::noinline]] void* operator new(size_t n, const std::nothrow_t&) noexcept {
+  ++g_allocations;
+  return std::malloc(n);
+}
+[[gnu::noinline]] void* operator new(size_t n, std::align_val_t alignment) {
+  ++g_allocations;
+  const auto unit = static_cast<size_t>(alignment);
+  if (void* p = std::aligned_alloc(unit, (n + unit - 1) / unit * unit)) return p;
+  throw std::bad_alloc();
+}
 [[gnu::noinline]] void operator delete(void* p) noexcept { std::free(p); }
 [[gnu::noinline]] void operator delete(void* p, size_t) noexcept { std::free(p); }
+[[gnu::noinline]] void operator delete(void* p, const std::nothrow_t&) noexcept { std::free(p); }
+[[gnu::noinline]] void operator delete(void* p, std::align_val_t) noexcept { std::free(p); }
+[[gnu::noinline]] void operator delete(void* p, size_t, std::align_val_t) noexcept { std::free(p); }
 
 namespace deepinfer::sched {
 namespace {
