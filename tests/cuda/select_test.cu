@@ -228,6 +228,7 @@ int main() {
   test({"largest sums", 32, 1, 64, 16, 8, {3001, 700, 3000}, 7, 3, 126, 0, 0.1, true}, 12);
   test({"many ties", 1, 1, 512, 64, 8, {5000, 5001, 3333}, 0, 0}, 9);
   test({"long", 32, 1, 512, 2048, 8, {70001}, 2, 2}, 10);
+  test({"the last part is nearly full", 32, 1, 512, 256, 8, {16050, 7990}, 2, 2}, 13);
   test({"many rows", 32, 1, 512, 64, 16, std::vector<int>(150, 1111), 1, 1}, 11);
   return check::verdict("select_test");
 }

@@ -205,9 +205,9 @@ __device__ void select_best(const List (&lists)[kLists], int rank, int ranks, Sh
     const int threshold = shared->threshold[l][0], ties = shared->threshold[l][1];
     // Of the CTAs and warps before.
     int greater = 0, equal = 0;
-    if (lane < rank + warp) {
-      const LowCounts& c = lane < rank ? shared->of_rank[l][lane] : shared->of_warp[l][lane - rank];
-      greater = c.above, equal = c.low[threshold % kLowBins];
+    for (int i = lane; i < rank + warp; i += 32) {  // with a full part, more than a lane each
+      const LowCounts& c = i < rank ? shared->of_rank[l][i] : shared->of_warp[l][i - rank];
+      greater += c.above, equal += c.low[threshold % kLowBins];
       for (int k = threshold % kLowBins + 1; k < kLowBins; ++k) greater += c.low[k];
     }
     greater = __reduce_add_sync(0xffffffffu, greater), equal = __reduce_add_sync(0xffffffffu, equal);
