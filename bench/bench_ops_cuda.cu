@@ -591,5 +591,9 @@ int main(int argc, char** argv) {
     if (std::strcmp(argv[i], "--rows") == 0 && i + 1 < argc) rows = std::atoi(argv[++i]);
     if (std::strcmp(argv[i], "--experts") == 0 && i + 1 < argc) experts = std::atoi(argv[++i]);
   }
+  if ((rows != 0 && rows != 1 && rows != 8 && rows != 64 && rows != 256) || experts < 6) {
+    std::fprintf(stderr, "bench_ops_cuda: --rows takes 1, 8, 64 or 256 and --experts a number from 6 on\n");
+    return 2;
+  }
   return bench::run(only, quick, rows, experts);
 }
