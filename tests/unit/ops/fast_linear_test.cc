@@ -145,20 +145,20 @@ struct Packed {
 };
 
 // Rows first .. first + n - 1 of x.
-Packed pack(const Kernels& k, const Matrix& w, const std::vector<float>& x, int64_t first, int64_t n) {
+Packed pack(const Kernels& k, const Matrix& w, const std::vector<float>& x, int64_t first, int64_t n, bool quantise) {
   Packed p;
   p.words.assign(n * packed_columns(w.cols), 0x7fc0);  // NaN where nothing is written
   p.rows = {p.words.data(), packed_columns(w.cols), n};
   for (int64_t i = 0; i < n; ++i) {
-    k.pack(x.data() + (first + i) * w.cols, w.cols, order_of(w.format), w.format != WeightFormat::kBf16, p.rows.row(i),
-           p.rows.step(i));
+    k.pack(x.data() + (first + i) * w.cols, w.cols, order_of(w.format), quantise && w.format != WeightFormat::kBf16,
+           p.rows.row(i), p.rows.step(i));
   }
   return p;
 }
 
 std::vector<float> multiply(const Kernels& k, const Matrix& w, int64_t row0, int64_t rows, const std::vector<float>& x,
-                            int64_t first, int64_t n, bool round) {
-  const Packed packed = pack(k, w, x, first, n);
+                            int64_t first, int64_t n, bool round, bool quantise = true) {
+  const Packed packed = pack(k, w, x, first, n, quantise);
   std::vector<float> out(n * rows, NAN);
   std::vector<std::byte> memory(std::max<size_t>(multiply_scratch_bytes(w.cols), amx_scratch_bytes(w.cols)) + 64);
   auto* scratch = reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(memory.data()) + 63) & ~uintptr_t{63});
@@ -247,6 +247,29 @@ TEST_P(FastLanes, GiveTheSameSums) {
               << k->isa << " values " << static_cast<int>(values) << " rows of x " << n << " from " << row0;
         }
       }
+    }
+  }
+}
+
+// Activations that FQ8 has not held, as those of wo_a, and so small that a scale of the weights would flush them: with
+// tiles the sums are those without the copy.
+TEST_P(FastLanes, GiveTheSameSumsOfTinyActivations) {
+  std::mt19937 random(12);
+  OwnedMatrix w = random_matrix(GetParam().format, GetParam().rows, GetParam().cols, Values::kSaturated, random);
+  std::fill(w.scale.begin(), w.scale.end(), uint8_t{67});  // 2^-60
+  std::vector<float> x = random_rows(kStreamRows, w.m.cols, random);
+  for (float& v : x) v = std::ldexp(v, -70);
+  for (const Kernels* k : tables()) {
+    if (k->fill_lanes == nullptr || !tiles(*k)) continue;
+    std::vector<std::byte> memory(lanes_bytes(w.m) + 64);
+    Matrix copied = w.m;
+    copied.lanes = reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(memory.data()) + 63) & ~uintptr_t{63});
+    k->fill_lanes(w.m, const_cast<std::byte*>(copied.lanes));
+    for (const int64_t n : {int64_t{1}, int64_t{3}, kStreamRows}) {
+      const std::vector<float> want = multiply(*k, w.m, 0, w.m.rows, x, 0, n, false, false);
+      const std::vector<float> got = multiply(*k, copied, 0, w.m.rows, x, 0, n, false, false);
+      ASSERT_TRUE(std::any_of(want.begin(), want.end(), [](float v) { return v != 0; }));
+      ASSERT_EQ(std::memcmp(want.data(), got.data(), want.size() * sizeof(float)), 0) << k->isa << " rows of x " << n;
     }
   }
 }
