@@ -47,14 +47,21 @@ inline double seconds_stolen() {
   return stolen * kTick;
 }
 
-inline double independent_sums(int64_t n) {
+inline void independent_sums(int64_t n) {
   float a[16] = {};
-  const double begin = wall_seconds();
   for (int64_t i = 0; i < n; ++i) {
     for (float& v : a) v += 1.5f;
     asm volatile("" : "+m"(a));
   }
-  return static_cast<double>(n) / (wall_seconds() - begin);
+}
+
+// Spins; a thread that shares its core with who keeps it waiting makes room for that one.
+template <class Ready>
+void spin_until(Ready ready) {
+  constexpr int kPatience = 10000;
+  for (int n = 0; !ready(); ++n) {
+    if (n > kPatience) std::this_thread::yield();
+  }
 }
 
 inline CoreConditions core_conditions() {
@@ -68,33 +75,33 @@ inline CoreConditions core_conditions() {
   std::vector<double> trips, shares;
   for (int turn = 0; turn < kTurns; ++turn) {
     Line &there = lines[3 * turn], &back = lines[3 * turn + 1], &ready = lines[3 * turn + 2];
-    double other = 0;
     std::thread t([&] {
       for (unsigned i = 1; i <= kTrips; ++i) {
-        while (there.n.load(std::memory_order_acquire) < i) {
-        }
+        spin_until([&] { return there.n.load(std::memory_order_acquire) >= i; });
         back.n.store(i, std::memory_order_release);
       }
       ready.n.fetch_add(1);
-      while (ready.n.load() < 2) {
-      }
-      other = independent_sums(kSums);
+      spin_until([&] { return ready.n.load() >= 2; });
+      independent_sums(kSums);
+      ready.n.fetch_add(1);
     });
     double begin = 0;
     for (unsigned i = 1; i <= kTrips; ++i) {
       if (i == kTrips / 2) begin = wall_seconds();
       there.n.store(i, std::memory_order_release);
-      while (back.n.load(std::memory_order_acquire) < i) {
-      }
+      spin_until([&] { return back.n.load(std::memory_order_acquire) >= i; });
     }
     trips.push_back((wall_seconds() - begin) / (kTrips / 2 + 1) * 1e9);
     ready.n.fetch_add(1);
-    while (ready.n.load() < 2) {
-    }
-    const double own = independent_sums(kSums);
+    spin_until([&] { return ready.n.load() >= 2; });
+    begin = wall_seconds();
+    independent_sums(kSums);
+    spin_until([&] { return ready.n.load() >= 3; });
+    const double both_s = wall_seconds() - begin;
     t.join();
-    const double alone = independent_sums(kSums);
-    shares.push_back((own + other) / alone);
+    begin = wall_seconds();
+    independent_sums(kSums);
+    shares.push_back(2 * (wall_seconds() - begin) / both_s);
   }
   return {median(trips), median(shares)};
 }
