@@ -14,6 +14,7 @@
 #include <algorithm>
 
 #include "ops/cuda/attend_expand.cuh"
+#include "ops/cuda/launch.h"
 
 namespace deepinfer::ops::cuda {
 namespace {
@@ -387,20 +388,8 @@ int attend_many_at_once() {
 void attend_many(const AttendArguments& a, int rows, cudaStream_t stream) {
   cudaFuncSetAttribute(attend_many_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
   const int items = rows * ((a.heads + kHeads - 1) / kHeads);
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(2 * std::min(items, attend_many_at_once())));
-  config.blockDim = dim3(kThreads);
-  config.dynamicSmemBytes = kSharedBytes;
-  config.stream = stream;
-  cudaLaunchAttribute attributes[2]{};
-  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed = 1;
-  attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim.x = 2;
-  attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
-  config.attrs = attributes;
-  config.numAttrs = 2;
-  cudaLaunchKernelEx(&config, attend_many_kernel, a, rows);
+  launch_clusters(2, attend_many_kernel, dim3(static_cast<unsigned>(2 * std::min(items, attend_many_at_once()))), kThreads,
+                  kSharedBytes, stream, a, rows);
 }
 
 }  // namespace deepinfer::ops::cuda

@@ -11,6 +11,7 @@
 // Keys are held at 2^-8 of their value, so that a factor on FP4 codes stays finite in bf16; powers of two change no
 // rounding.
 #include "ops/cuda/attend_keys.cuh"
+#include "ops/cuda/launch.h"
 
 namespace deepinfer::ops::cuda {
 namespace {
@@ -388,20 +389,8 @@ __global__ __launch_bounds__(kGroups* kGroup, 1) void attend_wide_kernel(const A
 template <int kSplit, int kGroups>
 void launch(const AttendArguments& a, int rows, cudaStream_t stream) {
   cudaFuncSetAttribute(attend_wide_kernel<kSplit, kGroups>, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(rows * kSplit), static_cast<unsigned>((a.heads + kHeads - 1) / kHeads));
-  config.blockDim = dim3(kGroups * kGroup);
-  config.dynamicSmemBytes = kSharedBytes;
-  config.stream = stream;
-  cudaLaunchAttribute attributes[2]{};
-  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed = 1;
-  attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim.x = kSplit;
-  attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
-  config.attrs = attributes;
-  config.numAttrs = kSplit > 1 ? 2 : 1;
-  cudaLaunchKernelEx(&config, attend_wide_kernel<kSplit, kGroups>, a);
+  const dim3 grid(static_cast<unsigned>(rows * kSplit), static_cast<unsigned>((a.heads + kHeads - 1) / kHeads));
+  launch_clusters(kSplit, attend_wide_kernel<kSplit, kGroups>, grid, kGroups * kGroup, kSharedBytes, stream, a);
 }
 
 }  // namespace

@@ -220,6 +220,7 @@ __device__ __forceinline__ void chain_leave(int32_t* progress) {
 
 // Host side. each: of ChainPart.
 inline ChainPart chain_part(const LinearWeights& w, int each) {
+  static_assert(kWholeChunks >= (kQuarters - 1) * (kQuarters - 1));  // no quarter of a cut K is empty
   const int chunks = w.k / kChunk;
   return {w.scales, w.k, chunks, chunks <= kWholeChunks ? chunks : (chunks + kQuarters - 1) / kQuarters,
           w.n / kBlockRows, each};
