@@ -279,7 +279,10 @@ INSTANTIATE_TEST_SUITE_P(Shapes, FastLinear,
                                            Shape{WeightFormat::kFp8, 37, 32}, Shape{WeightFormat::kFp4, 64, 128},
                                            Shape{WeightFormat::kFp4, 70, 1184}, Shape{WeightFormat::kFp4, 5, 32},
                                            Shape{WeightFormat::kBf16, 33, 256}, Shape{WeightFormat::kBf16, 70, 1027},
-                                           Shape{WeightFormat::kBf16, 70, 32}, Shape{WeightFormat::kBf16, 4, 24}));
+                                           Shape{WeightFormat::kBf16, 70, 32}, Shape{WeightFormat::kBf16, 4, 24},
+                                           // Rows of more than a page.
+                                           Shape{WeightFormat::kFp8, 64, 4128}, Shape{WeightFormat::kFp4, 34, 8224},
+                                           Shape{WeightFormat::kBf16, 65, 2085}));
 
 // Larger matrices than the caches hold are read in another order.
 TEST(FastLinearLarge, OneRowEqualsTheSameRowOfTwo) {

@@ -18,21 +18,6 @@
 namespace deepinfer::ops::cpu::fast {
 namespace {
 
-// Whether every activation is 0 or so far from the ends of the exponents that a scale may be applied to it instead of
-// to the weights: the products are the same numbers then.
-inline bool may_be_scaled(const PackedRows& x) {
-  const __m512i magnitude = _mm512_set1_epi16(0x7fff), least = _mm512_set1_epi16((kScaleBias - kScaleLimit) << 7),
-                span = _mm512_set1_epi16(2 * kScaleLimit << 7);
-  for (int64_t i = 0; i < x.n; ++i) {
-    for (int64_t k = 0; k < x.ld; k += kStep) {
-      const __m512i m = _mm512_and_si512(_mm512_loadu_si512(x.row(i) + k), magnitude);
-      const __mmask32 outside = _mm512_cmpge_epu16_mask(_mm512_sub_epi16(m, least), span);
-      if (_mm512_mask_test_epi16_mask(outside, m, m) != 0) return false;
-    }
-  }
-  return true;
-}
-
 // Sums of `rows` outputs for n rows, [n, kBlock], to their place.
 inline void store_outputs(const LinearCall& c, int64_t j, const float* sums) {
   const int64_t rows = c.rows - j;

@@ -5,6 +5,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "ops/cpu/fast/amx_lanes_avx512.h"
 #include "ops/cpu/fast/linear_amx_avx512.h"
 
@@ -75,7 +77,9 @@ int64_t amx_scratch_bytes(int64_t k) {
   const int64_t rows = 2 * kBlock + amx_panel_rows(ldp),
                 stage = 4 * kBlockWords * static_cast<int64_t>(sizeof(uint16_t));
   const int64_t blocks = rows * row + stage + 2 * kBlock * (k / 32 + 1) + 128, lanes = amx_lanes_bytes(k);
-  return blocks < lanes ? lanes : blocks;
+  const int64_t stored = (kBlock + 1) * row + stage +
+                         kGroupRows * loss_columns(k / 32) * static_cast<int64_t>(sizeof(uint32_t));
+  return std::max({blocks, lanes, stored});
 }
 
 namespace amx {

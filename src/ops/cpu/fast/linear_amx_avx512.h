@@ -17,14 +17,12 @@
 #include <cstdint>
 #include <cstring>
 
+#include "ops/cpu/fast/amx_stored_avx512.h"
 #include "ops/cpu/fast/weight_rows_avx512.h"
 
 namespace deepinfer::ops::cpu::fast {
 namespace {
 
-constexpr int64_t kBlock = 16;  // rows of a tile
-constexpr int64_t kBlockWords = kBlock * kStep;
-constexpr int64_t kLine = kStep * sizeof(uint16_t);  // bytes of a block's row
 constexpr int64_t kAmxAheadBytes = 8 << 10;          // as kAheadBytes of linear_avx512.cc
 constexpr int64_t kAmxPanelBytes = 1 << 20;          // expanded weights that stay in the second-level cache
 
@@ -102,7 +100,8 @@ void end_block(const LinearCall& c, int64_t j, int64_t i0, int64_t n) {
   store_block(c, sums, j, rows, i0, n);
 }
 
-// Up to 16 activation rows: weights are expanded 64 columns at a time and used at once, 32 rows together.
+// Up to 16 activation rows: weights are expanded 64 columns at a time and used at once, 32 rows together. What
+// amx_stored() does not take.
 template <class Tiles, WeightFormat F>
 void amx_stream(const LinearCall& c, std::byte* scratch) {
   const Matrix& w = *c.w;
@@ -231,10 +230,38 @@ void amx_panels(const LinearCall& c, std::byte* scratch) {
   Tiles::release();
 }
 
+// Outputs first .. first + rows - 1 of a call.
+inline LinearCall part_of(const LinearCall& c, int64_t first, int64_t rows) {
+  LinearCall part = c;
+  part.row0 += first;
+  part.rows = rows;
+  part.out += first;
+  return part;
+}
+
+template <class Tiles, WeightFormat F>
+void amx_few(const LinearCall& c, std::byte* scratch) {
+  const int64_t up = (kGroupRows - c.row0 % kGroupRows) % kGroupRows, before = up < c.rows ? up : c.rows,
+                groups = (c.rows - before) / kGroupRows * kGroupRows, behind = c.rows - before - groups;
+  // FP8's scales go to the activations, once for 32 outputs: of more rows that is as long as to the weights.
+  if (groups == 0 || (F == WeightFormat::kFp8 && (c.x.n > 1 || !may_be_scaled(c.x))))
+    return amx_stream<Tiles, F>(c, scratch);
+  const LinearCall part = part_of(c, before, groups);
+  if (before > 0) amx_stream<Tiles, F>(part_of(c, 0, before), scratch);
+  if (c.x.n == 1) {
+    amx_stored<Tiles, F>(part, c.x.words, scratch);
+  } else {
+    auto* turned = reinterpret_cast<uint16_t*>(scratch);
+    turn_rows(c.x, 0, turned);
+    amx_stored<Tiles, F>(part, turned, scratch + kBlock * c.x.ld * static_cast<int64_t>(sizeof(uint16_t)));
+  }
+  if (behind > 0) amx_stream<Tiles, F>(part_of(c, before + groups, behind), scratch);
+}
+
 template <class Tiles, WeightFormat F>
 void amx_format(const LinearCall& c, std::byte* scratch) {
   if (c.x.n == 0) return;
-  c.x.n <= kBlock ? amx_stream<Tiles, F>(c, scratch) : amx_panels<Tiles, F>(c, scratch);
+  c.x.n <= kBlock ? amx_few<Tiles, F>(c, scratch) : amx_panels<Tiles, F>(c, scratch);
 }
 
 template <class Tiles>

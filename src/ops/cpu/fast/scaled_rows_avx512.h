@@ -48,6 +48,21 @@ inline void scale_activations(const LinearCall& c, const uint8_t* scale, int64_t
   }
 }
 
+// Whether every activation is 0 or so far from the ends of the exponents that a scale may be applied to it instead of
+// to the weights: the products are the same numbers then.
+inline bool may_be_scaled(const PackedRows& x) {
+  const __m512i magnitude = _mm512_set1_epi16(0x7fff), least = _mm512_set1_epi16((kScaleBias - kScaleLimit) << 7),
+                span = _mm512_set1_epi16(2 * kScaleLimit << 7);
+  for (int64_t i = 0; i < x.n; ++i) {
+    for (int64_t k = 0; k < x.ld; k += kStep) {
+      const __m512i m = _mm512_and_si512(_mm512_loadu_si512(x.row(i) + k), magnitude);
+      const __mmask32 outside = _mm512_cmpge_epu16_mask(_mm512_sub_epi16(m, least), span);
+      if (_mm512_mask_test_epi16_mask(outside, m, m) != 0) return false;
+    }
+  }
+  return true;
+}
+
 inline __m512 round_to_bf16(__m512 v) {
   const __m512i b = _mm512_castps_si512(v);
   const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(b, 16), _mm512_set1_epi32(1));
