@@ -1,8 +1,8 @@
 // Both products of one row's experts in one persistent kernel (experts_few.h). CTAs first take units of the first
 // product, 32 channels of an expert's hidden vector each: eight warps are four quarters of K times gate and up. Then
 // they take units of the second, 16 rows of weights a warp, as soon as all hidden channels of the expert are there;
-// those of the shared expert come first. The copies of a warp run ahead through all, a ring of slots: two tiles
-// (weights.cuh), or one of FP8. Loops are short, so that the schedulers' instruction caches hold them.
+// those of the shared expert come first. A ninth warp makes the copies of all: a ring of stages runs ahead through all
+// units. Loops are short, so that the schedulers' instruction caches hold them.
 #include "ops/cuda/experts_few.h"
 
 #include "ops/cuda/launch.h"
@@ -13,13 +13,14 @@
 namespace deepinfer::ops::cuda {
 namespace {
 
-constexpr int kWarps = 2 * kQuarters, kThreads = 32 * kWarps, kCtas = 2, kUnit = 32;
-constexpr int kSlotBytes = 2 * kFp4TileBytes;
+// Warps that multiply, and their threads.
+constexpr int kWarps = 2 * kQuarters, kThreads = 32 * kWarps, kCtas = 2, kUnit = 32, kRegisters = 96;
+constexpr int kSlotBytes = 2 * kFp4TileBytes, kStageBytes = kWarps * kSlotBytes;
 constexpr int kInputChunks = 48, kInputBytes = kInputChunks * 256;  // a packed row
 constexpr int kSumFloats = kQuarters * 2 * kUnit;                   // [quarter][gate, up][32], twice
-constexpr int kSlots = ((226 << 10) / kCtas - 2048 - 8 * kSumFloats - kInputBytes) / (kWarps * kSlotBytes);
-constexpr int kRingBytes = kWarps * kSlots * kSlotBytes, kSharedBytes = kRingBytes + kInputBytes + 8 * kSumFloats;
-static_assert(kSlots >= 4 && kInputChunks >= kWholeChunks);
+constexpr int kStages = ((226 << 10) / kCtas - 2048 - 8 * kSumFloats - kInputBytes) / kStageBytes;
+constexpr int kRingBytes = kStages * kStageBytes, kSharedBytes = kRingBytes + kInputBytes + 8 * kSumFloats;
+static_assert(kStages >= 4 && kInputChunks >= kWholeChunks);
 
 struct Arguments {
   FewExperts e;
@@ -93,7 +94,7 @@ struct SharedTile {
 // Where a CTA's or a warp's units begin, and how far they lie apart.
 struct Walk {
   int quarter, first, last;          // chunks of a quarter of K
-  int light, shared, shared_step;    // CTAs that take blocks of the shared expert; a warp's first one
+  int light, shared;                 // CTAs that take blocks of the shared expert; the first one of the CTA's
   int place, up_total, down_each, down_total;  // units of a CTA; down_each: of an expert in the second product
 
   __device__ __forceinline__ Walk(const Arguments& a, int experts) {
@@ -107,136 +108,140 @@ struct Walk {
     // The CTAs at the end, which have fewer units of the first product, have the shared expert's and the more of the
     // second product's.
     light = ctas - up_total % ctas;
-    shared = place < light ? warp * light + place : a.shared_blocks;
-    shared_step = kWarps * light;
+    shared = place;
   }
 };
 
-// What a warp copies, in the order in which it multiplies.
-struct Ahead {
-  enum Phase { kUp, kShared, kDown } phase = kUp;
-  int unit = 0, left = 0;  // next unit of the phase; chunks left of the one at hand
-  const uint8_t *from = nullptr, *scales = nullptr;
-};
-
-// The warp's next unit; left stays 0 where there is none. Not inlined: every place that starts a copy would hold it,
-// and code comes from memory too.
-__device__ __noinline__ Ahead next_unit(Ahead ahead, const Arguments& a, const Choice* choices, int experts) {
-  const FewExperts& e = a.e;
-  const Walk walk(a, experts);
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, ctas = gridDim.x;
-  if (ahead.phase == Ahead::kUp) {
-    if (walk.first < walk.last && ahead.unit < walk.up_total) {
-      const int channels = ahead.unit % a.units;
-      ahead.from = static_cast<const uint8_t*>(e.w1_w3.codes) +
-                   choices[ahead.unit / a.units].expert * e.w1_w3.codes_stride +
-                   fp4_tile(2 * (channels + warp % 2 * a.units), walk.first, a.up_chunks);
-      ahead.left = walk.last - walk.first;
-      ahead.unit += ctas;
-      return ahead;
-    }
-    ahead.phase = Ahead::kShared;
-    ahead.unit = walk.shared;
-  }
-  if (ahead.phase == Ahead::kShared) {
-    if (ahead.unit < a.shared_blocks) {
-      const LinearWeights& w = e.shared.w2;
-      ahead.from =
-          static_cast<const uint8_t*>(w.codes) + static_cast<int64_t>(16 * ahead.unit + lane / 4) * w.k + lane % 4 * 16;
-      ahead.scales = w.scales + static_cast<int64_t>(ahead.unit / 2) * (w.k / 32);
-      ahead.left = a.shared_chunks;
-      ahead.unit += walk.shared_step;
-      return ahead;
-    }
-    ahead.phase = Ahead::kDown;
-    ahead.unit = walk.place;
-  }
-  if (ahead.unit >= walk.down_total) return ahead;
-  ahead.from = static_cast<const uint8_t*>(e.w2.codes) +
-               choices[ahead.unit / walk.down_each].expert * e.w2.codes_stride +
-               fp4_tile(ahead.unit % walk.down_each * kWarps + warp, 0, a.down_chunks);
-  ahead.left = a.down_chunks;
-  ahead.unit += ctas;
-  return ahead;
-}
-
-// A warp's ring: copies go into the slot that was read last. What was read from it has arrived in registers, since it
-// has been used.
-class Ring {
+// A stage of the ring: what all multiplying warps take at a time, side by side in shared memory. One warp fills it.
+// First product: a warp's two tiles of a chunk. Second: two chunks of a pair of warps, whose tiles lie side by side in
+// memory too (small copies are slow). Shared expert: a warp's 16 rows of a chunk, and their scales.
+class Producer {
  public:
-  __device__ __forceinline__ Ring(uint32_t slots, const uint64_t* bulk, const uint64_t* lanes)
-      : slots_(slots), bulk_(shared_address(bulk)), lanes_(shared_address(lanes)), policy_(read_once()) {}
+  __device__ __forceinline__ Producer(const Arguments& a, const Choice* choices, int experts, uint32_t ring,
+                                      const uint64_t* full, const uint64_t* empty)
+      : a_(a), choices_(choices), experts_(experts), ring_(ring), full_(shared_address(full)),
+        empty_(shared_address(empty)), policy_(read_once()) {}
 
-  __device__ __forceinline__ void start(const Arguments& a, const Choice* choices, int experts) {
-    ahead_.unit = blockIdx.x;
+  __device__ __forceinline__ void up() {
+    const FewExperts& e = a_.e;
+    const int lane = threadIdx.x % 32, first = lane / 2 * a_.up_quarter;
+    const int mine = lane < kWarps ? min(a_.up_chunks - first, a_.up_quarter) : 0;  // of warp number `lane`
 #pragma unroll 1
-    for (int i = 0; i < kSlots - 1; ++i) issue(i, a, choices, experts);
+    for (int unit = blockIdx.x; unit < experts_ * a_.units; unit += gridDim.x) {
+      const uint8_t* from = static_cast<const uint8_t*>(e.w1_w3.codes) +
+                            choices_[unit / a_.units].expert * e.w1_w3.codes_stride +
+                            fp4_tile(2 * (unit % a_.units + lane % 2 * a_.units), first, a_.up_chunks);
+#pragma unroll 1
+      for (int c = 0; c < a_.up_quarter; ++c, from += kSlotBytes) {
+        const bool here = c < mine;
+        const uint32_t barrier = acquire(__popc(__ballot_sync(0xffffffffu, here)) * kSlotBytes);
+        if (here) bulk_load(slot() + lane * kSlotBytes, from, kSlotBytes, barrier, policy_);
+        advance();
+      }
+    }
   }
-  // The address of the next slot, when its bulk copies (or those of the lanes) are there.
-  __device__ __forceinline__ uint32_t wait_bulk() { return wait(bulk_, bulk_phases_); }
-  __device__ __forceinline__ uint32_t wait_lanes() { return wait(lanes_, lane_phases_); }
-  // All has been read from it.
-  __device__ __forceinline__ void next(const Arguments& a, const Choice* choices, int experts) {
-    __syncwarp();
-    issue(free_slot_, a, choices, experts);
-    free_slot_ = slot_;
-    if (++slot_ == kSlots) slot_ = 0;
+  __device__ __forceinline__ void down(const Walk& walk) {
+    const FewExperts& e = a_.e;
+    const int lane = threadIdx.x % 32;
+#pragma unroll 1
+    for (int unit = walk.place; unit < walk.down_total; unit += gridDim.x) {
+      const uint8_t* from = static_cast<const uint8_t*>(e.w2.codes) +
+                            choices_[unit / walk.down_each].expert * e.w2.codes_stride +
+                            fp4_tile(unit % walk.down_each * kWarps + 2 * lane, 0, a_.down_chunks);
+#pragma unroll 1
+      for (int c = 0; c < a_.down_chunks; c += 2, from += 2 * kSlotBytes) {
+        const uint32_t bytes = c + 1 < a_.down_chunks ? 2 * kSlotBytes : kSlotBytes;
+        const uint32_t barrier = acquire(kWarps / 2 * bytes);
+        if (lane < kWarps / 2) bulk_load(slot() + lane * 2 * kSlotBytes, from, bytes, barrier, policy_);
+        advance();
+      }
+    }
+  }
+  __device__ __forceinline__ void shared(const Walk& walk) {
+    const LinearWeights& w = a_.e.shared.w2;
+    const int lane = threadIdx.x % 32;
+    // A warp's block lies `light` blocks behind that of the warp before.
+#pragma unroll 1
+    for (int block = walk.shared; block < a_.shared_blocks; block += kWarps * walk.light) {
+      const uint8_t* from =
+          static_cast<const uint8_t*>(w.codes) + static_cast<int64_t>(16 * block + lane / 4) * w.k + lane % 4 * 16;
+#pragma unroll 1
+      for (int c = 0; c < a_.shared_chunks; ++c, from += kChunk) {
+        wait_empty();
+#pragma unroll 1
+        for (int warp = 0; warp < kWarps; ++warp) {
+          const int other = block + warp * walk.light;
+          if (other >= a_.shared_blocks) break;
+          const uint8_t* codes = from + static_cast<int64_t>(warp * walk.light) * 16 * w.k;
+          uint32_t to;
+          // One register: linear_few.cu.
+          asm volatile("mad.lo.u32 %0, %1, 16, %2;" : "=r"(to) : "r"(lane), "r"(slot() + warp * kSlotBytes));
+#pragma unroll
+          for (int h = 0; h < 2; ++h) {
+#pragma unroll
+            for (int i = 0; i < 2; ++i)
+              async_load_16(to + (2 * h + i) * kVectorBytes, codes + h * 8 * w.k + i * 64, policy_);
+          }
+          if (lane == 0)
+            async_load<4>(slot() + warp * kSlotBytes + 4 * kVectorBytes,
+                          w.scales + static_cast<int64_t>(other / 2) * (w.k / 32) + 4 * c);
+        }
+        barrier_count_loads(full_ + 8 * stage_);
+        __syncwarp();
+        if (lane == 0) barrier_arrive(full_ + 8 * stage_);
+        advance();
+      }
+    }
   }
 
  private:
-  __device__ __forceinline__ uint32_t wait(uint32_t barriers, uint32_t& phases) {
-    barrier_wait(barriers + 8 * slot_, phases >> slot_ & 1);
-    phases ^= 1u << slot_;
-    return slots_ + slot_ * kSlotBytes;
+  __device__ __forceinline__ uint32_t slot() const { return ring_ + stage_ * kStageBytes; }
+  // All warps have read what was there.
+  __device__ __forceinline__ void wait_empty() { barrier_wait(empty_ + 8 * stage_, phase_ ^ 1); }
+  __device__ __forceinline__ uint32_t acquire(uint32_t bytes) {
+    wait_empty();
+    const uint32_t barrier = full_ + 8 * stage_;
+    if (threadIdx.x % 32 == 0) barrier_expect(barrier, bytes);
+    __syncwarp();
+    return barrier;
   }
-  __device__ __forceinline__ void issue(int slot, const Arguments& a, const Choice* choices, int experts) {
-    if (ahead_.left == 0) {
-      ahead_ = next_unit(ahead_, a, choices, experts);
-      if (ahead_.left == 0) return;
-    }
-    const uint32_t to = slots_ + slot * kSlotBytes;
-    if (ahead_.phase == Ahead::kShared) return issue_fp8(slot, to, a.e.shared.w2.k);
-    const uint32_t barrier = bulk_ + 8 * slot;
-    const bool first = threadIdx.x % 32 == 0;
-    if (ahead_.phase == Ahead::kUp) {  // two tiles side by side
-      if (first) barrier_expect(barrier, kSlotBytes), bulk_load(to, ahead_.from, kSlotBytes, barrier, policy_);
-      ahead_.from += kSlotBytes;
-      --ahead_.left;
-      return;
-    }
-    const bool two = ahead_.left > 1;  // of two chunks
-    if (first) {
-      barrier_expect(barrier, two ? kSlotBytes : kFp4TileBytes);
-      bulk_load(to, ahead_.from, kFp4TileBytes, barrier, policy_);
-      if (two) bulk_load(to + kFp4TileBytes, ahead_.from + kSlotBytes, kFp4TileBytes, barrier, policy_);
-    }
-    ahead_.from += 2 * kSlotBytes;
-    ahead_.left -= two ? 2 : 1;
-  }
-  __device__ __forceinline__ void issue_fp8(int slot, uint32_t to, int k) {
-    const int lane = threadIdx.x % 32;
-    uint32_t mine;
-    asm volatile("mad.lo.u32 %0, %1, 16, %2;" : "=r"(mine) : "r"(lane), "r"(to));  // one register: linear_few.cu
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i)
-        async_load_16(mine + (2 * h + i) * kVectorBytes, ahead_.from + h * 8 * k + i * 64, policy_);
-    }
-    if (lane == 0) async_load<4>(to + 4 * kVectorBytes, ahead_.scales);
-    barrier_arrive_after_loads(lanes_ + 8 * slot);
-    ahead_.from += kChunk;
-    ahead_.scales += 4;
-    --ahead_.left;
+  __device__ __forceinline__ void advance() {
+    if (++stage_ == kStages) stage_ = 0, phase_ ^= 1;
   }
 
-  uint32_t slots_, bulk_, lanes_, bulk_phases_ = 0, lane_phases_ = 0;  // a bit a slot
+  const Arguments& a_;
+  const Choice* choices_;
+  int experts_;
+  uint32_t ring_, full_, empty_;
   uint64_t policy_;
-  int slot_ = 0, free_slot_ = kSlots - 1;
-  Ahead ahead_;
+  int stage_ = 0, phase_ = 0;
 };
 
-// What all parts of the kernel know.
+// The other end of the ring.
+class Ring {
+ public:
+  __device__ __forceinline__ Ring(uint32_t ring, const uint64_t* full, const uint64_t* empty)
+      : ring_(ring), full_(shared_address(full)), empty_(shared_address(empty)) {}
+  // Where the next stage lies, when it is there.
+  __device__ __forceinline__ uint32_t wait() {
+    barrier_wait(full_ + 8 * stage_, phase_);
+    return ring_ + stage_ * kStageBytes;
+  }
+  // The warp has read all of it.
+  __device__ __forceinline__ void next() {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) barrier_arrive(empty_ + 8 * stage_);
+    if (++stage_ == kStages) stage_ = 0, phase_ ^= 1;
+  }
+
+ private:
+  uint32_t ring_, full_, empty_;
+  int stage_ = 0, phase_ = 0;
+};
+
+__device__ __forceinline__ void multipliers_meet() { group_sync(1, kThreads); }
+
+// What all multiplying warps know.
 struct Work {
   const Arguments& a;
   const Choice* choices;
@@ -246,7 +251,6 @@ struct Work {
   float* sums;
   Ring ring;
 
-  __device__ __forceinline__ void next() { ring.next(a, choices, experts); }
   // The CTA's next packed row.
   __device__ __forceinline__ void fetch(const uint8_t* row, int chunks) const {
     constexpr int kEach = kInputBytes / 16 / kThreads;
@@ -261,7 +265,7 @@ struct Work {
       const int i = n * kThreads + threadIdx.x;
       if (i < chunks * 16) reinterpret_cast<uint4*>(input)[i] = u[n];
     }
-    __syncthreads();
+    multipliers_meet();
   }
 };
 
@@ -298,14 +302,15 @@ __device__ __forceinline__ void multiply_up(Work& k) {
     float acc[2][4] = {};
     uint32_t x = shared_address(k.input) + k.walk.first * 256 + lane % 4 * 16;
 #pragma unroll 1
-    for (int c = k.walk.first; c < k.walk.last; ++c, x += 256) {
+    for (int c = 0; c < k.a.up_quarter; ++c, x += 256) {
       uint4 b[4];
       input_of(x, b);
-      const uint32_t at = k.ring.wait_bulk();
+      const uint32_t at = k.ring.wait() + warp * kSlotBytes;
       Tile tile[2];
 #pragma unroll
       for (int i = 0; i < 2; ++i) tile[i].read(at + i * kFp4TileBytes, lane);
-      k.next();
+      k.ring.next();
+      if (k.walk.first + c >= k.walk.last) continue;  // a short quarter
 #pragma unroll
       for (int j = 0; j < 8; ++j) {
 #pragma unroll
@@ -318,7 +323,7 @@ __device__ __forceinline__ void multiply_up(Work& k) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) to[16 * i] = acc[i][0], to[16 * i + 8] = acc[i][2];
     }
-    __syncthreads();
+    multipliers_meet();
     if (warp == 0) put_hidden(k, sums, unit / k.a.units, unit % k.a.units);
   }
 }
@@ -327,11 +332,12 @@ __device__ __forceinline__ void multiply_up(Work& k) {
 __device__ __forceinline__ void multiply_shared(Work& k) {
   if (k.a.shared_blocks == 0 || k.walk.place >= k.walk.light) return;
   const SharedExpert& s = k.a.e.shared;
-  const int lane = threadIdx.x % 32;
-  __syncthreads();  // nobody reads the row before
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  multipliers_meet();  // nobody reads the row before
   k.fetch(s.hidden, k.a.shared_chunks);
 #pragma unroll 1
-  for (int block = k.walk.shared; block < k.a.shared_blocks; block += k.walk.shared_step) {
+  for (int first = k.walk.shared; first < k.a.shared_blocks; first += kWarps * k.walk.light) {
+    const int block = first + warp * k.walk.light;
     float acc[4] = {};
     uint32_t x = shared_address(k.input) + lane % 4 * 16;
 #pragma unroll 1
@@ -339,12 +345,13 @@ __device__ __forceinline__ void multiply_shared(Work& k) {
       uint4 b[4];
       input_of(x, b);
       SharedTile tile;
-      tile.read(k.ring.wait_lanes(), lane);
-      k.next();
+      tile.read(k.ring.wait() + warp * kSlotBytes, lane);
+      k.ring.next();
+      if (block >= k.a.shared_blocks) continue;
 #pragma unroll
       for (int j = 0; j < 8; ++j) tile.multiply(j, b[j / 2], k.a.shifts, acc);
     }
-    if (lane % 4 != 0) continue;
+    if (lane % 4 != 0 || block >= k.a.shared_blocks) continue;
     bf16* to = static_cast<bf16*>(s.out) + 16 * block + lane / 4;
     to[0] = rounded(acc[0]), to[8] = rounded(acc[2]);
   }
@@ -360,6 +367,7 @@ __device__ __forceinline__ void leave(const FewExperts& e) {
 __device__ __forceinline__ void multiply_down(Work& k) {
   const FewExperts& e = k.a.e;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, ctas = gridDim.x;
+  const uint32_t mine = warp / 2 * 2 * kSlotBytes + warp % 2 * kFp4TileBytes;  // of a stage
   if (threadIdx.x == 0 && k.walk.place >= k.walk.down_total) leave(e);
 #pragma unroll 1
   for (int unit = k.walk.place; unit < k.walk.down_total; unit += ctas) {
@@ -370,7 +378,7 @@ __device__ __forceinline__ void multiply_down(Work& k) {
       }
       __threadfence();
     }
-    __syncthreads();
+    multipliers_meet();
     k.fetch(e.hidden + static_cast<int64_t>(t) * k.a.down_chunks * 256, k.a.down_chunks);
     if (threadIdx.x == 0 && unit + ctas >= k.walk.down_total) leave(e);
     float acc[4] = {};
@@ -379,10 +387,10 @@ __device__ __forceinline__ void multiply_down(Work& k) {
     for (int c = 0; c < k.a.down_chunks; ++c, x += 256) {
       uint4 b[4];
       input_of(x, b);
-      at = c % 2 == 0 ? k.ring.wait_bulk() : at + kFp4TileBytes;
+      at = c % 2 == 0 ? k.ring.wait() + mine : at + kSlotBytes;
       Tile tile;
       tile.read(at, lane);
-      if (c % 2 != 0 || c + 1 == k.a.down_chunks) k.next();
+      if (c % 2 != 0 || c + 1 == k.a.down_chunks) k.ring.next();
 #pragma unroll
       for (int j = 0; j < 8; ++j) tile.multiply(j, b[j / 2], k.a.shifts, acc);
     }
@@ -390,20 +398,20 @@ __device__ __forceinline__ void multiply_down(Work& k) {
       bf16* to = static_cast<bf16*>(e.out) + static_cast<int64_t>(k.choices[t].pair) * e.w2.n + row + lane / 4;
       to[0] = rounded(acc[0]), to[8] = rounded(acc[2]);
     }
-    __syncthreads();  // nobody reads this row any more
+    multipliers_meet();  // nobody reads this row any more
   }
 }
 
-// At most 112 registers: a small CTA of another stream finds room beside two of these.
-__global__ __maxnreg__(112) void few_experts_kernel(const __grid_constant__ Arguments a) {
+// At most 96 registers: a small CTA of another stream finds room beside two of these.
+__global__ __maxnreg__(kRegisters) void few_experts_kernel(const __grid_constant__ Arguments a) {
   extern __shared__ __align__(128) uint8_t shared[];
-  __shared__ uint64_t full[2][kWarps][kSlots];  // bulk copies; copies of the lanes
+  __shared__ uint64_t full[kStages], empty[kStages];
   __shared__ Choice choices[kFewChoices];
   __shared__ int choice_count;
   const FewExperts& e = a.e;
   const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 32, 0), lane = threadIdx.x % 32;
-  if (lane == 0) {
-    for (int i = 0; i < kSlots; ++i) barrier_init(&full[0][warp][i], 1), barrier_init(&full[1][warp][i], 32);
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < kStages; ++i) barrier_init(&full[i], 1), barrier_init(&empty[i], kWarps);
     barrier_init_fence();
   }
   wait_for_inputs();
@@ -417,17 +425,23 @@ __global__ __maxnreg__(112) void few_experts_kernel(const __grid_constant__ Argu
   }
   __syncthreads();
   const int experts = choice_count;
+  const Walk walk(a, experts);
+  if (warp == kWarps) {
+    Producer p(a, choices, experts, shared_address(shared), full, empty);
+    p.up();
+    if (walk.place < walk.light) p.shared(walk);
+    return p.down(walk);
+  }
   Work k{a,
          choices,
          experts,
-         Walk(a, experts),
+         walk,
          shared + kRingBytes,
          reinterpret_cast<float*>(shared + kRingBytes + kInputBytes),
-         Ring(shared_address(shared) + warp * kSlots * kSlotBytes, full[0][warp], full[1][warp])};
-  k.ring.start(a, choices, experts);
+         Ring(shared_address(shared), full, empty)};
   multiply_up(k);
   multiply_shared(k);
-  __syncthreads();  // nobody reads the row before
+  multipliers_meet();  // nobody reads the row before
   multiply_down(k);
 }
 
@@ -454,7 +468,7 @@ void few_experts(const FewExperts& e, cudaStream_t stream) {
   if (e.shared.w2.codes != nullptr) a.shared_chunks = e.shared.w2.k / kChunk, a.shared_blocks = e.shared.w2.n / 16;
   cudaFuncSetAttribute(few_experts_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
   // All CTAs run at once: those of the second product wait for others' sums of the first.
-  launch_next(few_experts_kernel, kCtas * multiprocessors(), kThreads, kSharedBytes, stream, a);
+  launch_next(few_experts_kernel, kCtas * multiprocessors(), kThreads + 32, kSharedBytes, stream, a);
 }
 
 }  // namespace deepinfer::ops::cuda

@@ -97,6 +97,11 @@ __device__ __forceinline__ void barrier_arrive_after_loads(uint32_t barrier) {
 __device__ __forceinline__ void barrier_arrive_after_loads(uint64_t* barrier) {
   barrier_arrive_after_loads(shared_address(barrier));
 }
+// The phase waits for all async_load()s of this thread so far, beside the arrivals that it counts. An arrival of the
+// phase has to follow.
+__device__ __forceinline__ void barrier_count_loads(uint32_t barrier) {
+  asm volatile("cp.async.mbarrier.arrive.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
 __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) {
   asm volatile(
       "{\n"
