@@ -28,6 +28,7 @@ HitPlan plan_hit(const WindowShape& shape, const HitInput& in) {
     p.window_begin = std::max(0, in.snapshot - (shape.window - 1));
     return p;
   }
+  if (in.exactness == Replay::kExact) p.exact_begin = border;
   if (replay <= 0) return p;
   p.kind = in.exactness == Replay::kExact ? HitKind::kExactReplay : HitKind::kBoundedReplay;
   p.start = p.window_begin = replay;

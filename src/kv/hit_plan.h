@@ -42,6 +42,7 @@ struct HitPlan {
   HitKind kind = HitKind::kCold;
   int start = 0;         // first row to run
   int window_begin = 0;  // encoder windows hold nothing below
+  int exact_begin = 0;   // rows below run for the windows of those behind alone; 0: none do
   int cached = 0;        // rows below never write global KV
   int replayed() const { return cached > start ? cached - start : 0; }  // rows run although their KV was there
 };

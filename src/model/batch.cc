@@ -35,14 +35,17 @@ ops::RowBatch BatchBuilder::Set::view() const {
   return b;
 }
 
-BatchBuilder::BatchBuilder(const checkpoint::ModelConfig& config, const Options& options)
-    : config_(config), options_(options) {
+BatchBuilder::BatchBuilder(const checkpoint::ModelConfig& config, const Options& options, bool drops_rows)
+    : config_(config), options_(options), drops_rows_(drops_rows) {
   const ops::Limits& l = options.limits;
   const int history = l.sequences_max * static_cast<int>(config.engram_max_ngram_size);
   const int blocks = l.blocks_max > 0 ? l.blocks_max : l.sequences_max * KvLayout::pages_for(l.context_max);
   encoder_.reserve(l.rows_max, l.sequences_max, blocks, history);
   decoder_.reserve(l.rows_max, l.sequences_max, blocks, history);
   draft_.reserve(l.sequences_max * static_cast<int>(config.dspark_block_size), l.sequences_max, 0, 0);
+  exact_begin_.reserve(l.sequences_max);
+  narrowed_.reserve(l.sequences_max);
+  narrowed_source_.reserve(l.rows_max);
 }
 
 Status BatchBuilder::check_sequence(const StepPlan& plan, const StepSequence& s) const {
@@ -64,6 +67,7 @@ Status BatchBuilder::check_sequence(const StepPlan& plan, const StepSequence& s)
   }
   if (s.decoder_begin < 0 || s.window_begin < 0 || s.window_begin > s.first_position)
     return bad("has a window that begins after its first row");
+  if (s.exact_begin < 0 || s.exact_begin > s.decoder_begin) return bad("has decoder rows that run for windows alone");
   if (s.cached < 0 || s.cached % ops::kPageTokens != 0) return bad("has a cached length that is not whole pages");
   if (s.outputs < 0 || s.outputs > s.count || (s.outputs > 0 && end - s.outputs < s.decoder_begin))
     return bad("wants logits of rows that the decoder half does not run");
@@ -104,10 +108,38 @@ Status BatchBuilder::check(const StepPlan& plan) {
   return {};
 }
 
+// Of a sequence's first rows, how many have no place in the layer; one row always stays.
+int32_t BatchBuilder::left_out(const ops::SequenceRows& rows, int32_t exact_begin, int layer) const {
+  if (!drops_rows_ || exact_begin == 0) return 0;
+  const auto window = static_cast<int32_t>(config_.sliding_window);
+  const auto later = static_cast<int32_t>(config_.decoder_start) - 1 - layer;
+  return std::clamp(exact_begin - window - later * (window - 1) - rows.first_position, 0, rows.rows - 1);
+}
+
+bool BatchBuilder::narrow(int layer) {
+  bool any = false;
+  for (size_t k = 0; k < narrowed_.size(); ++k) any = any || left_out(narrowed_[k], exact_begin_[k], layer) > 0;
+  if (!any) return false;
+  narrowed_source_.clear();
+  for (size_t k = 0; k < narrowed_.size(); ++k) {
+    ops::SequenceRows& rows = narrowed_[k];
+    const int32_t out = left_out(rows, exact_begin_[k], layer), first = rows.first_row + out;
+    rows.first_row = static_cast<int32_t>(narrowed_source_.size());
+    rows.rows -= out;
+    rows.first_position += out;
+    if (out > 0) rows.window_begin = rows.first_position;  // what the ring holds below is not this layer's
+    for (int32_t i = 0; i < rows.rows; ++i) narrowed_source_.push_back(first + i);
+  }
+  return true;
+}
+
 Status BatchBuilder::build(const StepPlan& plan) {
   DI_RETURN_IF_ERROR(check(plan));
   encoder_.clear();
   decoder_.clear();
+  exact_begin_.clear();
+  narrows_ = false;
+  int32_t left = 0;  // rows of the sequences before that the last encoder layer still has
   encoder_.blocks = plan.blocks;
   decoder_.blocks = plan.blocks;
   encoder_.history = plan.history;
@@ -129,6 +161,10 @@ Status BatchBuilder::build(const StepPlan& plan) {
       if (!plan.image_rows.empty()) encoder_.image_row.push_back(plan.image_rows[s.first_token + i]);
     }
     encoder_.sequences.push_back(rows);
+    exact_begin_.push_back(s.exact_begin);
+    const int32_t out = left_out(rows, s.exact_begin, static_cast<int>(config_.decoder_start) - 1), before = left;
+    left += s.count - out;
+    narrows_ = narrows_ || out > 0;
 
     const int32_t skipped = std::clamp(s.decoder_begin - s.first_position, 0, s.count);
     if (skipped == s.count) continue;
@@ -140,7 +176,7 @@ Status BatchBuilder::build(const StepPlan& plan) {
     const auto tail_index = static_cast<int32_t>(decoder_.sequences.size());
     for (int32_t i = skipped; i < s.count; ++i) {
       if (i >= s.count - s.outputs) decoder_.outputs.push_back(static_cast<int32_t>(decoder_.tokens.size()));
-      decoder_.source.push_back(rows.first_row + i);
+      decoder_.source.push_back(before + i - out);
       decoder_.tokens.push_back(plan.tokens[s.first_token + i]);
       decoder_.positions.push_back(s.first_position + i);
       decoder_.sequence.push_back(tail_index);
@@ -148,6 +184,7 @@ Status BatchBuilder::build(const StepPlan& plan) {
     }
     decoder_.sequences.push_back(tail);
   }
+  narrowed_ = encoder_.sequences;
   return {};
 }
 

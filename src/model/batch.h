@@ -18,11 +18,19 @@ namespace deepinfer::model {
 
 class BatchBuilder {
  public:
-  BatchBuilder(const checkpoint::ModelConfig& config, const Options& options);
+  // drops_rows: of the backend (ops/ops.h).
+  BatchBuilder(const checkpoint::ModelConfig& config, const Options& options, bool drops_rows);
 
   Status build(const StepPlan& plan);
   ops::RowBatch encoder() const { return encoder_.view(); }
   ops::RowBatch decoder() const { return decoder_.view(); }
+
+  // The rows that an encoder layer has anything to make of: those whose input is right where the windows of rows behind
+  // want it. False: all of the layer before it. To be asked layer by layer; encoder() stays the first layer's.
+  bool narrow(int layer);
+  bool narrows() const { return narrows_; }  // whether narrow() is to be asked
+  std::span<const ops::SequenceRows> narrowed() const { return narrowed_; }
+  std::span<const int32_t> narrowed_source() const { return narrowed_source_; }  // in the layer before
 
   Status build_draft(const DraftPlan& plan);
   ops::RowBatch draft() const { return draft_.view(); }
@@ -38,11 +46,17 @@ class BatchBuilder {
 
   Status check(const StepPlan& plan);
   Status check_sequence(const StepPlan& plan, const StepSequence& s) const;
+  int32_t left_out(const ops::SequenceRows& rows, int32_t exact_begin, int layer) const;
 
   const checkpoint::ModelConfig& config_;
   const Options& options_;
   Set encoder_, decoder_, draft_;
   std::vector<bool> slot_used_;
+  const bool drops_rows_;
+  bool narrows_ = false;
+  std::vector<int32_t> exact_begin_;             // of the encoder set's sequences
+  std::vector<ops::SequenceRows> narrowed_;      // of the layer asked last
+  std::vector<int32_t> narrowed_source_;
 };
 
 }  // namespace deepinfer::model

@@ -120,9 +120,11 @@ void Model::Impl::count_experts(At at) {
 // decoder's.
 void Model::Impl::run_layers(int first, int last, Rows rows, bool compress_first, bool taps) {
   bool entered = false;
+  const bool narrows = rows == Rows::kEncoder && batch->narrows();
   for (int l = first; l < last; ++l) {
     const LayerInfo& layer = config().layers[l];
     const At at{l, rows};
+    if (narrows && batch->narrow(l)) ops->drop_rows(batch->narrowed(), batch->narrowed_source());
     if (layer.engram >= 0) {
       ops->engram_apply(at);
       note(l, Stage::kEngram, rows);
@@ -134,7 +136,7 @@ void Model::Impl::run_layers(int first, int last, Rows rows, bool compress_first
     leave_and_enter(at, Sublayer::kAttention, at, Sublayer::kFfn);
     feed_forward(at);
     const LayerInfo* next = l + 1 < last ? &config().layers[l + 1] : nullptr;
-    entered = next != nullptr && next->engram < 0 && !(taps && next->dspark_tap >= 0);
+    entered = next != nullptr && next->engram < 0 && !(taps && next->dspark_tap >= 0) && !narrows;
     if (entered) {
       leave_and_enter(at, Sublayer::kFfn, {l + 1, rows}, Sublayer::kAttention);
     } else {
@@ -222,7 +224,7 @@ Result<std::unique_ptr<Model>> Model::create(std::shared_ptr<const checkpoint::C
   if (options.count_experts && impl->ops->capabilities().host_memory) {
     impl->expert_rows.resize(static_cast<size_t>(config.n_routed_experts));
   }
-  impl->batch = std::make_unique<BatchBuilder>(config, impl->options);
+  impl->batch = std::make_unique<BatchBuilder>(config, impl->options, impl->ops->drops_rows());
   return std::unique_ptr<Model>(new Model(std::move(impl)));
 }
 

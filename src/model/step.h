@@ -25,6 +25,8 @@ struct StepSequence {
   int32_t decoder_begin = 0;  // fixed at admission (design.md 6): rows below run the encoder half only
   int32_t draft_begin = 0;    // the drafter's rings hold nothing below, these rows counted in; not used by forward()
   int32_t window_begin = 0;   // encoder windows hold nothing below: the first replayed row after a prefix hit, else 0
+  int32_t exact_begin = 0;  // rows below run for the windows of those behind alone, so that a layer may leave out those
+                            // of which it would make nothing right; bits are the same without (not in traces)
   int32_t cached = 0;       // global KV of tokens below came from a cache and is never written; a multiple of the page
   int32_t outputs = 0;      // logits of the last `outputs` rows; those must be at or behind decoder_begin
   int32_t first_token = 0;  // in StepPlan::tokens

@@ -91,7 +91,7 @@ bool Scheduler::Impl::spill(Sequence& s) {
 }
 
 void Scheduler::Impl::restart(Sequence& s) {
-  s.planned = s.written = s.state.computed = s.state.cached = s.state.window_begin = 0;
+  s.planned = s.written = s.state.computed = s.state.cached = s.state.window_begin = s.exact_begin = 0;
 }
 
 void Scheduler::Impl::drop_spill(Sequence& s) {
@@ -228,6 +228,7 @@ void Scheduler::Impl::start_rows(Sequence& s, int hit) {
   }
   s.state.cached = plan.cached;
   s.state.window_begin = plan.window_begin;
+  s.exact_begin = plan.exact_begin;
   s.planned = s.written = s.draft_begin = s.state.computed = plan.start;
   s.progress.hit = plan.kind;
   s.progress.replayed_rows += plan.replayed();

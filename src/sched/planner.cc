@@ -211,6 +211,7 @@ void Scheduler::Impl::add_rows(Sequence& s, int count, int outputs, model::RowKi
   step.decoder_begin = s.state.decoder_begin;
   step.draft_begin = s.draft_begin;
   step.window_begin = s.state.window_begin;
+  step.exact_begin = s.exact_begin;
   step.cached = s.state.cached;
   step.outputs = outputs;
   open_plan.plan.step.add_sequence(step, tokens, history, s.blocks, row_images);

@@ -85,6 +85,7 @@ struct Sequence {
 
   // Rows.
   int32_t planned = 0;               // position of the next row to plan
+  int32_t exact_begin = 0;           // rows below run for windows alone; forgotten by a spill, which only costs time
   int32_t draft_begin = 0;           // the drafter's rings hold [draft_begin, planned)
   int32_t written = 0;               // end of the rows ever planned into the slot's rings
   int32_t refs = 0;                  // rows and draws in open plans

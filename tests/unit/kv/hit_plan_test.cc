@@ -73,11 +73,17 @@ TEST(HitPlan, ExactModesAreExactByBruteForce) {
             std::vector<bool> exact(n, true);  // inputs of layer 0 are embeddings
             for (int layer = 0; layer < layers; ++layer) {
               std::vector<bool> out(n, false);
-              for (int row = p.start; row < n; ++row) {
+              // Rows before those that the layer may leave out (StepSequence::exact_begin) hold nothing right.
+              const int left = p.exact_begin - window - (layers - 1 - layer) * (window - 1);
+              for (int row = std::max(p.start, p.exact_begin > 0 ? left : 0); row < n; ++row) {
                 out[row] = true;
                 for (int q = std::max(0, row - window + 1); q <= row; ++q) {
                   const bool there =
                       p.kind == HitKind::kSnapshot && q < p.start ? q >= p.window_begin : q >= p.start && exact[q];
+                  if (p.exact_begin > 0 && q < left) {
+                    out[row] = false;
+                    break;
+                  }
                   out[row] = out[row] && there && q >= p.window_begin;
                 }
               }

@@ -57,6 +57,7 @@ class FastBackend final : public Backend<float> {
   void hc_leave(At at, Sublayer which) override;
   void hc_leave_enter(At leave, Sublayer left, At enter, Sublayer entered) override;
   void hc_collapse(At at) override;
+  void drop_rows(std::span<const SequenceRows> sequences, std::span<const int32_t> source) override;
   void keep_decoder_rows() override;
   void attention_project(At at, uint32_t parts) override;
   void write_global(At at) override;

@@ -72,6 +72,11 @@ Status FastBackend::synchronize() {
   run_waiting();
   return Backend<float>::synchronize();
 }
+void FastBackend::drop_rows(std::span<const SequenceRows> sequences, std::span<const int32_t> source) {
+  run_waiting();
+  do_late_mix();
+  Backend<float>::drop_rows(sequences, source);
+}
 void FastBackend::keep_decoder_rows() {
   run_waiting();
   Backend<float>::keep_decoder_rows();

@@ -69,6 +69,8 @@ class Backend : public Ops {
   void hc_enter(At at, Sublayer which) override;
   void hc_leave(At at, Sublayer which) override;
   void hc_collapse(At at) override;
+  bool drops_rows() const override { return w_.store == nullptr; }  // a store's table rows are known by their places
+  void drop_rows(std::span<const SequenceRows> sequences, std::span<const int32_t> source) override;
   void keep_decoder_rows() override;
   void attention_project(At at, uint32_t parts) override;
   void write_global(At at) override;
@@ -143,6 +145,10 @@ class Backend : public Ops {
   template <class Body>
   void parallel(int64_t n, Body&& body, int64_t grain = 1) {
     pool_.parallel_for(n, std::function<void(int64_t, int64_t)>(std::ref(body)), grain);
+  }
+  template <class U>
+  void move_row(Role role, int64_t from, int64_t to) {
+    std::copy_n(at<U>(role, from), buffers_[static_cast<int>(role)].cols, at<U>(role, to));
   }
   void collapse_and_norm(int row, const T* pre, const float* norm_weight, float* collapsed, float* out) const;
   void mix_finish(double* m, const HyperWeights& w, T* pre, T* post, T* comb) const;

@@ -124,15 +124,38 @@ void Backend<T>::hc_leave(At where, Sublayer) {
   parallel(row_count(where.rows), body, 8);
 }
 
+// Sources ascend, so a row is never overwritten before it was moved.
 template <class T>
 void Backend<T>::keep_decoder_rows() {
   const RowSet& to = set_of(Rows::kDecoder);
-  const int64_t width = c_.hc_width(), C = c_.hc_mult;
-  for (int i = 0; i < to.rows; ++i) {  // sources ascend, so a row is never overwritten before it was moved
+  for (int i = 0; i < to.rows; ++i) {
     if (to.source[i] == i) continue;
-    std::copy_n(at<float>(Role::kResidual, to.source[i]), width, at<float>(Role::kResidual, i));
-    std::copy_n(at<T>(Role::kPre, to.source[i]), C, at<T>(Role::kPre, i));
+    move_row<float>(Role::kResidual, to.source[i], i);
+    move_row<T>(Role::kPre, to.source[i], i);
   }
+}
+
+template <class T>
+void Backend<T>::drop_rows(std::span<const SequenceRows> sequences, std::span<const int32_t> source) {
+  RowSet& s = sets_[static_cast<int>(Rows::kEncoder)];
+  s.rows = static_cast<int>(source.size());
+  s.sequences.assign(sequences.begin(), sequences.end());
+  const int64_t half = c_.qk_rope_head_dim / 2;
+  for (int i = 0; i < s.rows; ++i) {
+    const int from = source[i];
+    if (from == i) continue;
+    for (auto* list : {&s.tokens, &s.positions, &s.sequence}) (*list)[i] = (*list)[from];
+    if (!s.image_row.empty()) s.image_row[i] = s.image_row[from];
+    for (auto* table : {&s.cos, &s.sin}) {
+      for (std::vector<float>& t : *table) std::copy_n(t.data() + from * half, half, t.data() + i * half);
+    }
+    move_row<float>(Role::kResidual, from, i);
+    move_row<T>(Role::kPre, from, i);
+    for (const Role role : {Role::kEngramRows, Role::kCandidates, Role::kSelected}) move_row<int32_t>(role, from, i);
+    move_row<float>(Role::kTaps, from, i);
+  }
+  for (auto* list : {&s.tokens, &s.positions, &s.sequence}) list->resize(s.rows);
+  if (!s.image_row.empty()) s.image_row.resize(s.rows);
 }
 
 template class Backend<float>;
