@@ -48,10 +48,10 @@ class RedisStore : public RemoteStore {
   Status ping() override;
   std::unique_ptr<RemoteStore> clone() const override { return std::make_unique<RedisStore>(options_); }
 
-  // A node works with one core, which two connections with some commands on their way keep busy (one is written to
-  // while the node reads the other); more threads of ours would take that core from it where both run on one machine.
+  // A node works with one core, which four connections with some commands on their way keep busy (some are written to
+  // while the node reads another); more threads of ours would take that core from it where both run on one machine.
   int threads() const override { return options_.cluster ? 2 : 1; }
-  int depth() const override { return 8; }
+  int depth() const override { return 16; }
   void begin(RemoteCall& call) override;
   void end(RemoteCall& call) override;
 
@@ -72,7 +72,7 @@ class RedisStore : public RemoteStore {
     size_t elements_left = 0;   // of arrays in the answer that is being read
   };
   struct Node {
-    std::array<Connection, 2> lanes;
+    std::array<Connection, 4> lanes;
     double away_until = 0, away_s = 0;
   };
   struct FreeReply {
