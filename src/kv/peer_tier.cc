@@ -17,7 +17,7 @@
 namespace deepinfer::kv {
 namespace {
 
-constexpr size_t kSparesMax = 128;
+constexpr size_t kSparesMax = 128, kSpareBytesMax = 16u << 20;
 
 Result<std::pair<std::string, std::string>> split_address(const std::string& text) {
   const size_t colon = text.rfind(':');
@@ -159,14 +159,20 @@ Tier::Ticket PeerTier::put(const BlockKey& key, std::span<const std::byte> recor
     if (refused != 0) return refused;
     // A buffer that has been sent.
     const auto spare = std::ranges::find_if(impl_->spares, [](const auto& b) { return b.use_count() == 1; });
-    if (spare != impl_->spares.end()) body = *spare;
+    if (spare != impl_->spares.end()) {
+      body = std::move(*spare);
+      impl_->spare_bytes -= body->capacity();
+      impl_->spares.erase(spare);
+    }
     std::atomic_thread_fence(std::memory_order_acquire);  // behind the last use of who sent it
   }
-  const bool fresh = !body;
-  if (fresh) body = std::make_shared<PeerBytes>();
+  if (!body) body = std::make_shared<PeerBytes>();
   body->assign(record.begin(), record.end());
   const std::lock_guard lock(impl_->mutex);
-  if (fresh && impl_->spares.size() < kSparesMax) impl_->spares.push_back(body);
+  if (impl_->spares.size() < kSparesMax && impl_->spare_bytes + body->capacity() <= kSpareBytesMax) {
+    impl_->spares.push_back(body);
+    impl_->spare_bytes += body->capacity();
+  }
   return impl_->add_put(i, key, std::move(body), info);
 }
 

@@ -114,6 +114,7 @@ struct PeerTier::Impl {
   std::unordered_map<Ticket, PeerPut> puts;
   std::unordered_map<Ticket, PeerQuestion> questions;
   std::deque<Completion> completions;
+  uint64_t spare_bytes = 0;  // of all that follow, at most 16 MiB
   std::vector<std::shared_ptr<PeerBytes>> spares;
   Ticket last = 0;
   bool ending = false, sleeping = false;

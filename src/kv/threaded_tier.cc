@@ -51,6 +51,7 @@ struct ThreadedTier::Impl {
   void end(Job& job);
   void learn(const Status& status);
   RecordBytes spare();
+  void keep(RecordBytes bytes);
   std::string_view no_room(size_t bytes) const;
   Ticket add(Job job);
   Ticket add_put(const BlockKey& key, Job job, const PutInfo& info);
@@ -64,8 +65,8 @@ struct ThreadedTier::Impl {
   std::deque<Job> jobs;
   std::deque<Completion> completions;
   std::unordered_set<Ticket> open;  // gets and puts that may still be cancelled
-  std::vector<RecordBytes> spares;  // of jobs that have ended, to be used again
-  uint64_t queue_bytes = 0;
+  std::vector<RecordBytes> spares;  // of jobs that have ended, to be used again; puts that wait go before them
+  uint64_t queue_bytes = 0, spare_bytes = 0;
   int queued_gets = 0;
   bool lanes_fill_up = false;  // so that one that is woken may have no place for a job
   double away_until = 0, away_s = 0;
@@ -108,7 +109,7 @@ void ThreadedTier::Impl::work(RemoteStore& store, Lane& lane) {
     lock.lock();
     for (const auto& job : ended) {
       queue_bytes -= job->queued_bytes;
-      if (job->bytes.capacity() > 0 && spares.size() < kSparesMax) spares.push_back(std::move(job->bytes));
+      keep(std::move(job->bytes));
       lane.running.erase(job);
     }
   }
@@ -186,7 +187,16 @@ RecordBytes ThreadedTier::Impl::spare() {
   if (spares.empty()) return {};
   RecordBytes bytes = std::move(spares.back());
   spares.pop_back();
+  spare_bytes -= bytes.capacity();
   return bytes;
+}
+
+// Under the mutex.
+void ThreadedTier::Impl::keep(RecordBytes bytes) {
+  const size_t n = bytes.capacity();
+  if (n == 0 || spares.size() >= kSparesMax || queue_bytes + spare_bytes + n > options.queue_bytes_max) return;
+  spares.push_back(std::move(bytes));
+  spare_bytes += n;
 }
 
 Tier::Ticket ThreadedTier::Impl::refuse(std::string_view why) {
@@ -216,6 +226,7 @@ Tier::Ticket ThreadedTier::Impl::add(Job job) {
   if (job.call.kind != RemoteCall::Kind::kErase) open.insert(job.ticket);
   queued_gets += job.is_get();
   queue_bytes += job.queued_bytes;
+  while (!spares.empty() && queue_bytes + spare_bytes > options.queue_bytes_max) (void)spare();
   jobs.push_back(std::move(job));
   lanes_fill_up ? queued.notify_all() : queued.notify_one();
   return last;

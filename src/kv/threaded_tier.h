@@ -5,7 +5,7 @@
 //
 // A store that is away is asked again after away_s, then after twice as long each time up to away_max_s, until it
 // answers; until then its gets are misses and its puts are refused at once, so that it costs nothing. Limits:
-// queue_bytes_max of puts that wait; more are refused.
+// queue_bytes_max of puts that wait, more are refused, and of buffers that are kept for later records.
 #pragma once
 
 #include <cstdint>
