@@ -247,7 +247,9 @@ class FastBackend final : public Backend<float> {
   // next: weights of the thread's next block (LinearCall::next).
   void up_block(const FfnTask& task, int64_t block, const ExpertRows* routed, const std::byte* next);
   void down_rows(const FfnTask& task, int64_t row0, int64_t count, const ExpertRows* routed, const std::byte* next);
-  void ffn_row(const FfnTask& task, const ExpertRows* routed, const std::byte* next);
+  void ffn_whole(const FfnTask& task, const ExpertRows* routed, const std::byte* next);
+  void run_whole(std::span<const FfnTask> tasks, const ExpertRows* routed);
+  static constexpr int64_t kDownRows = 2 * kChunk;  // what scratch memory holds
 
   // As rotate().
   void turn(float* x, int64_t n, int64_t d, const float* cos, const float* sin, bool inverse) const;

@@ -81,7 +81,7 @@ void FastBackend::up_block(const FfnTask& task, int64_t block, const ExpertRows*
   }
 }
 
-// Output channels row0 .. row0 + count - 1 of a task's rows; of several rows no more than kBlockRows.
+// Output channels row0 .. row0 + count - 1 of a task's rows; of several rows no more than kDownRows.
 void FastBackend::down_rows(const FfnTask& task, int64_t row0, int64_t count, const ExpertRows* routed,
                             const std::byte* next) {
   const Matrix& w = task.weights->down;
@@ -97,23 +97,58 @@ void FastBackend::down_rows(const FfnTask& task, int64_t row0, int64_t count, co
     k_.multiply({&w, row0, count, x, output + pairs[0] * D + row0, D, true, next}, kernel_scratch(w.cols));
     return;
   }
-  float* out = scratch<float>(Slot::kGate, n * kBlockRows);
-  k_.multiply({&w, row0, count, x, out, kBlockRows, true, next}, kernel_scratch(w.cols));
-  for (int64_t i = 0; i < n; ++i) std::copy_n(out + i * kBlockRows, count, output + pairs[i] * D + row0);
+  float* out = scratch<float>(Slot::kGate, n * kDownRows);
+  k_.multiply({&w, row0, count, x, out, kDownRows, true, next}, kernel_scratch(w.cols));
+  for (int64_t i = 0; i < n; ++i) std::copy_n(out + i * kDownRows, count, output + pairs[i] * D + row0);
 }
 
-// A task of one row from its input to its output.
-void FastBackend::ffn_row(const FfnTask& task, const ExpertRows* routed, const std::byte* next) {
+// A task from its input to its output.
+void FastBackend::ffn_whole(const FfnTask& task, const ExpertRows* routed, const std::byte* next) {
   const ExpertWeights& w = *task.weights;
   const int64_t ups = (w.gate.rows + kChunk - 1) / kChunk;
   for (int64_t i = 0; i < ups; ++i)
     up_block(task, i, routed, i + 1 < ups ? lanes_at(w.gate, (i + 1) * kChunk) : lanes_at(w.down, 0));
-  down_rows(task, 0, w.down.rows, routed, next);
+  const int64_t D = w.down.rows, part = task.x.n == 1 ? D : kDownRows;
+  for (int64_t row0 = 0; row0 < D; row0 += part)
+    down_rows(task, row0, std::min(part, D - row0), routed, row0 + part < D ? lanes_at(w.down, row0 + part) : next);
+}
+
+// Few rows of a small model: each thread takes as many whole experts as the others, and all of them share what is left
+// over. So an expert's hidden rows stay with the thread that has formed them.
+void FastBackend::run_whole(std::span<const FfnTask> tasks, const ExpertRows* routed) {
+  const int64_t threads = pool_.threads(), n = static_cast<int64_t>(tasks.size()), each = n / threads,
+                left = n - each * threads, ups = (tasks[0].weights->gate.rows + kChunk - 1) / kChunk,
+                downs = (c_.hidden_size + kBlockRows - 1) / kBlockRows;
+  const FfnTask* shared = tasks.data() + each * threads;
+  auto own = [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) {
+      const FfnTask* mine = tasks.data() + t * each;
+      for (int64_t i = t; i < left * ups; i += threads) {
+        const int64_t then = i + threads;
+        up_block(shared[i / ups], i % ups, routed,
+                 then < left * ups ? lanes_at(shared[then / ups].weights->gate, then % ups * kChunk)
+                                   : lanes_at(mine->weights->gate, 0));
+      }
+      for (int64_t i = 0; i < each; ++i)
+        ffn_whole(mine[i], routed, i + 1 < each ? lanes_at(mine[i + 1].weights->gate, 0) : nullptr);
+    }
+  };
+  parallel(threads, own);
+  auto down = [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t row0 = i % downs * kBlockRows;
+      down_rows(shared[i / downs], row0, std::min(kBlockRows, c_.hidden_size - row0), routed, nullptr);
+    }
+  };
+  parallel(left * downs, down, (left * downs + threads - 1) / threads);
 }
 
 void FastBackend::run_ffn(std::span<const FfnTask> tasks, const ExpertRows* routed) {
   if (tasks.empty()) return;
   if (beside_[kShared].id != 0 && tasks.size() <= kBesides - kRouted) return run_experts_beside(tasks, routed);
+  const auto few = [](const FfnTask& t) { return !t.x.tiled(); };
+  if (small_ && late_mix_ == nullptr && std::ssize(tasks) >= pool_.threads() && std::ranges::all_of(tasks, few))
+    return run_whole(tasks, routed);
   const int64_t ups = (tasks[0].weights->gate.rows + kChunk - 1) / kChunk,
                 downs = (c_.hidden_size + kBlockRows - 1) / kBlockRows, n = static_cast<int64_t>(tasks.size());
   auto up = [&](int64_t begin, int64_t end) {

@@ -321,12 +321,12 @@ void FastBackend::run_shared(int64_t) {
   const PackedRows& p = shared_task_.x;
   k_.pack(at<float>(Role::kSublayerIn), c_.hidden_size, shared_order_, shared_order_ != Order::kNatural, p.words,
           kStep);
-  ffn_row(shared_task_, nullptr, nullptr);
+  ffn_whole(shared_task_, nullptr, nullptr);
 }
 
 void FastBackend::run_routed(int64_t task) {
   const FfnTask* t = routed_tasks_.data() + task;
-  ffn_row(*t, routed_rows_, task > 0 ? lanes_at(t[-1].weights->gate, 0) : nullptr);
+  ffn_whole(*t, routed_rows_, task > 0 ? lanes_at(t[-1].weights->gate, 0) : nullptr);
 }
 
 // The other thread takes them from the front on.
