@@ -10,7 +10,7 @@
 // is left alone for away_s, doubled at each failure up to away_max_s, and its operations end at once with kUnavailable.
 // Whoever waits for a block meanwhile computes it (sched/tiers.h).
 //
-// Limits: queue_bytes_max of writes a member that are not sent; more are refused. 16 MiB of buffers kept for later ones.
+// Limits: queue_bytes_max of writes a member that are not sent, more are refused; 16 MiB of buffers kept for later.
 #pragma once
 
 #include <cstdint>
