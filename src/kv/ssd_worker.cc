@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <ctime>
 
@@ -139,6 +140,7 @@ void SsdWorker::seal() {
 void SsdWorker::loop() {
   std::array<IoQueue::Done, 32> done;
   while (true) {
+    if (busy_ == 0 && ready_.empty()) gather_gets();
     {
       const std::lock_guard lock(mutex_);
       for (; !commands_.empty(); commands_.pop_front()) ready_.push_back(std::move(commands_.front()));
@@ -168,6 +170,17 @@ void SsdWorker::loop() {
       --busy_;
       finish(std::move(running_[place]), done[i]);
     }
+  }
+}
+
+// A prompt asks for its blocks one after another. While they are being asked for, neither thread gets in the other's
+// way, and frames that lie together are read together.
+void SsdWorker::gather_gets() {
+  constexpr std::chrono::microseconds kPause(20);
+  for (size_t seen = 0;; std::this_thread::sleep_for(kPause)) {
+    const std::lock_guard lock(mutex_);
+    if (commands_.size() == seen || commands_.back()->kind != SsdOp::Kind::kGet) return;
+    seen = commands_.size();
   }
 }
 

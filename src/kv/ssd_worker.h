@@ -68,6 +68,7 @@ class SsdWorker {
   void seal();  // the sealer's
   // The worker's.
   void loop();
+  void gather_gets();
   void begin_ready();
   bool begin(std::unique_ptr<SsdOp>& op);  // false: no room for it now
   bool locate(SsdOp& op);  // false: it has ended
