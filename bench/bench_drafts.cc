@@ -238,16 +238,18 @@ void costs(int repeats) {
 
 int main(int argc, char** argv) {
   const bench::Options options = bench::parse(argc, argv);
-  costs(options.quick ? 20 : 400);
-  if (options.quick) {
-    decode(1, 1, 2, 16);
-    decode(8, 1, 1, 16);
-    decode(32, 1, 1, 8);
-    decode(64, 1, 1, 8);
-  } else {
-    decode(1, 8, 40, 96);
-    decode(8, 6, 6, 96);
-    decode(32, 6, 3, 96);
-    decode(64, 6, 3, 96);
+  int only = 0;  // --batch N: no other one
+  for (int i = 1; i + 1 < argc; ++i) {
+    if (argv[i] == std::string_view("--batch")) only = std::atoi(argv[i + 1]);
+  }
+  if (only == 0) costs(options.quick ? 20 : 400);
+  struct Size {
+    int batch, pairs, rounds, tokens;
+  };
+  const std::vector<Size> sizes =
+      options.quick ? std::vector<Size>{{1, 1, 2, 16}, {8, 1, 1, 16}, {32, 1, 1, 8}, {64, 1, 1, 8}}
+                    : std::vector<Size>{{1, 8, 40, 96}, {8, 6, 6, 96}, {32, 6, 3, 96}, {64, 6, 3, 96}};
+  for (const Size& s : sizes) {
+    if (only == 0 || only == s.batch) decode(s.batch, s.pairs, s.rounds, s.tokens);
   }
 }

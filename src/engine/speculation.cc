@@ -15,7 +15,9 @@ namespace {
 constexpr float kForgetOwn = 0.9f;    // of how often an answer's drafts came true
 constexpr int kManyAnswers = 16;      // in a step: of more, every fourth is enough to learn from
 constexpr int64_t kManyShare = 4;
-constexpr float kModelWeight = 2;     // of the governor's prior beside the answer's own rounds, in rounds
+constexpr float kModelWeight = 2;     // of what is usual beside the answer's own rounds, in drafts that come true
+constexpr float kSurest = 0.995f;
+constexpr size_t kSureAnswers = 2;    // in a step, whose certainty is followed: it takes a look at all logits
 constexpr int kFirstRounds = 4;       // of an answer, which the prior is made of
 constexpr int kReadyRows = 16;        // in the drafter's rings, for a round of the usual quality
 
@@ -79,21 +81,39 @@ const TextGuess& Speculation::guess_text(Answer& a) {
   return d.guess;
 }
 
-// Survivals of a round of the model's drafter, as far as they are known before it: what came true in the answer's own
-// rounds, and beside it what the last one promised, or what others had.
-int Speculation::model_hope(const Answer& a, std::span<float> out) const {
-  const DraftState& d = *a.drafts;
+// What drafts of the model's next round usually come to: by how sure the model has been in this answer, or else what the
+// last round promised, or what others had.
+void Speculation::expect_usual(Answer& a) const {
+  DraftState& d = *a.drafts;
+  DraftState::Usual& u = d.asked;
+  u.bin = d.sure_known ? ModelChances::bin_of(d.sure) : -1;
+  if (u.bin >= 0) {
+    u.count = model_drafts_;
+    model_chances_.usual(u.bin, std::span<float>(u.chance).first(static_cast<size_t>(u.count)));
+    return;
+  }
   const std::span<const float> prior =
       d.has_said ? std::span<const float>(d.said) : governor_.prior(kind_of(a.live.request));
-  const int n = std::min<int>(model_drafts_, static_cast<int>(prior.size()));
-  float survival = 1, before = 1;
-  for (size_t j = 0; j < static_cast<size_t>(n); ++j) {
-    const float usual = before > 0 ? prior[j] / before : 0;
+  u.count = std::min<int>(model_drafts_, static_cast<int>(prior.size()));
+  float before = 1;
+  for (size_t j = 0; j < static_cast<size_t>(u.count); ++j) {
+    u.chance[j] = before > 0 ? prior[j] / before : 0;
     before = prior[j];
-    survival *= (d.model_came[j] + kModelWeight * usual) / (d.model_tried[j] + kModelWeight);
+  }
+}
+
+// Survivals of a round of the model's drafter, as far as they are known before it: the usual ones, and how much more or
+// less often this answer's own drafts came true.
+int Speculation::model_hope(Answer& a, std::span<float> out) const {
+  DraftState& d = *a.drafts;
+  expect_usual(a);
+  float survival = 1;
+  for (size_t j = 0; j < static_cast<size_t>(d.asked.count); ++j) {
+    const float lean = (d.model_came[j] + kModelWeight) / (d.model_expected[j] + kModelWeight);
+    survival *= std::min(kSurest, d.asked.chance[j] * lean);
     out[j] = survival;
   }
-  return n;
+  return d.asked.count;
 }
 
 // The drafter's rings hold enough of it, this step's rows included.
@@ -112,15 +132,18 @@ std::span<const int32_t> Speculation::drafted(const StepJob& job, size_t i) {
 }
 
 void Speculation::start_step(StepJob& job) {
+  job.wants_certainty = model_drafts_ > 0 && !fixed() && job.answers.size() <= kSureAnswers;
   if (model_drafts_ == 0 || !job.plan->step.feeds_drafter) return;
+  bool may_probe = choice_.probe;
   for (size_t i = 0; i < job.answers.size(); ++i) {
     const Answer* a = job.answers[i];
     if (a == nullptr || a->drafts == nullptr) continue;
     const DraftState& d = *a->drafts;
-    const bool probed = choice_.probe && (choice_.probe_all || !d.has_said) && !d.model_shadow.alive() && ready(job, i);
+    const bool probed = may_probe && (choice_.probe_all || !d.has_said) && !d.model_shadow.alive() && ready(job, i);
     if (!(fixed() ? d.text_streak < kTextStreak : d.asks_model || probed)) continue;
     job.wants_drafts[i] = 1;
     job.drafts = model_drafts_;
+    if (probed && job.answers.size() > kSureAnswers) may_probe = false;  // each of many would cost as much
   }
 }
 
@@ -131,11 +154,12 @@ void Speculation::judge_text(DraftState& d, const TextGuess& g, int judged, int 
 
 void Speculation::judge_model(Answer& a, int judged, int accepted) {
   DraftState& d = *a.drafts;
-  for (int j = 0; j < std::min(judged, accepted + 1); ++j) {
+  for (int j = 0; j < std::min({judged, accepted + 1, d.round.count}); ++j) {
     const auto at = static_cast<size_t>(j);
-    d.model_tried[at] = d.model_tried[at] * kForgetOwn + 1;
+    d.model_expected[at] = d.model_expected[at] * kForgetOwn + d.round.chance[at];
     d.model_came[at] = d.model_came[at] * kForgetOwn + static_cast<float>(j < accepted);
   }
+  if (d.round.bin >= 0) model_chances_.learn(d.round.bin, judged, accepted);
   if (d.model_rounds++ < kFirstRounds) governor_.learn(kind_of(a.live.request), judged, accepted);
 }
 
@@ -167,6 +191,7 @@ void Speculation::learn_of(const StepJob& job, size_t i, Answer& a) {
       stats_.accepted[static_cast<size_t>(j)] += j < accepted;
     }
     if (d.source == DraftSource::kModel) {
+      model_verified_ = true;
       judge_model(a, verified, accepted);
       judge_confidence(d, verified, accepted);
       if (options_.on_round)
@@ -183,12 +208,15 @@ void Speculation::learn_of(const StepJob& job, size_t i, Answer& a) {
     DraftState::Shadow& model = d.model_shadow;
     if (model.alive() && !model.follow(t)) judge_model(a, model.judged, model.accepted);
   }
+  for (const float c : job.certainty_of(i)) d.sure = ModelChances::follow(d.sure, c);
+  d.sure_known = job.wants_certainty;
 }
 
 void Speculation::learn(StepJob& job) {
   if (job.learnt) return;
   job.learnt = true;
   many_ = std::ssize(job.answers) > kManyAnswers;
+  model_verified_ = false;
   if (!fixed()) least_ = static_cast<float>(governor_.least_chance(static_cast<int>(job.answers.size())));
   for (size_t i = 0; i < job.answers.size(); ++i) {
     stats_.turns += job.token_count[i] > 0;
@@ -216,7 +244,8 @@ void Speculation::measure(const StepJob& job, const Now& now, bool prompts) {
                        .host_s = last_host_s_ > 0 ? now.host_s - last_host_s_ : 0,
                        .drafting = drafting,
                        .fed = step.feeds_drafter && model_drafts_ > 0,
-                       .serial = ahead_ ? placed_step : overlap_ ? serial_ : drafting_now_});
+                       .serial = ahead_ ? placed_step : overlap_ ? serial_ : drafting_now_,
+                       .model = model_verified_});
   }
   last_drawn_s_ = step.tokens.empty() ? -1 : done_s;
   last_host_s_ = now.host_s;
@@ -236,6 +265,7 @@ void Speculation::shadow(const StepJob& job, size_t i, Answer& a) {
   sched::draft_survival(std::span<const float>(job.draft_confidence).subspan(i * n, n), options_.temperatures,
                         std::span<float>(d.said).first(n));
   d.has_said = true;
+  d.round = d.asked;
   if (placed && d.source == DraftSource::kModel) return;
   std::ranges::copy(drafts, d.model_shadow.tokens.begin());
   d.model_shadow.count = static_cast<int>(drafts.size());
@@ -321,7 +351,7 @@ bool Speculation::propose(const StepJob& job, size_t i, Answer& a) {
   return d.count > 0;
 }
 
-void Speculation::verify(StepJob& job, sched::Scheduler& scheduler) {
+bool Speculation::verify(StepJob& job, sched::Scheduler& scheduler) {
   lengths_.begin();
   bool any = false;
   for (const size_t i : drafting_) {
@@ -334,7 +364,7 @@ void Speculation::verify(StepJob& job, sched::Scheduler& scheduler) {
                   .newest = d.has_newest ? std::span<const float>(d.newest).first(n) : std::span<const float>(),
                   .older = d.has_older ? std::span<const float>(d.older).first(n) : std::span<const float>()});
   }
-  if (!any) return;
+  if (!any) return false;
   static const sched::StepTime kAll;
   const std::span<const int> lengths =
       lengths_.choose(
@@ -345,6 +375,7 @@ void Speculation::verify(StepJob& job, sched::Scheduler& scheduler) {
     stats_.saved_rows += a.drafts->count - lengths[k];
     (void)scheduler.set_drafts(a.id, std::span<const int32_t>(a.drafts->tokens).first(n)).ok();
   }
+  return true;
 }
 
 void Speculation::end_step(StepJob& job, sched::Scheduler& scheduler, const Now& now) {
@@ -360,13 +391,14 @@ void Speculation::end_step(StepJob& job, sched::Scheduler& scheduler, const Now&
     scheduler.set_feeds_drafter(feeds_);
     return;
   }
-  waits_ = drafts || choice_.wait;
   serial_ = !now.next_runs;
-  if (drafts && !now.next_runs) {
-    verify(job, scheduler);
+  // A round that is there has been paid for, whatever the next one would bring.
+  if ((drafts || job.drafts > 0) && !now.next_runs) {
+    drafting_now_ = verify(job, scheduler) || drafts;
   } else {
     for (const size_t i : drafting_) job.answers[i]->drafts->has_newest = false;
   }
+  waits_ = drafting_now_ || choice_.wait;
   scheduler.set_feeds_drafter(feeds_);
 }
 

@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "engine/model_chances.h"
 #include "engine/step_runner.h"
 #include "engine/text_guess.h"
 #include "sched/draft_governor.h"
@@ -69,11 +70,20 @@ struct DraftState {
   TextGuess shadow_guess;  // behind text_shadow
   // What came true here, the newest rounds counting most.
   TextLean lean;
-  std::array<float, kDraftsMax> model_tried = {}, model_came = {};
+  std::array<float, kDraftsMax> model_expected = {}, model_came = {};
   int model_rounds = 0;
   std::array<float, kDraftsMax> said = {};  // survivals of the model's last round, as it sees them
   bool has_said = false;
   bool asks_model = false;  // in the step that runs
+  // Chances of the drafts of a round, each if those before it are right.
+  struct Usual {
+    std::array<float, kDraftsMax> chance = {};
+    int count = 0;
+    int bin = -1;  // of ModelChances; -1: not from there
+  };
+  Usual asked, round;  // when the step that runs was decided on; of the model's last round
+  float sure = ModelChances::kUnknown;
+  bool sure_known = false;
 };
 
 class Speculation {
@@ -143,9 +153,10 @@ class Speculation {
   void decide(StepJob& job, sched::Scheduler& scheduler, bool prompts);
   void shadow(const StepJob& job, size_t i, Answer& a);
   bool propose(const StepJob& job, size_t i, Answer& a);
-  void verify(StepJob& job, sched::Scheduler& scheduler);
+  bool verify(StepJob& job, sched::Scheduler& scheduler);
   void keep_rows(const StepJob& job, sched::Scheduler& scheduler);
-  int model_hope(const Answer& a, std::span<float> out) const;
+  void expect_usual(Answer& a) const;
+  int model_hope(Answer& a, std::span<float> out) const;
   static bool ready(const StepJob& job, size_t i);
   static std::span<const int32_t> drafted(const StepJob& job, size_t i);
 
@@ -161,6 +172,7 @@ class Speculation {
   const bool ahead_;
   int prompt_feed_ = 0;  // steps that the rings are still fed for prompts of a kind whose drafts pay
   bool drafting_now_ = false;  // drafts are in use
+  bool model_verified_ = false;  // the model's, in the last step
   bool waits_ = false, feeds_ = false, serial_ = false;
   bool many_ = false;  // answers in the last step
   float least_ = 0;    // chance of a text draft that is thought of
@@ -169,6 +181,7 @@ class Speculation {
   std::vector<sched::PlacedDrafts> placed_;
   double last_drawn_s_ = -1, last_host_s_ = 0;
   TextChances chances_;
+  ModelChances model_chances_;
   TextHistories histories_;
   DraftStats stats_;
 };

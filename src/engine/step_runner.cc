@@ -48,6 +48,8 @@ void StepJob::begin(const sched::Plan& p) {
     rows += static_cast<uint32_t>(row.rows);
   }
   row_tokens.assign(rows, -1);
+  row_certainty.assign(rows, 0);
+  wants_certainty = false;
   drafts = 0;
   wants_drafts.assign(p.samples.size(), 0);
   draft_s = 0;
@@ -276,7 +278,10 @@ void StepRunner::draw_rows(StepJob& job, size_t i, std::span<const float> logits
       job.token_count[i] = 0;
       return;
     }
-    job.drawn[i] = job.row_tokens[job.first_token[i] + job.token_count[i]++] = token.value();
+    const uint32_t place = job.first_token[i] + job.token_count[i]++;
+    job.drawn[i] = job.row_tokens[place] = token.value();
+    if (job.wants_certainty && a.drafts != nullptr)
+      job.row_certainty[place] = sampler.certainty(logits.subspan(at, vocab_));
     if (k + 1 == row.rows || token.value() != drafts[static_cast<size_t>(k)] || a.ends_with(token.value())) return;
     if (Status status = a.advance(token.value()); !status.ok()) {
       a.error = std::move(status);

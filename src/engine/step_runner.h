@@ -67,6 +67,11 @@ struct StepJob {
     return std::span<const int32_t>(row_tokens).subspan(first_token[i], token_count[i]);
   }
   std::vector<int32_t> row_tokens;
+  bool wants_certainty = false;      // of answers that draft
+  std::vector<float> row_certainty;  // as row_tokens: Sampler::certainty() of what each was drawn from
+  std::span<const float> certainty_of(size_t i) const {
+    return std::span<const float>(row_certainty).subspan(first_token[i], wants_certainty ? token_count[i] : 0);
+  }
   std::vector<uint32_t> first_token, token_count;
   std::vector<uint32_t> sequence_of_row;  // of every logits row, its place in plan->step.sequences
 

@@ -29,6 +29,8 @@ constexpr double kForgiveTruth = 0.999;  // a step without such drafts
 constexpr double kSerialFree = 1.005, kSerialStays = 1.015;
 constexpr int kSerialTry = 12;         // steps of a trial of these
 constexpr int64_t kStay = 4;           // steps since drafts were in use
+constexpr double kFeedLittle = 0.1;
+constexpr int64_t kFedFor = 512;       // steps since the drafter was wanted; of few requests it costs little to be ready
 constexpr int kProbeShows = 3;         // steps in which a probe must show something
 constexpr int kProbeWaits = 128;       // steps that a probe waits for a new request
 
@@ -177,11 +179,14 @@ void DraftGovernor::observe(const DraftStep& s) {
     ++trial_steps_;
     trial_s_ += interval;
     trial_plain_s_ += b.plain_share * plain * s.tokens / s.requests;
-    if (way_ == DraftWay::kPlain) return;
-    Truth& truth = truths_[way_ == DraftWay::kModel];
+    // A round counts where it is made, what it brings where that is verified.
+    const bool verified = s.rows > s.requests;
+    const size_t way = s.model || !verified;
+    Truth& truth = truths_[way];
     truth.forget(kForgetTruth);
-    truth.came += s.tokens;
-    truth.expected += expected_rate_ * interval / b.plain_share;  // plain steps are interrupted as well
+    if (verified) truth.came += s.tokens;
+    const double spent = verified ? interval : std::min(interval, s.draft_s);
+    truth.expected += expected_rates_[way] * spent / b.plain_share;  // plain steps are interrupted as well
   } else if (s.drafting == 0 && plain > 0) {
     b.plain_share += kShare * (interval / plain - b.plain_share);
   }
@@ -322,10 +327,10 @@ void DraftGovernor::choose_way(double plain) {
   way_ = DraftWay::kPlain;
   if (model.asked > 0 && model_rate > std::max(wanted, text_rate)) {
     way_ = DraftWay::kModel;
-    expected_rate_ = model.rate;
+    expected_rates_[1] = model.rate;
   } else if (text_rate > wanted) {
     way_ = DraftWay::kText;
-    expected_rate_ = text.rate;
+    expected_rates_[0] = text.rate;
   }
   if (way_ != DraftWay::kText) truths_[0].forget(kForgiveTruth);
   if (way_ != DraftWay::kModel) truths_[1].forget(kForgiveTruth);
@@ -349,7 +354,8 @@ DraftChoice DraftGovernor::choose() {
   ++steps_;
   const int n = static_cast<int>(requests_.size());
   asks_.assign(requests_.size(), 0);
-  if (n == 0 || n >= static_cast<int>(curve_.size())) return {.wait = wait_, .probe = probing_};
+  const bool soon = n <= kFewRequests && steps_ - wanted_at_ < kFedFor && costs_.feed < kFeedLittle;
+  if (n == 0 || n >= static_cast<int>(curve_.size())) return {.wait = wait_, .feed = soon, .probe = probing_};
   judge_trial();
   last_requests_ = n;
   const Batch& b = batch_of(n);
@@ -378,9 +384,10 @@ DraftChoice DraftGovernor::choose() {
   for (size_t i = 0; i < requests_.size(); ++i) asks_[i] = way_ == DraftWay::kModel && asks(requests_[i], true);
   const bool waited = probing_ && steps_ - probe_since_ > kProbeWaits;
   wait_ = waits(n);
+  if (model_wanted_) wanted_at_ = steps_;
   return {.way = way_,
           .wait = wait_,
-          .feed = way_ == DraftWay::kModel || model_wanted_ || waited,
+          .feed = way_ == DraftWay::kModel || model_wanted_ || waited || soon,
           .probe = probing_,
           .probe_all = waited};
 }

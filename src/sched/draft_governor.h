@@ -54,6 +54,7 @@ struct DraftStep {
   int drafting = 0;   // sequences of its draft round
   bool fed = false;   // its rows entered the drafter's rings
   bool serial = false;  // planned when the step before it was committed
+  bool model = false;   // drafts of the drafter were verified
 };
 
 enum class DraftWay : uint8_t { kPlain, kText, kModel };  // kModel: both drafters
@@ -200,9 +201,10 @@ class DraftGovernor {
   int64_t drafted_at_ = 0;  // the step that drafts were last chosen for
   std::array<bool, kKinds> feeds_prompts_ = {};
   bool model_wanted_ = false;
+  int64_t wanted_at_ = -(int64_t{1} << 32);  // the last step in which it was
   int last_requests_ = 0;
   std::array<Truth, 2> truths_;  // of text drafts, and of steps with the model's
-  double expected_rate_ = 0;     // of the way that was chosen
+  std::array<double, 2> expected_rates_ = {};  // when they were last chosen
   // Of the trial under way.
   int trial_steps_ = 0, since_plain_ = 0, plain_left_ = 0;
   double trial_s_ = 0, trial_plain_s_ = 0;

@@ -103,6 +103,19 @@ int32_t Sampler::likeliest(std::span<const float> logits) {
   return static_cast<int32_t>(first + k.find(logits.data() + first, logits.size() - first, best));
 }
 
+float Sampler::certainty(std::span<const float> logits) {
+  constexpr float kFar = 6;        // of others' logits below the largest: they hardly count
+  constexpr size_t kEnough = 64;  // of so many the rest is like them
+  if (logits.size() != found_.size()) return 0;
+  const float max = kernels_.largest(logits.data(), logits.size());
+  if (!std::isfinite(max)) return 0;
+  const size_t near = kernels_.above(logits.data(), logits.size(), max - kFar, found_.data()),
+               some = std::min(near, kEnough);
+  float sum = 0;
+  for (size_t i = 0; i < some; ++i) sum += std::exp(logits[static_cast<size_t>(found_[i])] - max);
+  return std::min(1.0f, static_cast<float>(some) / (static_cast<float>(near) * sum));
+}
+
 int32_t Sampler::sample(const SampleRow& row) {
   kept_count_ = 0;
   if (row.logits.size() != x_.size()) return -1;

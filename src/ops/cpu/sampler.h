@@ -61,6 +61,8 @@ class Sampler {
   int32_t sample(const SampleRow& row);
   // What sample() gives for a greedy row without bias, penalties and masks, with a fifth of the work.
   static int32_t likeliest(std::span<const float> logits);
+  // About the probability of the likeliest token, without bias, penalties and masks; 0 if logits are not finite.
+  float certainty(std::span<const float> logits);
 
   // What the last call to sample() worked with, for tests and traces.
   std::span<const float> processed() const { return x_; }  // after step 3

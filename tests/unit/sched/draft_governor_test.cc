@@ -62,6 +62,7 @@ class Simulation {
         r.accepted = 0;
         while (r.accepted < r.verified && comes(r, r.by_model)) ++r.accepted;
         s.rows += r.verified;
+        s.model |= r.verified > 0 && r.by_model;
         s.tokens += 1 + r.accepted;
         r.fed = s.fed ? r.fed + 1 + r.accepted : 0;
       }
