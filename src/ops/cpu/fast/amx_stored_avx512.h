@@ -14,18 +14,13 @@
 
 #include <cstdint>
 
+#include "ops/cpu/fast/amx_blocks_avx512.h"
 #include "ops/cpu/fast/lanes_avx512.h"
 #include "ops/cpu/fast/scaled_rows_avx512.h"
 #include "ops/cpu/fast/weight_rows_avx512.h"
 
 namespace deepinfer::ops::cpu::fast {
 namespace {
-
-constexpr int64_t kBlock = 16;  // rows of a tile
-constexpr int64_t kBlockWords = kBlock * kStep;
-constexpr int64_t kLine = kStep * sizeof(uint16_t);  // bytes of a block's row
-constexpr int64_t kGroupRows = 2 * kBlock;
-static_assert(kGroupRows == kBlockRows);
 
 // High and low bytes of LargeE2m1, for every value of the two bits above a code.
 struct E2m1Bytes {
@@ -43,9 +38,6 @@ constexpr E2m1Bytes make_e2m1_bytes() {
 
 constexpr E2m1Bytes kE2m1Bytes = make_e2m1_bytes();
 
-constexpr int64_t chunk_bytes(WeightFormat f) {
-  return f == WeightFormat::kFp8 ? 64 : f == WeightFormat::kFp4 ? 32 : 128;
-}
 // Scales of a row of FP4 as loss_pairs() makes them.
 constexpr int64_t loss_columns(int64_t blocks) { return (blocks + 15) / 16 * 16; }
 

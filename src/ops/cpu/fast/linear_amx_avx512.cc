@@ -73,19 +73,32 @@ bool have_amx() {
 }
 
 int64_t amx_scratch_bytes(int64_t k) {
-  const int64_t ldp = packed_columns(k), row = ldp * static_cast<int64_t>(sizeof(uint16_t));
-  const int64_t rows = 2 * kBlock + amx_panel_rows(ldp),
+  const int64_t row = packed_columns(k) * static_cast<int64_t>(sizeof(uint16_t)),
                 stage = 4 * kBlockWords * static_cast<int64_t>(sizeof(uint16_t));
-  const int64_t blocks = rows * row + stage + 2 * kBlock * (k / 32 + 1) + 128, lanes = amx_lanes_bytes(k);
-  const int64_t stored = (kBlock + 1) * row + stage +
+  const int64_t stream = kBlock * row + stage + kGroupRows * (k / 32 + 1) + 128,
+                stored = (kBlock + 1) * row + stage +
                          kGroupRows * loss_columns(k / 32) * static_cast<int64_t>(sizeof(uint32_t));
-  return std::max({blocks, lanes, stored});
+  return std::max({stream, stored, amx_panels_bytes(k), amx_lanes_bytes(k)});
 }
 
 namespace amx {
 
 void multiply(const LinearCall& c, std::byte* scratch) {
   if (!multiply_amx_lanes<HardwareTiles>(c, scratch)) multiply_amx<HardwareTiles>(c, scratch);
+}
+
+double run_tiles(int64_t times) {
+  HardwareTiles::configure(kBlock);
+  HardwareTiles::zero<4>();
+  HardwareTiles::zero<6>();
+  for (int64_t i = 0; i < times; ++i) {
+    HardwareTiles::dot<0, 6, 4>();
+    HardwareTiles::dot<1, 6, 4>();
+    HardwareTiles::dot<2, 6, 4>();
+    HardwareTiles::dot<3, 6, 4>();
+  }
+  HardwareTiles::release();
+  return 4.0 * static_cast<double>(times) * 2 * kBlock * kBlock * kStep;
 }
 
 }  // namespace amx

@@ -8,8 +8,8 @@
 // and 7 to 16 x columns pairs of words (activations); zero<T>(), load<T>(from, stride), store<T>(to, stride),
 // dot<C, A, B>(), release(). Strides are bytes.
 //
-// A block is 16 rows of weights, or 16 rows of activations, by 32 words: 1 KiB. Blocks of activations are turned: pair
-// p of all rows, then the next pair.
+// A block is 16 rows of weights, or 16 rows of activations, by 32 words: 1 KiB. Blocks of activations are turned here,
+// those of weights in amx_panels_avx512.h: pair p of all rows, then the next pair.
 #pragma once
 
 #include <immintrin.h>
@@ -17,46 +17,14 @@
 #include <cstdint>
 #include <cstring>
 
+#include "ops/cpu/fast/amx_panels_avx512.h"
 #include "ops/cpu/fast/amx_stored_avx512.h"
 #include "ops/cpu/fast/weight_rows_avx512.h"
 
 namespace deepinfer::ops::cpu::fast {
 namespace {
 
-constexpr int64_t kAmxAheadBytes = 8 << 10;          // as kAheadBytes of linear_avx512.cc
-constexpr int64_t kAmxPanelBytes = 1 << 20;          // expanded weights that stay in the second-level cache
-
-constexpr int64_t amx_panel_rows(int64_t ldp) {
-  const int64_t fit = kAmxPanelBytes / (ldp * 2) / (2 * kBlock) * (2 * kBlock);
-  return fit < 2 * kBlock ? 2 * kBlock : fit > 128 ? 128 : fit;
-}
-
-// 16 x 16 dwords: dword j of row i becomes dword i of row j. Missing rows are zeros.
-inline void turn(const __m512i* in, uint16_t* out) {
-  __m512i t[16], u[16];
-  for (int i = 0; i < 16; i += 2) {
-    t[i] = _mm512_unpacklo_epi32(in[i], in[i + 1]);
-    t[i + 1] = _mm512_unpackhi_epi32(in[i], in[i + 1]);
-  }
-  for (int i = 0; i < 16; i += 4) {
-    for (int j = 0; j < 2; ++j) {
-      u[i + 2 * j] = _mm512_unpacklo_epi64(t[i + j], t[i + 2 + j]);
-      u[i + 2 * j + 1] = _mm512_unpackhi_epi64(t[i + j], t[i + 2 + j]);
-    }
-  }
-  // u[4 a + b]: dword 4 q + b of rows 4 a .. 4 a + 3 in quarter q.
-  for (int b = 0; b < 4; ++b) {
-    const __m512i x = _mm512_shuffle_i32x4(u[b], u[4 + b], 0x88), y = _mm512_shuffle_i32x4(u[b], u[4 + b], 0xdd);
-    const __m512i z = _mm512_shuffle_i32x4(u[8 + b], u[12 + b], 0x88),
-                  v = _mm512_shuffle_i32x4(u[8 + b], u[12 + b], 0xdd);
-    const __m512i even_low = _mm512_shuffle_i32x4(x, z, 0x88), even_high = _mm512_shuffle_i32x4(x, z, 0xdd);
-    const __m512i odd_low = _mm512_shuffle_i32x4(y, v, 0x88), odd_high = _mm512_shuffle_i32x4(y, v, 0xdd);
-    _mm512_store_si512(out + b * kStep, even_low);
-    _mm512_store_si512(out + (4 + b) * kStep, odd_low);
-    _mm512_store_si512(out + (8 + b) * kStep, even_high);
-    _mm512_store_si512(out + (12 + b) * kStep, odd_high);
-  }
-}
+constexpr int64_t kAmxAheadBytes = 8 << 10;  // as kAheadBytes of linear_avx512.cc
 
 // Rows i0 .. i0 + 15 of x as turned blocks, one behind the other.
 inline void turn_rows(const PackedRows& x, int64_t i0, uint16_t* out) {
@@ -84,20 +52,20 @@ inline float rounded(float v) {
 }
 
 // sums: 16 outputs x 16 activation rows, of which `rows` and `n` exist.
-inline void store_block(const LinearCall& c, const float* sums, int64_t j, int64_t rows, int64_t i0, int64_t n) {
+inline void store_block(const LinearCall& c, const float* sums, int64_t j, int64_t rows, int64_t n) {
   for (int64_t i = 0; i < n; ++i) {
-    float* out = c.out + (i0 + i) * c.ldo + j;
+    float* out = c.out + i * c.ldo + j;
     for (int64_t r = 0; r < rows; ++r) out[r] = c.round ? rounded(sums[r * kBlock + i]) : sums[r * kBlock + i];
   }
 }
 
 template <class Tiles, int T>
-void end_block(const LinearCall& c, int64_t j, int64_t i0, int64_t n) {
+void end_block(const LinearCall& c, int64_t j, int64_t n) {
   const int64_t rows = c.rows - j < kBlock ? c.rows - j : kBlock;
   if (rows <= 0 || n <= 0) return;
   alignas(64) float sums[kBlock * kBlock];
   Tiles::template store<T>(sums, kBlock * sizeof(float));
-  store_block(c, sums, j, rows, i0, n);
+  store_block(c, sums, j, rows, n);
 }
 
 // Up to 16 activation rows: weights are expanded 64 columns at a time and used at once, 32 rows together. What
@@ -169,63 +137,9 @@ void amx_stream(const LinearCall& c, std::byte* scratch) {
     }
     LinearCall part = c;
     part.rows = end;
-    end_block<Tiles, 0>(part, j, 0, n);
-    end_block<Tiles, 1>(part, j + kBlock, 0, n);
+    end_block<Tiles, 0>(part, j, n);
+    end_block<Tiles, 1>(part, j + kBlock, n);
     j = end;
-  }
-  Tiles::release();
-}
-
-// Many activation rows: a panel of weights is expanded once and meets 32 rows at a time.
-template <class Tiles, WeightFormat F>
-void amx_panels(const LinearCall& c, std::byte* scratch) {
-  const Matrix& w = *c.w;
-  const int64_t ldp = packed_columns(w.cols), steps = ldp / kStep, panel_rows = amx_panel_rows(ldp);
-  auto* x = reinterpret_cast<uint16_t*>(scratch);
-  uint16_t* panel = x + 2 * kBlock * ldp;
-  auto* scales = reinterpret_cast<uint8_t*>(panel + panel_rows * ldp);
-  Tiles::configure(kBlock);
-  for (int64_t j = 0; j < c.rows; j += panel_rows) {
-    const int64_t count = c.rows - j < panel_rows ? c.rows - j : panel_rows;
-    for (int64_t r = 0; r < (count + 2 * kBlock - 1) / (2 * kBlock) * (2 * kBlock); ++r) {
-      uint16_t* to = panel + r / kBlock * kBlock * ldp + r % kBlock * kStep;
-      if (r < count) {
-        expand_row<F>(w, c.row0 + j + r, scales, to, kBlock);
-      } else {
-        for (int64_t k = 0; k < steps; ++k) _mm512_store_si512(to + k * kBlockWords, _mm512_setzero_si512());
-      }
-    }
-    LinearCall part = c;
-    part.rows = j + count;
-    for (int64_t i = 0; i < c.x.n; i += 2 * kBlock) {
-      const int64_t n = c.x.n - i < 2 * kBlock ? c.x.n - i : 2 * kBlock;
-      uint16_t* second = x + kBlock * ldp;
-      turn_rows(c.x, i, x);
-      if (n > kBlock) turn_rows(c.x, i + kBlock, second);
-      for (int64_t r = 0; r < count; r += 2 * kBlock) {
-        const uint16_t *upper = panel + r * ldp, *lower = upper + kBlock * ldp;
-        Tiles::template zero<0>();
-        Tiles::template zero<1>();
-        Tiles::template zero<2>();
-        Tiles::template zero<3>();
-        for (int64_t k = 0; k < steps; ++k) {
-          Tiles::template load<4>(upper + k * kBlockWords, kLine);
-          Tiles::template load<6>(x + k * kBlockWords, kLine);
-          Tiles::template load<5>(lower + k * kBlockWords, kLine);
-          Tiles::template dot<0, 4, 6>();
-          Tiles::template dot<1, 5, 6>();
-          if (n <= kBlock) continue;
-          Tiles::template load<7>(second + k * kBlockWords, kLine);
-          Tiles::template dot<2, 4, 7>();
-          Tiles::template dot<3, 5, 7>();
-        }
-        const int64_t first = n < kBlock ? n : kBlock;
-        end_block<Tiles, 0>(part, j + r, i, first);
-        end_block<Tiles, 1>(part, j + r + kBlock, i, first);
-        end_block<Tiles, 2>(part, j + r, i + kBlock, n - kBlock);
-        end_block<Tiles, 3>(part, j + r + kBlock, i + kBlock, n - kBlock);
-      }
-    }
   }
   Tiles::release();
 }

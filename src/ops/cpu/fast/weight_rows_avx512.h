@@ -13,6 +13,11 @@ namespace {
 
 inline const uint8_t* bytes(const std::byte* p) { return reinterpret_cast<const uint8_t*>(p); }
 
+// Bytes of a row for kChunk columns.
+constexpr int64_t chunk_bytes(WeightFormat f) {
+  return f == WeightFormat::kFp8 ? 64 : f == WeightFormat::kFp4 ? 32 : 128;
+}
+
 struct WeightRow {
   const uint8_t* data = nullptr;
   const uint8_t* scale = nullptr;
@@ -76,17 +81,21 @@ inline void clamp_scales(const uint8_t* from, int64_t n, uint8_t* to) {
   }
 }
 
-// A row as words in the order of its format, scales applied: 32 words, the next 32 `step` x 32 words behind them.
-// scales: memory for cols / 32 bytes, in whole registers.
+// Chunks chunk0 .. chunk0 + chunks - 1 of a row as words in the order of its format, scales applied: 32 words, the next
+// 32 `step` x 32 words behind them. scales: memory for chunks * 2 bytes, in whole registers.
 template <WeightFormat F>
-void expand_row(const Matrix& w, int64_t row, uint8_t* scales, uint16_t* out, int64_t step) {
-  const typename ExpanderOf<F>::type expander;
-  const WeightRow r = row_of(w, row);
-  if constexpr (F != WeightFormat::kBf16) clamp_scales(r.scale, w.cols / 32, scales);
+void expand_chunks(const Matrix& w, int64_t row, int64_t chunk0, int64_t chunks, uint8_t* scales, uint16_t* out,
+                   int64_t step) {
+  const typename ExpanderOf<F>::type expander{};
+  WeightRow r = row_of(w, row);
+  const int64_t blocks = w.cols / 32 - chunk0 * 2;
+  if constexpr (F != WeightFormat::kBf16)
+    clamp_scales(r.scale + chunk0 * 2, blocks < chunks * 2 ? blocks : chunks * 2, scales);
+  r.data += chunk0 * chunk_bytes(F);
   const __m512i spread = make_spread();
-  for (int64_t chunk = 0; chunk * 64 < w.cols; ++chunk) {
+  for (int64_t chunk = 0; chunk < chunks; ++chunk) {
     Words a, b;
-    load_chunk<F>(expander, r, scales, chunk, w.cols - chunk * 64, a, b);
+    load_chunk<F>(expander, r, scales, chunk, w.cols - (chunk0 + chunk) * kChunk, a, b);
     if constexpr (F == WeightFormat::kFp8) {
       const __m512i exponent =
           _mm512_sub_epi16(scale_words(scales + chunk * 2, spread), _mm512_set1_epi16(kScaleBias << 7));
@@ -96,6 +105,12 @@ void expand_row(const Matrix& w, int64_t row, uint8_t* scales, uint16_t* out, in
     _mm512_store_si512(out + chunk * 64 * step, a);
     _mm512_store_si512(out + (chunk * 64 + 32) * step, b);
   }
+}
+
+// A whole row.
+template <WeightFormat F>
+void expand_row(const Matrix& w, int64_t row, uint8_t* scales, uint16_t* out, int64_t step) {
+  expand_chunks<F>(w, row, 0, packed_columns(w.cols) / kChunk, scales, out, step);
 }
 
 }  // namespace
