@@ -158,6 +158,53 @@ __device__ __forceinline__ void store_tile(const Problem& p, const Tile& t, int 
   }
 }
 
+// The four CTAs of a cluster add up their sums of the same tile, each those of a quarter of its rows.
+template <int kTokens, int kRows, Output kOutput>
+__device__ __forceinline__ void add_quarters(const Problem& p, const Tile& t, int quarter, int row_in_tile, int quad,
+                                             const float (&sum)[kTokens / 2], uint8_t* shared) {
+  constexpr int kThreads = 2 * kRows, kMine = kRows / kQuarters, kVectors = kMine / 4,
+                kRounds = kTokens * kVectors / kThreads, kStride = kRows + 4;  // in banks of their own
+  float* partial = reinterpret_cast<float*>(shared);  // [token][kStride]; no copy is in flight any more
+  group_sync(1, kThreads);
+#pragma unroll
+  for (int i = 0; i < kTokens / 2; ++i)
+    partial[(8 * (i / 4) + 2 * quad + i % 2) * kStride + row_in_tile + 8 * (i / 2 % 2)] = sum[i];
+  cluster_sync();
+  float4 total[kRounds];
+  const int first = threadIdx.x / kVectors, r = quarter * kMine + threadIdx.x % kVectors * 4;
+  constexpr int kStep = kThreads / kVectors;  // tokens of a round
+  static_assert(kThreads % kVectors == 0 && kRounds * kThreads == kTokens * kVectors);
+#pragma unroll
+  for (int i = 0; i < kRounds; ++i) {
+    float4 q[kQuarters];
+#pragma unroll
+    for (int c = 0; c < kQuarters; ++c)
+      q[c] = *reinterpret_cast<const float4*>(cluster_shared(partial + (first + i * kStep) * kStride + r, c));
+    total[i].x = ((q[0].x + q[1].x) + q[2].x) + q[3].x, total[i].y = ((q[0].y + q[1].y) + q[2].y) + q[3].y;
+    total[i].z = ((q[0].z + q[1].z) + q[2].z) + q[3].z, total[i].w = ((q[0].w + q[1].w) + q[2].w) + q[3].w;
+  }
+  cluster_arrive();  // in front of the stores, or it would wait until they are complete
+  constexpr int kBytes = kOutput == Output::kBf16 ? 2 : 4;
+  const bool aligned = (reinterpret_cast<uintptr_t>(p.y) | p.y_stride * kBytes | p.y_group * kBytes) % (4 * kBytes) == 0;
+  const int left = p.n - t.row0 - r;
+#pragma unroll
+  for (int i = 0; i < kRounds; ++i) {
+    const int token = first + i * kStep;
+    const int64_t y = token < t.group.rows ? p.output(t.group, token) : -1, at = y + t.row0 + r;
+    if (y < 0 || left <= 0) continue;
+    const float x[4] = {total[i].x, total[i].y, total[i].z, total[i].w};
+    if (!aligned || left < 4) {
+      for (int e = 0; e < min(4, left); ++e) store<kOutput>(p.y, at + e, x[e]);
+    } else if constexpr (kOutput == Output::kBf16) {
+      const __nv_bfloat162 two[2] = {__floats2bfloat162_rn(x[0], x[1]), __floats2bfloat162_rn(x[2], x[3])};
+      *reinterpret_cast<uint2*>(static_cast<__nv_bfloat16*>(p.y) + at) = *reinterpret_cast<const uint2*>(two);
+    } else {
+      *reinterpret_cast<float4*>(static_cast<float*>(p.y) + at) = total[i];
+    }
+  }
+  cluster_wait();  // nobody leaves while its shared memory is being read
+}
+
 constexpr int kRowGroups = 2;  // warpgroups of 64 weight rows in a CTA of rows_kernel
 
 // More tokens: each warpgroup takes 64 weight rows; all share the tokens. A further warpgroup copies weights and tokens
@@ -225,7 +272,7 @@ __global__ __launch_bounds__((kRowGroups + 1) * kWarpgroup, kCtas) void rows_ker
 
   if constexpr (kCtas == 1) registers_up<232>();
   if (!chosen_late) wait_for_inputs();
-  const int row_in_tile = 64 * group + 16 * warp + lane / 4, row = t.row0 + row_in_tile, quad = lane % 4;
+  const int row_in_tile = 64 * group + 16 * warp + lane / 4, quad = lane % 4;
   float acc[kTokens / 2], total[kTokens / 2];
 #pragma unroll
   for (int x = 0; x < kTokens / 2; ++x) acc[x] = total[x] = 0;
@@ -282,26 +329,7 @@ __global__ __launch_bounds__((kRowGroups + 1) * kWarpgroup, kCtas) void rows_ker
     }
   }
   if constexpr (kCluster) {
-    float* partial = reinterpret_cast<float*>(shared);  // [token][kRows]; no copy is in flight any more
-    asm volatile("bar.sync 1, %0;" ::"n"(kRowGroups * kWarpgroup) : "memory");
-#pragma unroll
-    for (int i = 0; i < kTokens / 2; ++i) {
-      const int token = 8 * (i / 4) + 2 * quad + i % 2, r = row - t.row0 + 8 * ((i / 2) % 2);
-      partial[token * kRows + r] = acc[i];
-    }
-    cluster_sync();
-    const float* q[kQuarters];
-#pragma unroll
-    for (int i = 0; i < kQuarters; ++i) q[i] = cluster_shared(partial, i);
-    const int mine = kRows / kQuarters;
-    for (int i = threadIdx.x; i < t.group.rows * mine; i += kRowGroups * kWarpgroup) {
-      const int token = i / mine, r = quarter * mine + i % mine, at = token * kRows + r;
-      const int64_t y = p.output(t.group, token);
-      if (t.row0 + r >= p.n || y < 0) continue;
-      const float sum = ((q[0][at] + q[1][at]) + q[2][at]) + q[3][at];
-      store<kOutput>(p.y, y + t.row0 + r, sum);
-    }
-    cluster_sync();  // nobody leaves while its shared memory is being read
+    add_quarters<kTokens, kRows, kOutput>(p, t, quarter, row_in_tile, quad, acc, shared);
   } else {
     cluster_arrive();  // in front of the stores, or it would wait until they are complete
     store_tile<kTokens, kRows, kOutput>(p, t, row_in_tile, quad, kCut == Cut::kWhole ? acc : total, shared);
