@@ -6,9 +6,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <memory>
 #include <numeric>
 #include <random>
@@ -181,6 +183,33 @@ class MemoryGroup {
   std::string path_, parent_;
 };
 
+// Bytes a second that the store reads where nothing is computed: experts at random, a layer's while those of the one
+// before are awaited. What steps need cannot come faster. Slots are in no cache when the disk writes them, as the one
+// small buffer of the disk's measurement is.
+double store_alone(const checkpoint::ModelConfig& c, checkpoint::WeightStore& store, int tokens) {
+  std::mt19937 random(11);
+  std::vector<int32_t> all(static_cast<size_t>(c.n_routed_experts));
+  std::iota(all.begin(), all.end(), 0);
+  const auto draw = [&] {
+    std::vector<int32_t> ids;
+    std::sample(all.begin(), all.end(), std::back_inserter(ids), c.num_experts_per_tok, random);
+    return ids;
+  };
+  const uint64_t before = store.stats().bytes_read;
+  const double begin = bench::wall_seconds();
+  const auto layers = static_cast<int>(c.num_hidden_layers);
+  std::vector<int32_t> ids = draw();
+  for (int l = 0; l < tokens * layers; ++l) {
+    store.experts().begin(l % layers, ids);
+    ids = draw();
+    store.experts().expect((l + 1) % layers, ids);
+    while (!store.experts().next().empty()) {
+    }
+  }
+  store.experts().settle();
+  return static_cast<double>(store.stats().bytes_read - before) / (bench::wall_seconds() - begin);
+}
+
 void run(bool quick) {
   const checkpoint::ModelConfig config = shape(quick);
   const Folder folder;
@@ -253,10 +282,14 @@ void run(bool quick) {
   bench::Line all = line("ssd_bound_reads", bench::median(read) / 1e9, "GB/s");  // with wrong guesses
   all.ceiling = ssd.ceiling;
   all.ceiling_is = ssd.ceiling_is;
+  bench::Line alone = line("store_alone", store_alone(config, store, quick ? 3 : 24) / 1e9, "GB/s");
+  alone.ceiling = ssd.ceiling;
+  alone.ceiling_is = ssd.ceiling_is;
   ssd.goal = 0.85;
   ssd.goal_is_ratio = true;
   bench::report(ssd);
   bench::report(all);
+  bench::report(alone);
   bench::report(line("decode", measured, "tokens/s"));
   bench::report(line(
       "hit_rate", share(after.experts.hits - before.experts.hits, after.experts.uses - before.experts.uses), "ratio"));
