@@ -378,6 +378,7 @@ class Generation final : public GenerationControl, public std::enable_shared_fro
     if (over_) return;
     over_ = true;
     const auto self = shared_from_this();
+    images_.reset();
     job_.reset();
     streams_.clear();
     exchange_->figures.finish = "error";

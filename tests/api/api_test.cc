@@ -76,6 +76,7 @@ void run_case(Json& c, bool update) {
   SCOPED_TRACE(text_of(c, "name"));
   const Json* options = c.find("options");
   ServedOptions o;
+  o.limits.keep_alive_s = 3600;  // no signs of life in the recorded bytes, however slow the machine
   o.configure = [&](serve::ServeConfig& config) {
     config.store_responses = is_on(options, "store", true);
     config.policies.forced_tool_with_thinking = is_on(options, "forced_tool_with_thinking", false);

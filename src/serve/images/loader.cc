@@ -228,10 +228,12 @@ void ImageLoader::Impl::take_turn(const std::shared_ptr<Job>& job, size_t index)
 void ImageLoader::Impl::end_reader(const std::shared_ptr<Job>& job) {
   if (--job->readers > 0) return;
   --requests;
+  // Its caller may own the handle of this job: neither keeps the other alive.
+  const auto done = std::exchange(job->done, nullptr);
   if (job->over || ending) return;
   std::optional<recipe::ApiError> error;
   if (const size_t bad = job->first_bad; bad < job->images.size()) error = api_error(job->error, job->images[bad].path);
-  job->done(std::move(error));
+  done(std::move(error));
 }
 
 ImageLoader::ImageLoader(ImageOptions options, std::function<void(const ImageOutcome&)> on_outcome)
