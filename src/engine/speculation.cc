@@ -81,8 +81,8 @@ const TextGuess& Speculation::guess_text(Answer& a) {
   return d.guess;
 }
 
-// What drafts of the model's next round usually come to: by how sure the model has been in this answer, or else what the
-// last round promised, or what others had.
+// What drafts of the model's next round usually come to: by how sure the model has been in this answer, or else what
+// the last round promised, or what others had.
 void Speculation::expect_usual(Answer& a) const {
   DraftState& d = *a.drafts;
   DraftState::Usual& u = d.asked;

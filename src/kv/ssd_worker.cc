@@ -177,7 +177,9 @@ void SsdWorker::loop() {
 // way, and frames that lie together are read together.
 void SsdWorker::gather_gets() {
   constexpr std::chrono::microseconds kPause(20);
-  for (size_t seen = 0;; std::this_thread::sleep_for(kPause)) {
+  constexpr int kPausesMax = 100;  // however many prompts ask
+  size_t seen = 0;
+  for (int i = 0; i < kPausesMax; ++i, std::this_thread::sleep_for(kPause)) {
     const std::lock_guard lock(mutex_);
     if (commands_.size() == seen || commands_.back()->kind != SsdOp::Kind::kGet) return;
     seen = commands_.size();

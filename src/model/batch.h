@@ -1,6 +1,6 @@
 // From a StepPlan to the row sets of ops/ (internal to model/): checks the plan, flattens it, finds the decoder's rows.
 //
-//   BatchBuilder b(config, options);
+//   BatchBuilder b(config, options, ops.drops_rows());
 //   DI_RETURN_IF_ERROR(b.build(plan));
 //   ops.begin(ops::Rows::kEncoder, b.encoder());
 //
@@ -54,8 +54,8 @@ class BatchBuilder {
   std::vector<bool> slot_used_;
   const bool drops_rows_;
   bool narrows_ = false;
-  std::vector<int32_t> exact_begin_;             // of the encoder set's sequences
-  std::vector<ops::SequenceRows> narrowed_;      // of the layer asked last
+  std::vector<int32_t> exact_begin_;         // of the encoder set's sequences
+  std::vector<ops::SequenceRows> narrowed_;  // of the layer asked last
   std::vector<int32_t> narrowed_source_;
 };
 

@@ -5,7 +5,8 @@
 //   for (const StepSequence& s : plan.sequences) done += counter.of(s);
 //
 // A multiply-add counts twice. Rows below decoder_begin run the encoder half and the decoder's first global KV alone;
-// norms, softmax, mHC's mixing and the drafter are left out; rows of a replay count in all layers. Constant time a sequence and layer.
+// norms, softmax, mHC's mixing and the drafter are left out; rows of a replay count in all layers. Constant time a
+// sequence and layer.
 #pragma once
 
 #include <cstdint>

@@ -206,8 +206,8 @@ class Ops {
   virtual void hc_collapse(At at) = 0;
   // Whether a set may lose rows between two layers.
   virtual bool drops_rows() const { return false; }
-  // The encoder set has only rows source[0], source[1], .. (ascending) of those that it had, in `sequences`, which are as
-  // many as before. Between layers; only where drops_rows().
+  // The encoder set has only rows source[0], source[1], .. (ascending) of those that it had, in `sequences`, which are
+  // as many as before. Between layers; only where drops_rows().
   virtual void drop_rows(std::span<const SequenceRows> /*sequences*/, std::span<const int32_t> /*source*/) {}
   // Moves kResidual and kPre of the decoder set's rows to the front (row i <- row source[i]).
   virtual void keep_decoder_rows() = 0;

@@ -29,8 +29,8 @@ constexpr double kForgiveTruth = 0.999;  // a step without such drafts
 constexpr double kSerialFree = 1.005, kSerialStays = 1.015;
 constexpr int kSerialTry = 12;         // steps of a trial of these
 constexpr int64_t kStay = 4;           // steps since drafts were in use
-constexpr double kFeedLittle = 0.1;
-constexpr int64_t kFedFor = 512;       // steps since the drafter was wanted; of few requests it costs little to be ready
+constexpr double kFeedLittle = 0.1;    // of a step that feeding the drafter's rings takes: worth it to be ready
+constexpr int64_t kFedFor = 512;       // steps since the drafter was wanted; few requests are cheap to be ready for
 constexpr int kProbeShows = 3;         // steps in which a probe must show something
 constexpr int kProbeWaits = 128;       // steps that a probe waits for a new request
 

@@ -388,8 +388,8 @@ int attend_many_at_once() {
 void attend_many(const AttendArguments& a, int rows, cudaStream_t stream) {
   cudaFuncSetAttribute(attend_many_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes);
   const int items = rows * ((a.heads + kHeads - 1) / kHeads);
-  launch_clusters(2, attend_many_kernel, dim3(static_cast<unsigned>(2 * std::min(items, attend_many_at_once()))), kThreads,
-                  kSharedBytes, stream, a, rows);
+  launch_clusters(2, attend_many_kernel, dim3(static_cast<unsigned>(2 * std::min(items, attend_many_at_once()))),
+                  kThreads, kSharedBytes, stream, a, rows);
 }
 
 }  // namespace deepinfer::ops::cuda

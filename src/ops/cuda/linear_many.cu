@@ -185,7 +185,8 @@ __device__ __forceinline__ void add_quarters(const Problem& p, const Tile& t, in
   }
   cluster_arrive();  // in front of the stores, or it would wait until they are complete
   constexpr int kBytes = kOutput == Output::kBf16 ? 2 : 4;
-  const bool aligned = (reinterpret_cast<uintptr_t>(p.y) | p.y_stride * kBytes | p.y_group * kBytes) % (4 * kBytes) == 0;
+  const bool aligned =
+      (reinterpret_cast<uintptr_t>(p.y) | p.y_stride * kBytes | p.y_group * kBytes) % (4 * kBytes) == 0;
   const int left = p.n - t.row0 - r;
 #pragma unroll
   for (int i = 0; i < kRounds; ++i) {

@@ -13,8 +13,8 @@ int64_t amx_scratch_bytes(int64_t k);
 namespace amx {
 
 void multiply(const LinearCall& call, std::byte* scratch);
-// What tiles can compute at most: `times` x 4 products of whole tiles that are never loaded. Returns their operations, a
-// multiply-add counts twice.
+// What tiles can compute at most: `times` x 4 products of whole tiles that are never loaded. Returns their operations,
+// a multiply-add counts twice.
 double run_tiles(int64_t times);
 
 }  // namespace amx
